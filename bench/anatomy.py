@@ -59,7 +59,7 @@ async def _enqueued(lab: Lab, system: System) -> None:
 
 async def _claim_and_finish(lab: Lab, system: System, of_what: str, number: int) -> None:
     executions, env, claims = system.parts.store.executions, system.parts.env, list[ClaimedExecution]()
-    wish = ClaimRequest(Incarnation(env.new_id()), ["bench.noop"], _BATCH, 0, has_rivals=False)
+    wish = ClaimRequest(Incarnation(env.new_id()), ["bench.noop"], _BATCH, 0, has_competitors=False)
     async with _counted(lab, system, f"claim{of_what}", number):
         mark = LanePosition(_ALWAYS)
         while len(claims) < number:

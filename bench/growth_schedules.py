@@ -24,7 +24,7 @@ _SIZES, _MILLION = (1_000, 10_000, 100_000), 1_000_000
 _FIRING, _SECONDS = 200, 15
 _AHEAD = timedelta(seconds=20)
 _ENDED = "SELECT count(*) FROM timeball.finished"
-_HOISTED = "SELECT count(*) FROM timeball.ready"
+_PROMOTED = "SELECT count(*) FROM timeball.ready"
 _IS_PUNCTUAL = """
 SELECT NOT EXISTS (SELECT 1 FROM timeball.due WHERE run_at < now() - interval '2 seconds')
    AND NOT EXISTS (SELECT 1 FROM timeball.ready WHERE run_at < now() - interval '2 seconds')
@@ -79,7 +79,7 @@ async def _together(lab: Lab, sizes: Sequence[int]) -> Curve:
             await system.start_nodes(schedulers=1)
             scheduler = system.nodes[0].pid
             async with metered(system, [scheduler], then=system.stop) as cost:
-                while await system.value(_HOISTED) < size:
+                while await system.value(_PROMOTED) < size:
                     await asyncio.sleep(0.5)
                 memory = megabytes(scheduler)
             lab.note(f"{size:,} together", MEMORY, memory, MEGABYTES)

@@ -87,7 +87,7 @@ async def _bare_loop(system: System, number: int) -> list[tuple[int, float]]:
 async def bare_claims(system: System, number: int, pause_seconds: float = 0.0) -> list[float]:
     """How long each of so many claims takes that brings one execution, in milliseconds: nobody can start it sooner after it was written."""
     executions, env, spec = system.parts.store.executions, system.parts.env, JobSpec(handler="bench.noop")
-    wish = ClaimRequest(Incarnation(env.new_id()), ["bench.noop"], 1, 0, has_rivals=False)
+    wish = ClaimRequest(Incarnation(env.new_id()), ["bench.noop"], 1, 0, has_competitors=False)
     took: list[float] = []
     claims: list[ClaimedExecution] = []
     for _ in range(_REHEARSED + number):
@@ -95,7 +95,7 @@ async def bare_claims(system: System, number: int, pause_seconds: float = 0.0) -
         assert created.execution_id is not None
         await asyncio.sleep(pause_seconds)
         begun = time.perf_counter()
-        (claimed,) = await executions.claim_named(wish, created.execution_id, None, ClaimId(env.new_id()))
+        (claimed,) = await executions.claim_by_id(wish, created.execution_id, None, ClaimId(env.new_id()))
         took.append((time.perf_counter() - begun) * 1000)
         claims.append(claimed)
     now = env.clock.now()

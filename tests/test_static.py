@@ -206,17 +206,24 @@ def test_statements_take_the_time_from_whoever_runs_them(name: str) -> None:
 
 # Rows are deleted by their place (ctid) once they have been locked there. Where they need not be:
 MAY_DELETE_UNLOCKED = {
-    "promote": "a row of blocked is never changed, only taken away",
+    "unblock": "a row of blocked is never changed, only taken away",
     "trim_rollups": "a minute that is old stays old, whatever is counted into it meanwhile",
 }
-LOCKS = ("FOR UPDATE", "timeball.take_ready(")
+LOCKS = ("FOR UPDATE", "timeball.lock_ready(")
 DELETED_BY_PLACE = re.compile(r"\bctid = ANY \((?:ARRAY)?\((SELECT.*?)\)(?:::tid\[\])?\)", re.DOTALL)
 
 
 def unlocked_sources(text: str) -> list[str]:
     """The parts of a statement that name the places of rows to be deleted, and do not lock them."""
     sources = [source for places in DELETED_BY_PLACE.findall(text) for source in re.findall(r"FROM (\w+)", places)]
-    return [source for source in sources if not any(lock in _part(text, source) for lock in LOCKS)]
+    return [source for source in sources if not _is_locked(text, source)]
+
+
+def _is_locked(text: str, name: str) -> bool:
+    """Whether a part locks its rows, or takes them only from parts that do."""
+    part = _part(text, name)
+    sources = re.findall(r"FROM (\w+)", part)
+    return any(lock in part for lock in LOCKS) or (bool(sources) and all(_is_locked(text, each) for each in sources))
 
 
 def _part(text: str, name: str) -> str:
@@ -242,6 +249,9 @@ def test_a_delete_by_place_does_not_go_unseen() -> None:
 
     assert unlocked_sources(source.format(lock="") + delete) == ["a"]
     assert unlocked_sources(source.format(lock="FOR UPDATE") + delete) == []
+    through = ",\nb AS MATERIALIZED (\n    SELECT tid\n    FROM a\n)\n" + delete.replace("a.tid FROM a", "b.tid FROM b")
+    assert unlocked_sources(source.format(lock="") + through) == ["b"]
+    assert unlocked_sources(source.format(lock="FOR UPDATE") + through) == []
 
 
 # the schema

@@ -28,7 +28,7 @@ class Mutant:
 
 
 _SQL = "store/sql"
-_OUTCOMES, _HOIST, _RACES = "tests/store/test_outcomes.py", "tests/store/test_promote.py", "tests/store/test_races.py"
+_OUTCOMES, _PROMOTE, _RACES = "tests/store/test_outcomes.py", "tests/store/test_promote.py", "tests/store/test_races.py"
 _SCHEDULER, _REAPER, _LIFE = (
     "tests/engine/scheduler/test_scheduler.py",
     "tests/engine/scheduler/test_reaper.py",
@@ -41,7 +41,7 @@ _DISPATCHER, _RECEIVER = "tests/engine/scheduler/test_ticket_publisher.py", "tes
 
 
 # What comes behind the counters in the claim by lane, and only there: the claim by name ends otherwise.
-_REST_OF_A_CLAIM_BY_LANE = (
+_REST_OF_A_CLAIM = (
     "tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only,\n"
     "           :incarnation, :claim_id, coalesce(:now, now()),\n"
     "           greatest(coalesce(:now, now()), run_at) + timeout_ms * interval '1 millisecond' + interval '5 seconds', :is_limited"
@@ -55,8 +55,8 @@ def _one(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 MUTANTS = (
     # what runs
     _one(
-        "a claim by ticket with the payload of another version",
-        f"{_SQL}/tickets.sql",
+        "a claim with the payload of another version",
+        f"{_SQL}/claiming.sql",
         "CASE WHEN job.version = taken.version THEN job.payload ELSE timeball.payload_of(taken.job_id, taken.version) END",
         "job.payload",
         "tests/store/test_job_version.py::test_an_occurrence_that_was_ready_runs_what_its_version_says",
@@ -93,8 +93,8 @@ MUTANTS = (
     _one(
         "orphans reaped in whatever order they lie",
         "store/executions.py",
-        'sorted(await self._database.fetch("reap_orphans", limit=limit))',
-        'await self._database.fetch("reap_orphans", limit=limit)',
+        'sorted(await self._database.fetch("orphaned_claims", limit=limit))',
+        'await self._database.fetch("orphaned_claims", limit=limit)',
         "tests/engine/simulation/test_swarm.py::test_once_the_trouble_is_over_everything_has_ended_once[169]",
     ),
     # outcomes
@@ -167,15 +167,15 @@ MUTANTS = (
     _one(
         "a claim that does not count",
         f"{_SQL}/claiming.sql",
-        f"           least(attempts, 2147483646) + 1, lost, least(fence, 9223372036854775806) + 1, {_REST_OF_A_CLAIM_BY_LANE}",
-        f"           attempts, lost, least(fence, 9223372036854775806) + 1, {_REST_OF_A_CLAIM_BY_LANE}",
+        f"           least(attempts, 2147483646) + 1, lost, least(fence, 9223372036854775806) + 1, {_REST_OF_A_CLAIM}",
+        f"           attempts, lost, least(fence, 9223372036854775806) + 1, {_REST_OF_A_CLAIM}",
         "tests/store/test_claim.py::test_a_claim_keeps_every_column_and_adds_its_own",
     ),
     _one(
         "a fence that does not grow",
         f"{_SQL}/claiming.sql",
-        f"lost, least(fence, 9223372036854775806) + 1, {_REST_OF_A_CLAIM_BY_LANE}",
-        f"lost, fence, {_REST_OF_A_CLAIM_BY_LANE}",
+        f"lost, least(fence, 9223372036854775806) + 1, {_REST_OF_A_CLAIM}",
+        f"lost, fence, {_REST_OF_A_CLAIM}",
         f"{_OUTCOMES}::test_fences_grow_over_all_attempts",
     ),
     _one(
@@ -187,47 +187,47 @@ MUTANTS = (
     ),
     _one(
         "places counted without a lock",
-        f"{_SQL}/moves.sql",
+        f"{_SQL}/limits.sql",
         "WHERE key = ANY (:keys::text[])\nORDER BY key\nFOR UPDATE;",
         "WHERE key = ANY (:keys::text[])\nORDER BY key;",
         f"{_RACES}::test_who_lets_in_something_more_urgent_counts_what_another_is_letting_in",
     ),
-    # hoists
+    # promotions
     _one(
-        "a hoist of another version",
-        f"{_SQL}/hoisting.sql",
+        "a promotion of another version",
+        f"{_SQL}/promotion.sql",
         "          AND due.version = owed.version\n",
         "",
-        f"{_HOIST}::test_a_row_of_another_version_is_not_moved",
+        f"{_PROMOTE}::test_a_row_of_another_version_is_not_moved",
     ),
     _one(
-        "a hoist of another instant",
-        f"{_SQL}/hoisting.sql",
+        "a promotion of another instant",
+        f"{_SQL}/promotion.sql",
         "          AND due.run_at = owed.run_at\n          AND due.version",
         "          AND due.version",
-        f"{_HOIST}::test_a_row_of_another_instant_is_not_moved",
-        f"{_RACES}::test_a_parked_retry_is_not_hoisted",
+        f"{_PROMOTE}::test_a_row_of_another_instant_is_not_moved",
+        f"{_RACES}::test_a_parked_retry_is_not_promoted",
     ),
     _one(
-        "a hoist beyond the window",
-        f"{_SQL}/hoisting.sql",
-        "          AND due.run_at <= coalesce(:now, now()) + :hoist_window::interval\n        OFFSET 0\n",
+        "a promotion beyond the window",
+        f"{_SQL}/promotion.sql",
+        "          AND due.run_at <= coalesce(:now, now()) + :promotion_window::interval\n        OFFSET 0\n",
         "        OFFSET 0\n",
-        f"{_HOIST}::test_a_row_beyond_the_window_is_not_moved",
+        f"{_PROMOTE}::test_a_row_beyond_the_window_is_not_moved",
     ),
     _one(
-        "a hoist from a shard that is not ours",
-        f"{_SQL}/hoisting.sql",
+        "a promotion from a shard that is not ours",
+        f"{_SQL}/promotion.sql",
         "    WHERE shard.owner = :incarnation\n",
         "",
-        f"{_HOIST}::test_a_shard_that_another_owns_is_not_ours",
+        f"{_PROMOTE}::test_a_shard_that_another_owns_is_not_ours",
     ),
     _one(
-        "a hoist of an earlier epoch",
-        f"{_SQL}/hoisting.sql",
+        "a promotion of an earlier epoch",
+        f"{_SQL}/promotion.sql",
         "    JOIN timeball.shard USING (id, epoch)\n",
         "    JOIN timeball.shard ON shard.id = mine.id\n",
-        f"{_HOIST}::test_a_shard_of_an_older_epoch_is_not_ours",
+        f"{_PROMOTE}::test_a_shard_of_an_older_epoch_is_not_ours",
     ),
     _one(
         "the next occurrence counted from now",
@@ -247,7 +247,7 @@ MUTANTS = (
     ),
     _one(
         "a waiting retry is no overlap",
-        f"{_SQL}/hoisting.sql",
+        f"{_SQL}/promotion.sql",
         "AND due.job_id <> due.id AND due.kind IN ('retry', 'snooze') OFFSET 0);",
         "AND false OFFSET 0);",
         f"{_SCHEDULER}::test_a_waiting_retry_is_an_overlap_too",
@@ -268,7 +268,7 @@ MUTANTS = (
     ),
     _one(
         "an older one makes the newer stop",
-        f"{_SQL}/moves.sql",
+        f"{_SQL}/limits.sql",
         "        AND blocked.scheduled_for > running.scheduled_for\n",
         "",
         f"{_REAPER}::test_nothing_else_that_waits_makes_what_runs_stop",
@@ -298,7 +298,7 @@ MUTANTS = (
     ),
     _one(
         "a retry parked behind the resumption of its job",
-        f"{_SQL}/hoisting.sql",
+        f"{_SQL}/promotion.sql",
         "          AND NOT EXISTS (SELECT 1 FROM looked_at WHERE looked_at.id = due.job_id AND looked_at.paused_at IS NULL)\n",
         "",
         f"{_SCHEDULER}::test_a_retry_that_was_read_during_a_pause_is_not_parked_after_it",
@@ -463,7 +463,7 @@ MUTANTS = (
     # zones
     _one(
         "older time-zone data overrule newer",
-        f"{_SQL}/hoisting.sql",
+        f"{_SQL}/promotion.sql",
         "WHERE tzdata < :tzdata\n",
         "WHERE tzdata <> :tzdata\n",
         f"{_SCHEDULER}::test_occurrences_of_newer_data_than_ours_are_left_to_those_who_have_them",
@@ -498,7 +498,7 @@ MUTANTS = (
     ),
     _one(
         "the end of a job is not noted with its version",
-        f"{_SQL}/hoisting.sql",
+        f"{_SQL}/promotion.sql",
         "    SET tzdata = :tzdata\n    FROM taken\n",
         "    SET tzdata = CASE WHEN :tzdata = '' THEN '' END\n    FROM taken\n",
         "tests/engine/test_zone_data.py::test_the_end_of_a_job_is_judged_by_the_data_that_brought_it",

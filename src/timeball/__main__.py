@@ -2,7 +2,7 @@
 
 import sys
 
-from timeball.config.extras import MissingExtra, explain_missing_extra
+from timeball.config.environment import MissingExtra, explain_missing_extra
 
 
 def main() -> None:

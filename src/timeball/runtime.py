@@ -32,7 +32,7 @@ from timeball.version import __version__
 
 if TYPE_CHECKING:
     from timeball.application.events import EventHub
-    from timeball.application.queries.lookup import Queries
+    from timeball.application.queries import Queries
     from timeball.engine.runners.base import Runner
     from timeball.store.access import ApiKeyStore, IdempotencyKeyStore, SessionStore
     from timeball.store.search.listing import ListingStore
@@ -95,7 +95,7 @@ async def open_runtime(settings: Settings, env: Env | None = None) -> AsyncItera
             patience=DatabaseTimeouts(
                 fast_seconds=settings.database_answer_seconds, silence_seconds=settings.database_silence_seconds
             ),
-            hoist_window=settings.scheduler.hoist_window,
+            promotion_window=settings.scheduler.promotion_window,
         )
         await store.open(migrates=settings.migrate, shards=settings.shards)
         stack.push_async_callback(store.close)
@@ -163,7 +163,7 @@ def make_server_runtime(
     """What a front needs, over an open store; *process* is what the nodes beside it count."""
     # A worker alone answers no questions, and has no memory for them.
     from timeball.application.events import EventHub
-    from timeball.application.queries.lookup import Queries
+    from timeball.application.queries import Queries
     from timeball.store.access import ApiKeyStore, IdempotencyKeyStore, SessionStore
     from timeball.store.search.listing import ListingStore
     from timeball.telemetry.emitter import Emitter

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from timeball.api.server import HttpConnections
-from timeball.config.file_limit import is_out_of_files
+from timeball.config.environment import is_out_of_files
 from timeball.config.settings import ApiSettings, load_settings
 from timeball.errors import SettingsError
 
@@ -279,7 +279,7 @@ def test_running_out_of_files_is_known_by_its_cause() -> None:
 def test_every_process_may_open_as_many_files_as_the_system_allows() -> None:
     program = (
         "import resource, json; resource.setrlimit(resource.RLIMIT_NOFILE, (300, 900));"
-        "from timeball.cli.nodes import run_event_loop\n"
+        "from timeball.cli.processes import run_event_loop\n"
         "async def show(): print(json.dumps(resource.getrlimit(resource.RLIMIT_NOFILE)))\n"
         "run_event_loop(show())"
     )

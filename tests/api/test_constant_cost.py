@@ -58,7 +58,7 @@ async def test_pages_of_executions_are_read_in_the_order_of_an_index(store: Stor
         await connection.execute("ANALYZE timeball.finished, timeball.due")
 
     for name, wanted in FILTERS.items():
-        first = await parts.queries.executions(wanted, PageRequest(limit=50))
+        first = await parts.queries.executions.page(wanted, PageRequest(limit=50))
         request = PageRequest(limit=50, cursor=first.next_cursor)
         plan = await parts.dead_letters.explain_executions(wanted, request)
 
@@ -68,7 +68,7 @@ async def test_pages_of_executions_are_read_in_the_order_of_an_index(store: Stor
 
     # The latest execution of a job that has none: found at once, not by walking through the history of all the others.
     jobs = [(await make_job(store)).id for _ in range(10)]
-    statement = all_statements()["standing_of_jobs"].numbered()
+    statement = all_statements()["job_situations"].numbered()
     async with store.database.connection() as connection:
         rows = await connection.fetch(f"EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) {statement}", jobs)
     buffers = max(sum(map(int, re.findall(r"(?:hit|read)=(\d+)", row[0]))) for row in rows)
@@ -126,7 +126,7 @@ async def test_a_search_in_stretches_finds_what_one_look_finds(
     await record(store, [found(claimed) for claimed in (await claim_all(store))[:3]])
     await enqueue(store, after=3600, queue="a")
     wanted = ExecutionFilter(where(queue="a"))
-    whole = await parts.queries.executions(wanted, PageRequest(limit=50))
+    whole = await parts.queries.executions.page(wanted, PageRequest(limit=50))
 
     monkeypatch.setattr("timeball.store.search.scan.FIRST_CHUNK", stretch)
     monkeypatch.setattr("timeball.store.search.scan.CHUNK", stretch)
@@ -134,7 +134,7 @@ async def test_a_search_in_stretches_finds_what_one_look_finds(
     found_ids: list[UUID] = []
     cursor: str | None = None
     while True:
-        page = await parts.queries.executions(wanted, PageRequest(limit=2, cursor=cursor))
+        page = await parts.queries.executions.page(wanted, PageRequest(limit=2, cursor=cursor))
         found_ids += [execution.id for execution in page.items]
         cursor = page.next_cursor
         if cursor is None:
@@ -150,8 +150,8 @@ async def test_totals_are_exact_to_ten_thousand_and_estimated_after(store: Store
         await connection.execute(_FILL, now, 12_000)
         await connection.execute("ANALYZE timeball.finished")
 
-    many = await parts.queries.executions(ExecutionFilter(), PageRequest(limit=1, with_total=True))
-    few = await parts.queries.executions(
+    many = await parts.queries.executions.page(ExecutionFilter(), PageRequest(limit=1, with_total=True))
+    few = await parts.queries.executions.page(
         ExecutionFilter(where(status=(ExecutionState.DEAD,))), PageRequest(limit=1, with_total=True)
     )
 

@@ -90,18 +90,18 @@ async def test_one_that_died_this_very_instant_is_counted(client: httpx.AsyncCli
         ({"queue": "mail"}, 2, {"abc": 1, NO_FINGERPRINT: 2}),
     ],
 )
-@pytest.mark.parametrize("deed", ["retry", "discard"])
+@pytest.mark.parametrize("idempotency", ["retry", "discard"])
 async def test_all_of_a_group_are_dealt_with_and_no_others(
-    client: httpx.AsyncClient, store: Store, deed: str, choice: dict[str, str], done: int, left: dict[str, int]
+    client: httpx.AsyncClient, store: Store, idempotency: str, choice: dict[str, str], done: int, left: dict[str, int]
 ) -> None:
     listed = (await client.get("/dead-letter", params=choice)).json()["data"]
 
-    result = (await client.post(f"/dead-letter/{deed}", json=choice)).json()
+    result = (await client.post(f"/dead-letter/{idempotency}", json=choice)).json()
 
     assert (len(listed), result["done"], result["failed"]) == (done, done, 0)
     assert {item["id"] for item in result["results"]} == {one["id"] for one in listed}
     assert await groups(client, "error") == left
-    assert len(await table(store, "ready")) == (done if deed == "retry" else 0)
+    assert len(await table(store, "ready")) == (done if idempotency == "retry" else 0)
 
 
 @pytest.mark.parametrize("choice", [{}, {"queue": "mail", "handler": "h"}, {"all": True, "fingerprint": "abc"}])

@@ -343,7 +343,7 @@ async def test_why_says_which_version_is_wanted_and_who_has_which(client: httpx.
     gate = next(one for one in why["gates"] if one["name"] == "worker_for_handler")
     assert gate["verdict"] == "stopped"
     assert gate["sentence"] == (
-        f"this payload wants version {new[:8]} of app:charge: no living worker has it; host/{old} has {old[:8]}"
+        f"this payload needs version {new[:8]} of app:charge: no live worker has it; host/{old} has {old[:8]}"
     )
     assert gate["advice"].endswith("timeball handlers show app:charge")
 
@@ -370,7 +370,7 @@ async def test_what_waits_is_judged_by_the_version_of_its_job_that_it_cites(
 
     gates = [next(one for one in why["gates"] if one["name"] == "worker_for_handler") for why in whys]
     assert gates[0]["verdict"] == "passed"
-    assert gates[1]["sentence"].startswith(f"this payload wants version {new[:8]} of app:charge")
+    assert gates[1]["sentence"].startswith(f"this payload needs version {new[:8]} of app:charge")
     assert old[:8] in gates[1]["sentence"]
     assert [(one["kind"], one["id"], one["name"]) for one in found] == [("execution", before, "edited")]
 

@@ -109,7 +109,7 @@ async def walk(parts: ServerRuntime, wanted: JobFilter, order: JobOrder, limit: 
     shown: list[str] = []
     cursor: str | None = None
     while True:
-        page = await parts.queries.jobs(wanted, order, PageRequest(limit=limit, cursor=cursor))
+        page = await parts.queries.jobs.page(wanted, order, PageRequest(limit=limit, cursor=cursor))
         shown += [view.job.description or "" for view in page.items]
         cursor = page.next_cursor
         if cursor is None:
@@ -152,7 +152,7 @@ async def test_numbered_pages_and_totals_are_the_same_however_they_are_found(
 
     async def numbered(page: int) -> ResultPage[Any]:
         request = PageRequest(limit=4, page=page, with_total=True)
-        return await parts.queries.jobs(JobFilter(where(status=JobStatus.ACTIVE)), JobOrder.NEWEST, request)
+        return await parts.queries.jobs.page(JobFilter(where(status=JobStatus.ACTIVE)), JobOrder.NEWEST, request)
 
     pages = [await numbered(page) for page in (1, 2, 3, 4)]
 
@@ -171,7 +171,7 @@ async def test_who_asks_only_about_how_many_there_are_is_told_by_a_few(
     monkeypatch.setattr(jobs, "_SAMPLE", 3)
     request = PageRequest(limit=2, with_total=True, exact_up_to=exact_up_to)
 
-    total = (await parts.queries.jobs(JobFilter(where(status=JobStatus.ACTIVE)), JobOrder.NEWEST, request)).total
+    total = (await parts.queries.jobs.page(JobFilter(where(status=JobStatus.ACTIVE)), JobOrder.NEWEST, request)).total
 
     assert total is not None
     assert (total.count, total.is_exact) == (len(ALIVE), is_exact)

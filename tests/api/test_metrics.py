@@ -137,7 +137,7 @@ async def test_the_numbers_of_this_moment(client: httpx.AsyncClient, store: Stor
     assert metrics["nodes"]["slots"] == 20
 
 
-async def test_what_nobody_hoists_is_overdue(client: httpx.AsyncClient, store: Store, clock: VirtualClock) -> None:
+async def test_what_nobody_promotes_is_overdue(client: httpx.AsyncClient, store: Store, clock: VirtualClock) -> None:
     await make_recurring(store)
     clock.advance("65s")
 
@@ -240,7 +240,7 @@ async def test_what_this_process_counted_is_told_too(
     assert told[("timeball_stale_outcomes_total",)] == 1
     assert told["timeball_attempts_reaped_total", "lost"] == 2
     assert told["timeball_occurrences_skipped_total", "misfire"] == 3
-    assert told[("timeball_executions_hoisted_total",)] == 5
+    assert told[("timeball_executions_promoted_total",)] == 5
     assert told["timeball_service_failures_total", "claimer"] == 1
     assert told[("timeball_occurrences_recorded_total",)] == 7
     assert told["timeball_record_lateness_seconds_bucket", "0.5"] == 1
@@ -261,7 +261,7 @@ async def test_no_label_names_a_job_or_an_execution(
 
     families = list(text_string_to_metric_families(text))
     labels = {label for family in families for sample in family.samples for label in sample.labels}
-    assert labels <= {"queue", "handler", "outcome", "state", "kind", "room", "service", "reason", "le", "broker"}
+    assert labels <= {"queue", "handler", "outcome", "state", "kind", "table", "service", "reason", "le", "broker"}
 
 
 async def test_metrics_doctor_and_health_say_that_a_broker_is_down(client: httpx.AsyncClient, store: Store) -> None:

@@ -21,7 +21,7 @@ from tests.conftest import FreshDatabase
 from timeball.api import peers
 from timeball.api.app import make_api
 from timeball.client import Client
-from timeball.config.local_key import find_local_key, write_local_key
+from timeball.config.servers import find_local_key, write_local_key
 from timeball.config.settings import Settings
 from timeball.runtime import ServerRuntime
 

@@ -133,7 +133,7 @@ async def test_what_is_done_to_many_jobs_goes_on_in_the_background(
         ("delete", False, None),
     ],
 )
-async def test_every_deed_is_done_to_each_job_or_said_why_not(
+async def test_each_action_is_applied_to_every_job_or_refused_with_a_reason(
     client: httpx.AsyncClient, store: Store, action: str, ended: bool, expected: str | None
 ) -> None:
     for name in ("a", "b"):
@@ -235,7 +235,7 @@ async def test_what_a_dead_process_left_is_taken_up_and_nothing_is_done_twice(
 
 
 def _fields(item: OperationItem) -> dict[str, Any]:
-    return {"number": item.number, "execution_id": item.execution_id, "made": item.made}
+    return {"number": item.number, "execution_id": item.execution_id, "result_id": item.result_id}
 
 
 async def test_an_operation_can_be_stopped_where_it_is(

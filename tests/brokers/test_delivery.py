@@ -18,7 +18,7 @@ from tests.support.pace import patience
 from tests.support.servers import PostgresServer, Servers, ServiceMissing, give_up_on
 from timeball import current
 from timeball.application.commands import Commands
-from timeball.application.queries.lookup import broker_check
+from timeball.application.queries.doctor import broker_check
 from timeball.config.settings import Settings, load_settings
 from timeball.domain.job import JobSpec
 from timeball.domain.node import BrokerState

@@ -40,9 +40,9 @@ async def test_the_address_decides_which_broker_it_is(url: str, kind: str) -> No
             "begins with kafka://, expected redis:// or rediss:// or amqp:// or amqps://",
         ),
         ("localhost:6379", "does not begin with a scheme"),
-        ("redis://", "names no host"),
+        ("redis://", "has no host"),
         ("redis://[canary", "cannot be read as a URL"),
-        ("amqp://user:canary@host:many/", "has a port that is no number"),
+        ("amqp://user:canary@host:many/", "has a port that is not a number"),
     ],
 )
 def test_an_address_that_is_none_is_refused_and_not_repeated(url: str, complaint: str) -> None:
@@ -67,7 +67,7 @@ def test_an_address_that_is_none_is_refused_and_not_repeated(url: str, complaint
         ),
         ("amqps://u:canary@h/?ca_file=x", 'has the parameter "ca_file", which is unknown: did you mean cafile?'),
         ("amqp://u:canary@h/?cafile=x", "has cafile, which needs TLS, and begins with amqp://, expected amqps://"),
-        ("amqp://u:canary@h/?colour=red", "known are name, heartbeat, auth"),
+        ("amqp://u:canary@h/?colour=red", "expected one of name, heartbeat, auth"),
         ("redis://u:12?canary=x@h/0", "? %3F"),
     ],
 )

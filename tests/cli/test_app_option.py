@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import Cli, run
 from tests.conftest import FreshDatabase
-from timeball.cli.nodes import report_unknown_settings
+from timeball.cli.processes import report_unknown_settings
 from timeball.telemetry.events import UnknownSetting
 
 PROGRAM = """
@@ -84,4 +84,4 @@ def test_a_misspelt_name_in_the_file_is_an_error_in_three_lines(cli: Cli, tmp_pa
     assert done.code == 2
     what, *_, advice = done.err.splitlines()
     assert what == "timeball: worker.slotz in timeball.toml is unknown: did you mean worker.slots?"
-    assert advice.strip() == "change what is named above; then: timeball check"
+    assert advice.strip() == "correct what is named above, then: timeball check"

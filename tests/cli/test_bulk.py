@@ -44,7 +44,7 @@ def test_what_an_operation_could_not_do_is_told_and_ends_with_an_error(cli: Cli)
     done = cli("runs", "cancel", *ids)
 
     assert done.code == 1
-    assert "1 of 3 could not be done" in done.err
+    assert "1 of 3 failed" in done.err
     assert done.out.count("\tdone\t") == 2
     assert "\tfailed\t" in done.out
 
@@ -86,6 +86,6 @@ def test_people_are_told_of_those_that_failed(cli: Cli, monkeypatch: pytest.Monk
 
     done = cli("runs", "cancel", *ids)
 
-    assert "1 of 3 could not be done" in done.err
+    assert "1 of 3 failed" in done.err
     assert ids[0] in shown.getvalue()
     assert ids[1] not in shown.getvalue()

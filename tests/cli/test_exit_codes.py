@@ -104,9 +104,7 @@ def test_6_the_awaited_execution_failed(cli: Cli, fresh_database: FreshDatabase)
     assert "timeball runs retry exe_" in done.err
 
 
-@pytest.mark.parametrize(
-    ("words", "first_sight"), [(["tail"], b"Ctrl-C ends it"), (["top", "--every", "60"], b"dead 0")]
-)
+@pytest.mark.parametrize(("words", "first_sight"), [(["tail"], b"Ctrl-C stops"), (["top", "--every", "60"], b"dead 0")])
 def test_130_enough_was_seen(cli: Cli, tmp_path: Path, words: list[str], first_sight: bytes) -> None:
     code, seen = on_a_terminal(*words, folder=tmp_path, interrupt_at=first_sight)
 

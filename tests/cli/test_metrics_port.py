@@ -9,7 +9,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from timeball.cli.nodes import _metrics_server
+from timeball.cli.processes import _metrics_server
 from timeball.config.settings import Settings, load_settings
 from timeball.errors import InvalidInput
 from timeball.telemetry.events import ExecutionsRescued

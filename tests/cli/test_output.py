@@ -11,8 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from timeball.cli.errors import Declined, error_lines, exit_code
-from timeball.cli.formatting import format_duration, format_instant
-from timeball.cli.output import Column, ColumnKind, OutputFormat, Printer, TimeStyle
+from timeball.cli.output import Column, ColumnKind, OutputFormat, Printer, TimeStyle, format_duration, format_instant
 from timeball.errors import (
     Conflict,
     ExecutionFailed,
@@ -202,7 +201,7 @@ def test_without_anybody_to_ask_only_yes_answers(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
 
     printer.confirm("Delete?", yes=True)
-    with pytest.raises(InvalidInput, match="Nobody is here"):
+    with pytest.raises(InvalidInput, match="Standard input is not a terminal"):
         printer.confirm("Delete?", yes=False)
 
 

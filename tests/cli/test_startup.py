@@ -120,9 +120,7 @@ def test_help_imports_no_command() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
 
-    assert done.stderr.split() == [
-        f"timeball.cli.{name}" for name in ("app", "errors", "formatting", "output", "session", "tree")
-    ]
+    assert done.stderr.split() == [f"timeball.cli.{name}" for name in ("app", "errors", "output", "session", "tree")]
 
 
 @pytest.mark.parametrize("branch", all_branches(), ids=lambda branch: str(branch.name))

@@ -17,7 +17,7 @@ from tests.support.factories import FAILURE, claim_all, enqueue, found, make_job
 from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
 from timeball.cli.monitor import event_line
-from timeball.cli.run import LATE_LOG_SECONDS
+from timeball.cli.views import LATE_LOG_SECONDS
 from timeball.domain.execution import Failed
 from timeball.domain.values.ids import ExecutionId, parse_id
 from timeball.env import Env
@@ -161,7 +161,7 @@ def test_what_has_no_rows_is_no_csv(cli: Cli, command: str) -> None:
     done = cli(command, "-o", "csv")
 
     assert done.code == 2
-    assert done.err.splitlines()[-1].strip() == f"timeball {command} -o jsonl has all"
+    assert done.err.splitlines()[-1].strip() == f"use: timeball {command} -o jsonl"
 
 
 @pytest.mark.parametrize("words", [("watch",), ("logs", "--follow")])

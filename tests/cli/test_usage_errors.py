@@ -51,11 +51,11 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
         ("worker --slots 1.5", '--slots is "1.5", expected a whole number'),
         ("worker --slots=0", '--slots is "0", expected 1 or more'),
         ("worker --slots 10001", '--slots is "10001", expected 10000 or less'),
-        ("worker --slots", "--slots has no value, expected one behind it"),
+        ("worker --slots", "--slots needs a value"),
         ("worker --processes x", '--processes is "x", expected a whole number'),
         ("api --port 70000", '--port is "70000", expected 65535 or less'),
         ("top --every often", '--every is "often", expected a number'),
-        ("jobs --json=3", "--json has a value, expected none behind it"),
+        ("jobs --json=3", "--json takes no value"),
         ("jobs -o xml", '-o is "xml", expected table, json, jsonl or csv'),
         ("jobs -oxml", '-o is "xml", expected table, json, jsonl or csv'),
         ("jobs --output xml", '--output is "xml", expected table, json, jsonl or csv'),
@@ -65,7 +65,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
         ("jobs import", "FILE is missing"),
         ("jobs create a", "HANDLER is missing"),
         ("jobs backfill a --to 1h", "--from is missing"),
-        ("worker app:tb another", "found another at the end, expected nothing more"),
+        ("worker app:tb another", "unexpected argument another"),
     ],
 )
 def test_what_was_typed_wrong_is_named_as_it_was_typed(

@@ -21,7 +21,7 @@ def test_leases_and_sweeps() -> None:
     assert (scheduler.lease_seconds, scheduler.renew_seconds) == (10, 3)
     assert (worker.lease_seconds, worker.renew_seconds) == (15, 5)
     assert house.reap_seconds == 2
-    assert (scheduler.hoist_window_ms, worker.hold_limit) == (500, 500)
+    assert (scheduler.promotion_window_ms, worker.hold_limit) == (500, 500)
     assert house.keep_days == 30
 
 
@@ -67,6 +67,6 @@ def test_time() -> None:
 
 def test_one_level_of_priority_is_worth_five_minutes() -> None:
     """A level is a quarter of the scale: 25 points."""
-    for name in ("claim", "promote"):
+    for name in ("claim", "unblock"):
         assert "priority * interval '12 seconds'" in all_statements()[name].numbered()
     assert 25 * timedelta(seconds=12) == timedelta(minutes=5)

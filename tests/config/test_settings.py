@@ -149,12 +149,12 @@ def test_a_part_of_a_variable_is_told_with_the_name_of_the_whole(
         ("canary", "does not begin with a scheme, expected "),
         ("canary:canary@host", "does not begin with a scheme, expected "),
         ("mysql://user:canary@host/x", "begins with mysql://, expected "),
-        ("{}://user:canary@host:abc/x", "has a port that is no number from 1 to 65535, expected one like "),
-        ("{}://user:canary@host:0/x", "has a port that is no number from 1 to 65535, expected one like "),
-        ("{}://user:can/ary@host/x", "has a port that is no number from 1 to 65535, expected one like "),
+        ("{}://user:canary@host:abc/x", "has a port that is not a number from 1 to 65535, expected one like "),
+        ("{}://user:canary@host:0/x", "has a port that is not a number from 1 to 65535, expected one like "),
+        ("{}://user:can/ary@host/x", "has a port that is not a number from 1 to 65535, expected one like "),
         ("{}://user:canary@[host/x", "cannot be read as a URL, expected one like "),
         ("{}://user:canary@host/?canary", "has a query that cannot be read, expected name=value "),
-        ("{}://user:canary@:5432/x", "names no host, expected one like "),
+        ("{}://user:canary@:5432/x", "has no host, expected one like "),
     ],
 )
 def test_an_address_that_cannot_be_used_is_told_without_repeating_it(

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from tests.dashboard.conftest import Browser, open_browser, token_of
 from tests.support.factories import table
 from timeball.api.auth import Role
-from timeball.dashboard.app import _ROUTERS
+from timeball.client.in_process import InProcessTransport
+from timeball.config.settings import ApiSettings, Settings
+from timeball.dashboard.app import _ROUTERS, every_page, make_web_app
 from timeball.runtime import ServerRuntime
 from timeball.store.store import Store
 
@@ -95,6 +99,57 @@ def _forgeries(pages: dict[str, str], role: str) -> list[tuple[dict[str, str], s
         ({"Sec-Fetch-Site": "cross-site"}, pages[role]),
         ({"Sec-Fetch-Site": "same-site"}, pages[role]),
     ]
+
+
+async def test_a_page_that_shows_something_does_not_call_the_api(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages read through the queries. The API is for writes, and for downloads that it answers itself."""
+    calls: list[Any] = []
+    monkeypatch.setattr("timeball.dashboard.internal_api.InternalApi._write", lambda *call: calls.append(call))
+
+    for route in routes("GET"):
+        if route.path != "/parts/stream":
+            for headers in ({}, {"HX-Request-Type": "partial"}):
+                assert (await browser.get(address(route), headers=headers)).status_code < 500, route.path
+
+    assert calls == []
+
+
+async def test_pages_count_against_the_limits_of_their_caller(parts: ServerRuntime) -> None:
+    settings = Settings(api=ApiSettings(request_burst=3, requests_per_second=0.001))
+    async with open_browser(replace(parts, settings=settings)) as browser:
+        seen = [(await browser.get("/jobs")).status_code for _ in range(5)]
+
+    assert seen == [200, 200, 200, 429, 429]
+
+
+@pytest.mark.parametrize("path", ["/timeline", "/forecast"])
+async def test_pages_that_are_much_work_take_turns_with_the_api(parts: ServerRuntime, path: str) -> None:
+    """While two such requests are under way in the process, a third waits for one of them."""
+    app: Any = make_web_app(parts)
+    heavy = app._pages.state.site.heavy
+    assert heavy is app._api.state.context.turns
+    async with Browser(transport=InProcessTransport(app), base_url="http://localhost:8080") as browser:
+        async with heavy.of("one"), heavy.of("two"):
+            page = asyncio.ensure_future(browser.get(path))
+            done, _ = await asyncio.wait([page], timeout=0.3)
+            assert not done
+
+        assert (await page).status_code == 200
+
+
+def test_a_fixed_path_comes_before_every_route_with_a_parameter() -> None:
+    """`/jobs/new` would be the job `new` otherwise."""
+    paths = [route.path for route in every_page()]
+    first_with_parameter = next(number for number, path in enumerate(paths) if "{" in path)
+
+    assert not [path for path in paths[first_with_parameter:] if "{" not in path]
+    for route in every_page():
+        method = "POST" if "POST" in (route.methods or ()) else "GET"
+        fixed = {"type": "http", "path": re.sub(r"\{[^}]+\}", "nothing", route.path), "method": method}
+        first = next(other for other in every_page() if other.matches(fixed)[0] is Match.FULL)
+        assert first.path == route.path
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import pytest
 from tests.dashboard.conftest import Browser, open_browser
 from tests.support.factories import claim_all, enqueue, found, make_job, make_node, make_recurring, record, seconds
 from timeball.config.settings import Settings
-from timeball.dashboard.internal_api import FRESH_SECONDS, ReadCache
 from timeball.dashboard.pages.live import DEMO_JOB
+from timeball.dashboard.read_cache import FRESH_SECONDS, ReadCache
 from timeball.domain.node import NodeKind
 from timeball.runtime import ServerRuntime
 from timeball.store.store import Store
@@ -50,8 +50,8 @@ async def test_the_demo_job_runs_at_once_and_the_checklist_becomes_live(browser:
 
     assert "The demo job runs" in answer.text
     assert "Needs attention" in answer.text
-    job = await parts.queries.find_job(DEMO_JOB["name"])
-    current = await parts.queries.current_execution(job.id)
+    job = await parts.queries.jobs.find(DEMO_JOB["name"])
+    current = await parts.queries.executions.current_of(job.id)
     assert current is not None
     assert current.state == "queued"
     assert (await browser.get("/", headers=PARTIAL)).headers["hx-refresh"] == "true"
@@ -198,7 +198,7 @@ async def test_a_read_that_many_ask_for_is_made_once() -> None:
     await reads.get("question", ask)
     assert len(asked) == 2
 
-    reads.forget()
+    reads.clear()
     await reads.get("question", ask)
     assert len(asked) == 3
 

@@ -114,7 +114,7 @@ async def test_viewers_are_not_told_who_logs_in_from_where(parts: ServerRuntime,
         await browser.get("/jobs", headers={"Authorization": f"Bearer {WRONG}"})
 
     told = await parts.live.since(position.position, _ALL)
-    assert told.happenings == []
+    assert told.events == []
 
 
 async def test_security_14_what_is_done_in_the_dashboard_is_audited_with_its_place(log_in: LogIn, store: Store) -> None:

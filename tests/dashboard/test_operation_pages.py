@@ -90,14 +90,14 @@ async def test_a_number_that_has_changed_is_asked_about_again(browser: Browser, 
     assert (await api(browser, "/operations"))["data"] == []
 
 
-@pytest.mark.parametrize("deed", ["retry", "discard"])
+@pytest.mark.parametrize("idempotency", ["retry", "discard"])
 async def test_a_large_group_of_dead_letters_is_an_operation(
-    browser: Browser, store: Store, loop: OperationLoop, deed: str
+    browser: Browser, store: Store, loop: OperationLoop, idempotency: str
 ) -> None:
     await make_dead(store, 6)
     (group,) = (await api(browser, "/dead-letter/groups"))["data"]
 
-    page = await browser.submit(f"/dead/{deed}", fingerprint=group["fingerprint"])
+    page = await browser.submit(f"/dead/{idempotency}", fingerprint=group["fingerprint"])
     assert page.url.path.startswith("/operations/op_")
     await loop.round()
 

@@ -20,6 +20,7 @@ from timeball.dashboard import timeline_chart as drawing
 from timeball.dashboard.context import ZONE_COOKIE
 from timeball.dashboard.pages.forecast import shade
 from timeball.dashboard.timeline_chart import parse_time_window
+from timeball.domain.forecast.timeline import TimelineMark, TimelineMarkKind
 from timeball.domain.node import NodeKind
 from timeball.domain.values.ids import format_job_id
 from timeball.runtime import ServerRuntime
@@ -177,11 +178,11 @@ def test_what_lies_outside_ends_at_the_edge() -> None:
 
 
 def test_a_mark_of_many_runs_bears_the_colour_of_the_worst() -> None:
-    mark = {"kind": "past", "states": {"succeeded": 40, "dead": 1}}
+    mark = TimelineMark(kind=TimelineMarkKind.PAST, start=NOW, end=NOW, states={"succeeded": 40, "dead": 1})
 
     assert drawing.mark_tone(mark) == "tone-bad"
-    assert drawing.mark_tone(mark | {"states": {"succeeded": 40}}) == "tone-good"
-    assert drawing.mark_tone(mark | {"states": {"skipped": 2}}) == "tone-calm"
+    assert drawing.mark_tone(replace(mark, states={"succeeded": 40})) == "tone-good"
+    assert drawing.mark_tone(replace(mark, states={"skipped": 2})) == "tone-calm"
 
 
 # the forecast

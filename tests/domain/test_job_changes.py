@@ -27,12 +27,12 @@ from timeball.domain.policies import Misfire, Overlap, SkipReason
 from timeball.domain.scheduling import ledger
 from timeball.domain.scheduling.civil_time import tzdata_version
 from timeball.domain.scheduling.ledger import JobLedger, LedgerBounds, LedgerFlaw, PendingOccurrence, VersionPeriod
-from timeball.domain.scheduling.misfire import SkippedRange
 from timeball.domain.scheduling.occurrences import (
     CheckAgain,
     DueRow,
     NextOccurrence,
     PromotionTarget,
+    SkippedRange,
     first_occurrence,
     plan_promotion,
 )
@@ -43,7 +43,7 @@ from timeball.errors import Conflict, InvalidInput
 START = utc(2026, 3, 2, 12).replace(microsecond=250_000)
 JOB = JobId(UUID("0193c8a2-5d1e-7abc-8def-0123456789ab"))
 SHARDS = 64
-PROMOTE_WINDOW = timedelta(milliseconds=500)
+PROMOTION_WINDOW = timedelta(milliseconds=500)
 MICROSECOND = timedelta(microseconds=1)
 
 
@@ -82,7 +82,7 @@ class World:
         if (
             self.pending is not None
             and not self.job.rule.is_recurring
-            and self.pending.run_at <= self.now + PROMOTE_WINDOW
+            and self.pending.run_at <= self.now + PROMOTION_WINDOW
         ):
             # A one-off that is due is not put into `due` first.
             self.record_run(self.pending.scheduled_for, self.job.version)
@@ -105,7 +105,7 @@ class World:
     def promote_once(self) -> bool:
         is_parked = self.job.is_paused
         rows = [*([] if is_parked else self.later), *([self.pending_row()] if self.pending else [])]
-        due = sorted((row for row in rows if row.run_at <= self.now + PROMOTE_WINDOW), key=lambda row: row.run_at)
+        due = sorted((row for row in rows if row.run_at <= self.now + PROMOTION_WINDOW), key=lambda row: row.run_at)
         return any(self.promote_row(row) for row in due)
 
     def promote_row(self, row: DueRow) -> bool:

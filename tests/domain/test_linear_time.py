@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from timeball.config.server_urls import server_url_problem
+from timeball.config.servers import server_url_problem
 from timeball.dashboard.pages.navigation import split_last_term
 from timeball.domain.scheduling.cron import parse_cron
 from timeball.domain.search import EXECUTION_FIELDS, parse_query

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from tests.support.factories import HANDLER, ROOMS, make_node, read_job, table
+from tests.support.factories import HANDLER, STATE_TABLES, make_node, read_job, table
 from tests.support.pace import patience
 from timeball.application.commands import Commands
 from timeball.config.settings import SchedulerSettings
@@ -173,7 +173,7 @@ async def create(store: Store, **fields: Any) -> Job:
 async def states(store: Store, job_id: JobId) -> dict[datetime, str]:
     """Every single record of a job's occurrences by its instant: its room, or its state and reason in the history."""
     found: dict[datetime, str] = {}
-    for room in ROOMS:
+    for room in STATE_TABLES:
         for row in await table(store, room):
             if row["job_id"] != job_id or row.get("kind") == "resume" or row["origin"] != "schedule":
                 continue

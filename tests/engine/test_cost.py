@@ -69,7 +69,7 @@ async def test_a_thousand_executions_take_a_few_statements(
     thousands = MANY / 1_000
     assert asked["claim"] / thousands <= 25
     assert asked["finish_succeeded"] / thousands <= 25
-    assert asked["record_transitions"] == asked["standings"] == 0, "nothing was given back"
+    assert asked["record_transitions"] == asked["attempt_facts"] == 0, "nothing was given back"
 
 
 async def test_an_execution_takes_a_few_hundredths_of_a_commit(
@@ -133,7 +133,7 @@ async def test_an_execution_enqueued_by_itself_takes_three_statements_however_ma
             await life._cut_services()
             life.heartbeat.stop()
 
-    assert asked["enqueue_one"] == asked["claim_named"] == asked["finish_succeeded"] == 20
+    assert asked["enqueue_one"] == asked["claim_by_id"] == asked["finish_succeeded"] == 20
     assert asked["claim"] == 0, "what a hint names need not be looked for"
 
 
@@ -174,7 +174,7 @@ async def test_a_claim_reads_the_head_of_a_lane_even_if_the_room_is_believed_to_
         for done in ("ANALYZE", "DELETE FROM", "VACUUM"):
             await connection.execute(f"{done} timeball.ready")
     await Commands(store, env).jobs.enqueue_many(JobSpec(handler=HANDLER), ["{}"] * 3_000)
-    wish = ClaimRequest(worker, [HANDLER], 100, 50, has_rivals=False)
+    wish = ClaimRequest(worker, [HANDLER], 100, 50, has_competitors=False)
 
     before = await index_reads(store)
     claims = await store.executions.claim(wish, {LANE: LanePosition(START - timedelta(days=1))}, ClaimId(env.new_id()))

@@ -69,11 +69,11 @@ async def test_an_idle_worker_is_woken_by_one_beat_a_second_and_asks_whether_a_h
     wakes, asked = await idle_minute(life, clock, heard)
 
     # It claims nothing where nothing is, and asks for no stops where nothing runs.
-    assert set(asked) - CONFIRMATION <= {"lanes", "probe", "stakes"}
+    assert set(asked) - CONFIRMATION <= {"lanes", "probe", "claim_keys"}
     assert sum(asked.values()) <= 80
     assert 45 <= asked["lanes"] <= 61
     assert 9 <= asked["probe"] <= 13
-    assert asked["stakes"] <= 1
+    assert asked["claim_keys"] <= 1
     # A beat, and the answer to what it asked; a little more, where that comes in pieces.
     assert wakes <= 160
 
@@ -88,7 +88,9 @@ async def test_an_idle_scheduler_asks_two_questions_a_second_and_keeps_house(
 
     assert min(asked["look_ahead"], asked["read_holdings"]) >= 45
     assert max(asked["look_ahead"], asked["read_holdings"]) <= 61
-    every_two_seconds = [asked[name] for name in ("bury_nodes", "reap_orphans", "blocked_keys", "mark_queue_limited")]
+    every_two_seconds = [
+        asked[name] for name in ("remove_expired_nodes", "orphaned_claims", "blocked_keys", "mark_queue_limited")
+    ]
     assert 22 <= min(every_two_seconds) <= max(every_two_seconds) <= 31
     every_five_seconds = [asked[name] for name in ("lock_fold", "fold", "probe")]
     assert 9 <= min(every_five_seconds) <= max(every_five_seconds) <= 13

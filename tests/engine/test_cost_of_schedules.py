@@ -50,7 +50,7 @@ async def test_an_occurrence_takes_a_few_hundredths_of_a_commit(
     clock: VirtualClock,
     worker_life: WorkerNode,
 ) -> None:
-    """Made, hoisted, claimed, finished: every commit that the server has counted, whoever made it and why."""
+    """Made, promoted, claimed, finished: every commit that the server has counted, whoever made it and why."""
     await schedule(store, MANY, 60)
     node = await start_scheduler(store)
     clock.advance("60s")
@@ -65,7 +65,7 @@ async def test_an_occurrence_takes_a_few_hundredths_of_a_commit(
     await worker_life.drop("all is done")
     await store.close()
 
-    assert asked["hoist"] == asked["busy_jobs"] == MANY / 1_000
+    assert asked["promote"] == asked["busy_jobs"] == MANY / 1_000
     assert commits_in(fresh_database) / MANY <= 0.1
 
 

@@ -19,7 +19,7 @@ SCHEDULERS, MINUTELY = 8, 200
 
 
 async def test_a_crowd_that_is_due_at_one_instant_is_all_there_in_time(store: Store, clock: VirtualClock) -> None:
-    """Fault 25. Everything has been hoisted before the instant has come, and all of it is given to workers."""
+    """Fault 25. Everything has been promoted before the instant has come, and all of it is given to workers."""
     node, worker = await start_scheduler(store), await start_worker(store)
     spec = JobSpec(handler=HANDLER, scheduled_at=START + seconds(60))
     await Commands(store, store.env).jobs.enqueue_many(spec, ["{}"] * CROWD)

@@ -16,7 +16,7 @@ from tests.conftest import FreshDatabase
 from tests.engine import hostile_values
 from tests.engine.runners.support import Attempt
 from tests.engine.support import Hands, Heard, check_promises, settle, start_worker
-from tests.support.factories import FAILURE, enqueue, only_row, rooms_of, seconds, table
+from tests.support.factories import FAILURE, enqueue, only_row, seconds, table, tables_of
 from timeball.current import RUNNING, AttemptContext, current
 from timeball.domain.execution import (
     Cancelled,
@@ -215,7 +215,7 @@ async def test_one_outcome_that_cannot_be_written_costs_its_neighbours_nothing(
     await settle(recorder)
 
     for number, each in enumerate(claimed):
-        assert await rooms_of(store, each.id) == [kept if number == 7 else ["finished", "due"][number % 2]]
+        assert await tables_of(store, each.id) == [kept if number == 7 else ["finished", "due"][number % 2]]
     (told,) = heard.of(OutcomeUnwritable)
     assert told.execution_id == claimed[7].id
     assert told.is_replaced

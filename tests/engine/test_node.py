@@ -21,7 +21,7 @@ from tests.engine.support import (
     settle,
     until,
 )
-from tests.support.factories import HANDLER, enqueue, only_row, rooms_of, seconds, table
+from tests.support.factories import HANDLER, enqueue, only_row, seconds, table, tables_of
 from timeball.application.commands import Commands
 from timeball.config.settings import HousekeepingSettings, SchedulerSettings, WorkerSettings
 from timeball.current import StopReason
@@ -113,7 +113,7 @@ async def until_done(clock: VirtualClock, task: asyncio.Task[Any]) -> Any:
 
 async def until_in(store: Store, execution_id: ExecutionId, room: str) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while await rooms_of(store, execution_id) != [room]:
+        while await tables_of(store, execution_id) != [room]:
             await asyncio.sleep(0.01)
 
 
@@ -168,7 +168,7 @@ async def test_a_queue_at_its_limit_goes_on_as_its_places_become_free(
             await asyncio.sleep(0.01)
 
 
-async def test_a_scheduler_takes_its_shards_and_hoists(
+async def test_a_scheduler_takes_its_shards_and_promotes(
     store: Store, clock: VirtualClock, heard: Heard, nodes: Nodes
 ) -> None:
     job = await create(store, interval_seconds=60)
@@ -213,7 +213,7 @@ async def test_a_scheduler_tells_its_services_what_it_hears(nodes: Nodes) -> Non
     assert woken(life) == {"scheduler", "janitor"}
 
 
-async def test_a_leaving_scheduler_hoists_nothing_and_takes_nothing_more(nodes: Nodes) -> None:
+async def test_a_leaving_scheduler_promotes_nothing_and_takes_nothing_more(nodes: Nodes) -> None:
     life = nodes.scheduler()
 
     await life.wind_down()
@@ -252,7 +252,7 @@ async def test_what_is_held_is_called_off_before_the_drop_though_nobody_hints(
     await life.cancellation_poller.tick()
     await settle(life.recorder)
 
-    assert await rooms_of(store, execution_id) == ["finished"]
+    assert await tables_of(store, execution_id) == ["finished"]
     assert runner.started == []
 
 
@@ -281,11 +281,11 @@ async def test_a_leaving_worker_gives_back_what_has_not_begun_and_waits_for_the_
     life.end()
     await until(lambda: heard.of(WorkerDraining))
     await until_in(store, held, "ready")
-    assert await rooms_of(store, running) == ["running"]
+    assert await tables_of(store, running) == ["running"]
     runner.end(runner.started[0].claimed)
 
     assert await asyncio.wait_for(task, PATIENCE_SECONDS) is False
-    assert await rooms_of(store, running) == ["finished"]
+    assert await tables_of(store, running) == ["finished"]
     assert heard.of(NodeStopped) == [NodeStopped(life.node.incarnation, "worker", 1)]
     assert (await only_row(store, "ready"))["attempts"] == 0
     assert await node_rows(store) == set()
@@ -390,7 +390,7 @@ async def test_a_lost_life_drops_everything_and_writes_nothing(
     assert lost.reason in ("no renewal was accepted in time", "the lease had run out, or the node was buried")
     assert runner.started[0].halted is StopReason.SHUTDOWN
     assert [await table(store, room) for room in ("ready", "running", "finished", "attempt")] == before
-    assert {await only(rooms_of(store, id_)) for id_ in (running, held)} == {"running"}
+    assert {await only(tables_of(store, id_)) for id_ in (running, held)} == {"running"}
     assert heard.of(NodeStopped) == []
     assert await node_rows(store) == {life.node.incarnation}, "its row is for the reaper to remove"
 
@@ -435,7 +435,7 @@ async def test_an_outcome_that_could_not_be_written_is_lost_with_its_life(
     env.fault = lambda _: None
     await life.recorder.tick()
 
-    assert await rooms_of(store, execution_id) == ["running"]
+    assert await tables_of(store, execution_id) == ["running"]
 
 
 async def cut_off(observer: Store, *, buries: bool) -> None:
@@ -489,7 +489,7 @@ async def test_a_node_that_was_cut_off_and_buried_does_nothing_more(
 
     assert await asyncio.wait_for(task, PATIENCE_SECONDS) is True
     assert [event.reason for event in heard.of(NodeLost)] == ["the lease had run out, or the node was buried"]
-    assert await rooms_of(observer, execution_id) == ["ready"]
+    assert await tables_of(observer, execution_id) == ["ready"]
 
 
 async def test_after_a_lost_life_another_one_begins(

@@ -14,7 +14,7 @@ import pytest
 import tzdata
 
 from tests.engine.support import check_promises, create, start_scheduler, start_worker
-from tests.support.factories import ROOMS, table
+from tests.support.factories import STATE_TABLES, table
 from timeball.application.commands import Commands
 from timeball.domain.job import Job
 from timeball.domain.policies import Misfire
@@ -101,7 +101,7 @@ async def pending(store: Store) -> dict[JobId, datetime]:
 
 async def records(store: Store) -> list[tuple[JobId, datetime, str]]:
     """Every instant that is recorded, and by which data; of a range, its edges."""
-    executions = [row for room in ROOMS for row in await table(store, room) if row.get("kind") != "occurrence"]
+    executions = [row for room in STATE_TABLES for row in await table(store, room) if row.get("kind") != "occurrence"]
     found = [(row["job_id"], row["scheduled_for"], row["tzdata"]) for row in executions]
     for row in await table(store, "skip_range"):
         found += [(row["job_id"], row[edge], row["tzdata"]) for edge in ("first_at", "last_at")]
@@ -221,22 +221,22 @@ async def test_what_newer_data_move_past_the_end_is_settled_once(
     await check_citations(store, trees, {job.id: longer})
 
 
-@pytest.mark.parametrize("has_been_hoisted", [False, True])
+@pytest.mark.parametrize("has_been_promoted", [False, True])
 async def test_the_end_of_a_job_is_judged_by_the_data_that_brought_it(
-    store: Store, clock: VirtualClock, trees: Trees, has_been_hoisted: bool
+    store: Store, clock: VirtualClock, trees: Trees, has_been_promoted: bool
 ) -> None:
     """Fault 23. Other data may name another instant before `ends_at`: to them it looks as if the job had stopped too early."""
     # By the newer data of one zone there is one more, an hour later; or by the older ones there is one more, half an hour later.
-    ends_at = LAST + (timedelta(hours=1) if has_been_hoisted else timedelta(minutes=30))
-    schedule = "0 15 * * *" if has_been_hoisted else "0,30 15 * * *"
+    ends_at = LAST + (timedelta(hours=1) if has_been_promoted else timedelta(minutes=30))
+    schedule = "0 15 * * *" if has_been_promoted else "0,30 15 * * *"
     job = await create(store, schedule=schedule, timezone=ZONE, ends_at=ends_at)
     worker = await start_worker(store)
-    if has_been_hoisted:
+    if has_been_promoted:
         await (await start_scheduler(store)).run_until(LAST, worker.work)
     trees.use(NEWER)
     await (await start_scheduler(store)).run_until(ends_at, worker.work)
 
-    assert [row["reason"] for row in await table(store, "finished")] == [None if has_been_hoisted else "ended"]
+    assert [row["reason"] for row in await table(store, "finished")] == [None if has_been_promoted else "ended"]
     assert await pending(store) == {}
     await check_citations(store, trees, {job.id: job})
 

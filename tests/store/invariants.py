@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
-from tests.support.factories import read_job, rooms_of, table
+from tests.support.factories import read_job, table, tables_of
 from timeball.domain.values.ids import JobId
 from timeball.store.store import Store
 
@@ -19,7 +19,7 @@ FAR = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 async def check_ledger(store: Store, job_id: JobId) -> None:
-    """One next occurrence or none; every execution in one room; every instant an interval job owed is recorded once.
+    """One next occurrence or none; every execution in one table; every instant an interval job owed is recorded once.
 
     This is not how `verify` does it: it counts up the instants of each version one by one and compares two lists.
     """
@@ -37,9 +37,9 @@ async def check_ledger(store: Store, job_id: JobId) -> None:
 
 
 async def check_rooms(store: Store) -> None:
-    """No execution is in two rooms."""
+    """No execution is in two tables."""
     for row in await table(store, "execution"):
-        executions = await rooms_of(store, row["id"])
+        executions = await tables_of(store, row["id"])
         assert len(executions) == 1, f"{row['id']} is in {executions}"
 
 

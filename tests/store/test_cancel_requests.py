@@ -19,8 +19,8 @@ from tests.support.factories import (
     only_row,
     promote_due,
     record,
-    rooms_of,
     table,
+    tables_of,
 )
 from timeball.domain import job_changes
 from timeball.domain.execution import DueKind, Failed, Lost, Outcome, Released, TimedOut
@@ -56,7 +56,7 @@ async def test_a_claim_knows_what_people_said_meanwhile(store: Store) -> None:
     await change(store, ids[2], pause)
     await change(store, ids[3], delete)
 
-    standings = await store.executions.standings(claims)
+    standings = await store.executions.attempt_facts(claims)
 
     said = [(standings[id_].stop, standings[id_].is_paused, standings[id_].is_deleted) for id_ in ids]
     assert said == [(None, False, False), ("not needed", False, False), (None, True, False), (None, False, True)]
@@ -84,7 +84,7 @@ async def test_what_is_running_when_its_job_is_deleted_may_end_but_is_not_tried_
     execution = await enqueue(store)
     (claimed,) = await claim_all(store)
     await change(store, execution, delete)
-    assert await rooms_of(store, execution) == ["running"]
+    assert await tables_of(store, execution) == ["running"]
 
     await record(store, [found(claimed, Failed(FAILURE))])
 
@@ -108,7 +108,7 @@ async def test_what_its_worker_lost_waits_while_its_job_is_paused(store: Store, 
     clock.advance("60s")
     await change(store, execution, job_changes.resume_job)
     await promote_due(store, await make_owner(store))
-    assert await rooms_of(store, execution) == ["ready"]
+    assert await tables_of(store, execution) == ["ready"]
 
 
 async def test_what_was_called_off_while_held_and_is_given_back_is_skipped(store: Store, clock: VirtualClock) -> None:

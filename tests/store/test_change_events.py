@@ -44,7 +44,7 @@ SOURCES: dict[str, tuple[Callable[[Store], Awaitable[object]], str]] = {
 
 
 async def types_since(store: Store, position: str) -> list[str]:
-    return [one.type for one in (await store.changes.since(position, 100)).happenings]
+    return [one.type for one in (await store.changes.since(position, 100)).events]
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -55,7 +55,7 @@ async def test_what_was_told_is_not_told_again(store: Store, source: str) -> Non
 
     told = await store.changes.since(position, 100)
 
-    assert what in [one.type for one in told.happenings]
+    assert what in [one.type for one in told.events]
     assert await types_since(store, told.position) == []
 
 
@@ -83,11 +83,11 @@ async def test_of_each_kind_no_more_is_read_than_may_be(store: Store) -> None:
         for _ in range(4):
             await happen(store)
 
-    rows = await store.database.fetch("changes", position=position, most=3)
+    rows = await store.database.fetch("changes", position=position, limit=3)
 
     assert Counter(row["source"] for row in rows) == dict.fromkeys(SOURCES, 3)
     told = await store.changes.since(position, 3)
-    assert (told.is_whole, told.happenings) == (False, [])
+    assert (told.is_complete, told.events) == (False, [])
 
 
 async def test_a_try_is_told_of_its_own_execution(store: Store) -> None:
@@ -95,7 +95,7 @@ async def test_a_try_is_told_of_its_own_execution(store: Store) -> None:
     position = await store.changes.position()
     failed = await fail(store, queue="mail")
 
-    started, ended = (await store.changes.since(position, 100)).happenings
+    started, ended = (await store.changes.since(position, 100)).events
 
     assert {(one.subject, one.queue) for one in (started, ended)} == {(format_execution_id(failed), "mail")}
 
@@ -113,7 +113,7 @@ async def test_what_happened_is_told_in_the_order_of_time(store: Store, clock: V
         clock.advance("1m")
         await happen(store)
 
-    told = (await store.changes.since(position, 100)).happenings
+    told = (await store.changes.since(position, 100)).events
 
     ends = [one for one in told if one.type != "execution.started"]
     assert [one.type for one in ends] == ["attempt.failed", "job.pause", "execution.succeeded"]
@@ -139,4 +139,4 @@ async def test_what_is_told_to_have_begun_is_what_was_dropped_the_latest_of_it(
 
 
 async def begun_now(store: Store, most: int = 100) -> list[tuple[str, datetime]]:
-    return [(one.subject, one.at) for one in await store.changes.dropped(most)]
+    return [(one.subject, one.at) for one in await store.changes.started(most)]

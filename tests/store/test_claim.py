@@ -20,9 +20,9 @@ from tests.support.factories import (
     make_node,
     only_row,
     put_row,
-    rooms_of,
     seconds,
     table,
+    tables_of,
 )
 from timeball.domain.execution import ClaimedExecution
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation
@@ -89,7 +89,7 @@ async def test_a_claim_keeps_every_column_and_adds_its_own(store: Store, clock: 
     if way == "by ticket":
         (claimed,) = (await store.tickets.claim(wish, [ExecutionId(EXECUTION)], None, claim_id)).executions
     elif way == "by name":
-        (claimed,) = await store.executions.claim_named(wish, ExecutionId(EXECUTION), None, claim_id)
+        (claimed,) = await store.executions.claim_by_id(wish, ExecutionId(EXECUTION), None, claim_id)
     else:
         (claimed,) = await claim_all(store, worker=worker, claim_id=claim_id)
 
@@ -214,7 +214,7 @@ async def test_what_is_not_yet_due_is_held_not_started(store: Store, clock: Virt
     assert claimed.id == near
     # The time of an execution begins with its drop, not with its claim.
     assert (await only_row(store, "running"))["deadline"] == clock.now() + seconds(0.2 + 1 + 5)
-    assert await rooms_of(store, far) == ["ready"]
+    assert await tables_of(store, far) == ["ready"]
 
 
 # what was left
@@ -296,7 +296,7 @@ async def test_only_handlers_that_the_worker_knows_are_given_to_it(store: Store)
     claimed = await claim_all(store, holds=5, handlers=["app:known", "app:unused"])
 
     assert [each.id for each in claimed] == [known]
-    assert await rooms_of(store, held) == ["ready"]
+    assert await tables_of(store, held) == ["ready"]
 
 
 async def test_a_claim_tells_when_others_were_taking_the_rest(store: Store) -> None:
@@ -342,10 +342,10 @@ async def test_a_claim_tells_when_others_were_taking_what_comes(store: Store) ->
 
 
 async def test_what_came_too_late_to_be_taken_leaves_the_rest_to_be_looked_for(store: Store) -> None:
-    """Heads are locked by a newer look at the room than the claim itself has, and something may have come in between."""
+    """Heads are locked by a newer look at the table than the claim itself has, and something may have come in between."""
     waiting = await enqueue(store)
     async with store.database.connection() as connection:
-        definition = await connection.fetchval("SELECT pg_get_functiondef('timeball.take_ready'::regproc)")
+        definition = await connection.fetchval("SELECT pg_get_functiondef('timeball.lock_ready'::regproc)")
         await connection.execute(definition.replace("BEGIN\n", "BEGIN\n    PERFORM pg_advisory_xact_lock(7);\n", 1))
     async with store.database.transaction() as gatekeeper:
         await gatekeeper.execute("SELECT pg_advisory_xact_lock(7)")
@@ -447,18 +447,18 @@ async def test_a_queue_without_a_limit_is_not_claimed_as_one(store: Store) -> No
 # by name
 
 
-async def claim_named(store: Store, execution_id: ExecutionId, *queues: str) -> list[ClaimedExecution]:
+async def claim_by_id(store: Store, execution_id: ExecutionId, *queues: str) -> list[ClaimedExecution]:
     wish = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], 1, 1)
-    return await store.executions.claim_named(wish, execution_id, queues or None, ClaimId(store.env.new_id()))
+    return await store.executions.claim_by_id(wish, execution_id, queues or None, ClaimId(store.env.new_id()))
 
 
 async def test_by_its_name_one_execution_is_given_and_no_other(store: Store) -> None:
     more_urgent, named = await enqueue(store, priority=90), await enqueue(store, queue="mail")
 
-    (claimed,) = await claim_named(store, named, "default", "mail")
+    (claimed,) = await claim_by_id(store, named, "default", "mail")
 
     assert claimed.id == named
-    assert await rooms_of(store, more_urgent) == ["ready"]
+    assert await tables_of(store, more_urgent) == ["ready"]
 
 
 async def test_by_its_name_nothing_is_given_that_a_lane_would_not_give(store: Store) -> None:
@@ -473,7 +473,7 @@ async def test_by_its_name_nothing_is_given_that_a_lane_would_not_give(store: St
     await set_queue(store, "limited", max_running=5)
 
     for named in (foreign, elsewhere, early, paused, limited, gone, ExecutionId(store.env.new_id())):
-        assert await claim_named(store, named, "default", "paused", "limited") == []
+        assert await claim_by_id(store, named, "default", "paused", "limited") == []
 
     assert len(await table(store, "ready")) == 5
     assert len(await table(store, "running")) == 1

@@ -1,7 +1,7 @@
-"""Every verb of the store keeps its sentence, in whatever order the verbs come: real SQL against a small model of the rooms.
+"""Every verb of the store keeps its sentence, in whatever order the verbs come: real SQL against a small model of the tables.
 
-The model knows for each execution which room it is in, how often it was tried and lost, which claim its row names and which
-payload it is to run with; after every step all rooms are compared with it. Outcomes come from the holder, or long after
+The model knows for each execution which table it is in, how often it was tried and lost, which claim its row names and which
+payload it is to run with; after every step all tables are compared with it. Outcomes come from the holder, or long after
 somebody else has the execution; nodes are buried and come back to renew; people cancel, pause, resume, edit and delete in
 between.
 """
@@ -53,7 +53,7 @@ MAX_RETRIES, MAX_LOST, MAX_RUNNING = 1, 2, 2
 
 _WAITING = ("due", "ready", "blocked")
 _EVERYTHING = """
-    SELECT 'due' AS room, id, attempts, lost, fence, NULL::uuid AS claim_id, run_at, NULL AS stop, unique_key FROM timeball.due
+    SELECT 'due' AS state_table, id, attempts, lost, fence, NULL::uuid AS claim_id, run_at, NULL AS stop, unique_key FROM timeball.due
     UNION ALL SELECT 'ready', id, attempts, lost, fence, NULL, run_at, NULL, unique_key FROM timeball.ready
     UNION ALL SELECT 'blocked', id, attempts, lost, fence, NULL, run_at, NULL, unique_key FROM timeball.blocked
     UNION ALL SELECT 'running', id, attempts, lost, fence, claim_id, run_at, stop, unique_key FROM timeball.running
@@ -66,9 +66,9 @@ Result = TypeVar("Result")
 
 @dataclass
 class Known:
-    """What the model knows of an execution; a room that is none of the four is the state it ended in."""
+    """What the model knows of an execution; a table that is none of the four is the state it ended in."""
 
-    room: str
+    state_table: str
     run_at: datetime
     scheduled_for: datetime
     job_id: JobId
@@ -81,9 +81,9 @@ class Known:
     claim_id: ClaimId | None = None
     holder: Incarnation | None = None
     is_stopped: bool = False
-    # The number in its payload. What has never been hoisted follows the edits of its job.
+    # The number in its payload. What has never been promoted follows the edits of its job.
     payload: int = 0
-    is_hoisted: bool = False
+    is_promoted: bool = False
 
 
 @dataclass
@@ -173,10 +173,10 @@ class Contract(RuleBasedStateMachine):
 
     @property
     def edge(self) -> datetime:
-        return self.now + self.store.hoist_window
+        return self.now + self.store.promotion_window
 
-    def of_room(self, room: str) -> dict[ExecutionId, Known]:
-        return {id_: each for id_, each in self.known.items() if each.room == room}
+    def in_state_table(self, state_table: str) -> dict[ExecutionId, Known]:
+        return {id_: each for id_, each in self.known.items() if each.state_table == state_table}
 
     # making
 
@@ -208,12 +208,19 @@ class Contract(RuleBasedStateMachine):
             assert (created.is_new, created.execution_id) == (False, self.keys[key])
             return
         assert (created.is_new, created.execution_id) == (True, job.id)
-        room = (
+        state_table = (
             "due" if opening.run_at is not None and opening.run_at > self.edge else "blocked" if is_limited else "ready"
         )
         run_at = opening.run_at or self.now
         self.known[created.execution_id] = Known(
-            room, run_at, run_at, job.id, job.limit_key, key, is_at_most_once=is_at_most_once, is_hoisted=room != "due"
+            state_table,
+            run_at,
+            run_at,
+            job.id,
+            job.limit_key,
+            key,
+            is_at_most_once=is_at_most_once,
+            is_promoted=state_table != "due",
         )
         if key is not None:
             self.keys[key] = created.execution_id
@@ -272,7 +279,7 @@ class Contract(RuleBasedStateMachine):
 
         gone = {worker.incarnation for worker in self.workers if worker.is_buried}
         assert {orphan.claimed.id for orphan in orphans} == {
-            id_ for id_, each in self.of_room("running").items() if each.holder in gone
+            id_ for id_, each in self.in_state_table("running").items() if each.holder in gone
         }
         self.workers = [worker for worker in self.workers if not worker.is_buried]
         for orphan in orphans:
@@ -283,10 +290,10 @@ class Contract(RuleBasedStateMachine):
     # moving
 
     @rule()
-    def hoist_what_is_due(self) -> None:
+    def promote_what_is_due(self) -> None:
         rows = [row for row in self.world.run(due_rows(self.store)) if row.run_at <= self.edge]
         assert {row.id for row in rows} == {
-            id_ for id_, each in self.of_room("due").items() if each.run_at <= self.edge
+            id_ for id_, each in self.in_state_table("due").items() if each.run_at <= self.edge
         }
         paused = [row for row in rows if row.is_paused and row.kind in (DueKind.RETRY, DueKind.SNOOZE)]
         if paused:
@@ -301,7 +308,7 @@ class Contract(RuleBasedStateMachine):
             self.known[row.id].run_at = PARKED_AT
         for row in moving:
             each = self.known[row.id]
-            each.room, each.is_hoisted = "blocked" if each.limit_key else "ready", True
+            each.state_table, each.is_promoted = "blocked" if each.limit_key else "ready", True
         for schedule in self.schedules:
             if occurrence_id(schedule.job.id, schedule.next_at) in done:
                 self.expect_next(schedule, schedule.next_at + INTERVAL)
@@ -317,14 +324,14 @@ class Contract(RuleBasedStateMachine):
 
         claimed = self.world.run(self.store.executions.claim(wish, lanes, claim_id)).executions
 
-        due = sorted(each.run_at for each in self.of_room("ready").values() if each.run_at <= self.now)
+        due = sorted(each.run_at for each in self.in_state_table("ready").values() if each.run_at <= self.now)
         assert sorted(each.run_at for each in claimed) == due[:slots], (
             "the most urgent, no more than asked for, none early"
         )
         for each in claimed:
             known = self.known[each.id]
-            assert known.room == "ready"
-            known.room, known.claim_id, known.holder = "running", claim_id, worker.incarnation
+            assert known.state_table == "ready"
+            known.state_table, known.claim_id, known.holder = "running", claim_id, worker.incarnation
             known.attempts, known.fence = known.attempts + 1, known.fence + 1
             assert (each.fence, each.attempt, each.claim_id) == (known.fence, known.attempts, claim_id)
             assert json.loads(each.payload) == {"number": known.payload}
@@ -358,7 +365,7 @@ class Contract(RuleBasedStateMachine):
 
     def is_current(self, claimed: ClaimedExecution) -> bool:
         known = self.known[claimed.id]
-        return known.room == "running" and (known.fence, known.claim_id) == (claimed.fence, claimed.claim_id)
+        return known.state_table == "running" and (known.fence, known.claim_id) == (claimed.fence, claimed.claim_id)
 
     def follow(self, id_: ExecutionId, outcome: Outcome) -> None:
         """Where an execution goes after an outcome that was accepted."""
@@ -376,9 +383,9 @@ class Contract(RuleBasedStateMachine):
                 each.attempts += 1
             self.finish(id_, "cancelled")
         elif isinstance(outcome, Released | Lost) and each.job_id not in self.paused:
-            each.room, each.claim_id, each.holder = "ready", None, None
+            each.state_table, each.claim_id, each.holder = "ready", None, None
         else:
-            each.room, each.claim_id, each.holder = "due", None, None
+            each.state_table, each.claim_id, each.holder = "due", None, None
             each.run_at = self.read_run_at(id_, outcome)
             self.expect_promotions()
 
@@ -390,7 +397,7 @@ class Contract(RuleBasedStateMachine):
 
     def finish(self, id_: ExecutionId, state: str) -> None:
         each = self.known[id_]
-        each.room, each.claim_id, each.holder = state, None, None
+        each.state_table, each.claim_id, each.holder = state, None, None
         if each.unique_key is not None and self.keys.get(each.unique_key) == id_:
             del self.keys[each.unique_key]
         self.expect_promotions()
@@ -403,14 +410,14 @@ class Contract(RuleBasedStateMachine):
             return
         id_ = data.draw(st.sampled_from(sorted(self.known)))
         each = self.known[id_]
-        is_pending = each.room == "due" and any(id_ == self.pending_of(schedule) for schedule in self.schedules)
+        is_pending = each.state_table == "due" and any(id_ == self.pending_of(schedule) for schedule in self.schedules)
 
         reached = self.world.run(self.store.jobs.cancel([id_], "a person", SOMEBODY))
 
-        if each.room in _WAITING and not is_pending:
+        if each.state_table in _WAITING and not is_pending:
             assert reached == {id_}
             self.finish(id_, "cancelled")
-        elif each.room == "running":
+        elif each.state_table == "running":
             assert reached == (set() if each.is_stopped else {id_})
             each.is_stopped = True
         else:
@@ -451,22 +458,22 @@ class Contract(RuleBasedStateMachine):
             )
 
             each = self.known[ExecutionId(job_id)]
-            if not each.is_hoisted:
+            if not each.is_promoted:
                 each.payload = number
 
     def expect_pause(self, job_id: JobId, each: Known) -> None:
         self.paused.add(job_id)
-        if each.room in _WAITING:
-            each.room, each.run_at = "due", PARKED_AT
+        if each.state_table in _WAITING:
+            each.state_table, each.run_at = "due", PARKED_AT
 
     def expect_resume(self, job_id: JobId, each: Known) -> None:
-        if job_id in self.paused and each.room == "due" and each.run_at == PARKED_AT:
+        if job_id in self.paused and each.state_table == "due" and each.run_at == PARKED_AT:
             each.run_at = max(self.now, each.scheduled_for)
         self.paused.discard(job_id)
 
     def expect_delete(self, job_id: JobId, each: Known) -> None:
         self.deleted.add(job_id)
-        if each.room in _WAITING:
+        if each.state_table in _WAITING:
             self.finish(ExecutionId(job_id), "cancelled")
 
     # comparing
@@ -480,36 +487,44 @@ class Contract(RuleBasedStateMachine):
 
     def expect_promotions(self) -> None:
         """Places that are free go to those who wait for them, the earliest first."""
-        waiting = self.of_room("blocked")
-        taken = [each for each in self.known.values() if each.limit_key and each.room in ("ready", "running")]
+        waiting = self.in_state_table("blocked")
+        taken = [each for each in self.known.values() if each.limit_key and each.state_table in ("ready", "running")]
         free = max(MAX_RUNNING - len(taken), 0)
         if not waiting or not free:
             return
-        let_in = {row["id"] for row in self.rows() if row["room"] == "ready"} & waiting.keys()
+        let_in = {row["id"] for row in self.rows() if row["state_table"] == "ready"} & waiting.keys()
         earliest = sorted(each.run_at for each in waiting.values())[:free]
         assert sorted(waiting[id_].run_at for id_ in let_in) == earliest
         for id_ in let_in:
-            waiting[id_].room = "ready"
+            waiting[id_].state_table = "ready"
 
     @invariant()
     def everything_is_where_the_model_has_it(self) -> None:
         rows = self.rows()
-        assert len(rows) == len({row["id"] for row in rows}), "an execution is in one room"
+        assert len(rows) == len({row["id"] for row in rows}), "an execution is in one table"
         assert {row["id"]: _as_found(row) for row in rows} == {id_: _as_known(e) for id_, e in self.known.items()}
         assert {row["unique_key"]: row["id"] for row in rows if row["unique_key"]} == self.keys
 
     @invariant()
     def no_more_run_than_may(self) -> None:
-        running = [each for each in self.of_room("running").values() if each.limit_key]
+        running = [each for each in self.in_state_table("running").values() if each.limit_key]
         assert len(running) <= MAX_RUNNING
 
 
 def _as_found(row: Any) -> tuple[Any, ...]:
-    return (row["room"], row["attempts"], row["lost"], row["fence"], row["claim_id"], row["run_at"], bool(row["stop"]))
+    return (
+        row["state_table"],
+        row["attempts"],
+        row["lost"],
+        row["fence"],
+        row["claim_id"],
+        row["run_at"],
+        bool(row["stop"]),
+    )
 
 
 def _as_known(each: Known) -> tuple[Any, ...]:
-    is_over = each.room not in (*_WAITING, "running")
+    is_over = each.state_table not in (*_WAITING, "running")
     run_at = None if is_over else each.run_at
-    is_stopped = each.is_stopped and each.room == "running"
-    return (each.room, each.attempts, each.lost, each.fence, each.claim_id, run_at, is_stopped)
+    is_stopped = each.is_stopped and each.state_table == "running"
+    return (each.state_table, each.attempts, each.lost, each.fence, each.claim_id, run_at, is_stopped)

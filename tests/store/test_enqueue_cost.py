@@ -21,8 +21,7 @@ from tests.support.factories import define_job
 from timeball import Timeball
 from timeball.application.commands import Commands
 from timeball.domain.job import JobSpec
-from timeball.sdk import direct_connection
-from timeball.store.db.direct_connection import ThreadConnection
+from timeball.sdk import enqueue_paths
 from timeball.store.store import Store
 from timeball.store.types import EnqueueRow
 
@@ -185,11 +184,11 @@ async def test_an_enqueue_checks_and_encodes_only_what_is_its_own(store: Store) 
 
 
 @pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
-def test_a_thread_hands_its_wish_in_and_waits_at_a_single_lock(
+def test_a_thread_adds_its_request_to_a_batch_and_waits_at_a_single_lock(
     fresh_database: FreshDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of it in the standard library: a future with its condition was a quarter of what the thread did."""
-    monkeypatch.setattr(direct_connection, "_FEW", 1_000)
+    monkeypatch.setattr(enqueue_paths, "_TIGHT_LOOP_CALLS", 1_000)
     with Timeball(database_url=fresh_database.dsn) as tb:
 
         @tb.handler
@@ -200,28 +199,28 @@ def test_a_thread_hands_its_wish_in_and_waits_at_a_single_lock(
             for _ in range(20):
                 work.enqueue()
 
-    # Arguments and payload four, the way to the desk ten, finding the shortcut closed six, a slip three, the run three.
+    # Arguments and payload four, the way to the runtime ten, finding no direct connection six, a future three, the run three.
     assert sum(made.values()) / 20 <= 26, made
 
 
 @pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
-def test_a_thread_that_sends_one_after_the_other_wakes_nobody(fresh_database: FreshDatabase) -> None:
-    """Each way through the portal would take an item of its batcher; hints are told to its loop, some together."""
+def test_a_thread_in_a_tight_loop_wakes_no_other_thread(fresh_database: FreshDatabase) -> None:
+    """An enqueue through the background loop would be an item of its batcher; wake-ups are sent by that loop, some together."""
     with Timeball(database_url=fresh_database.dsn) as tb:
 
         @tb.handler
         def work() -> None: ...
 
         work.enqueue()
-        desk = tb._enqueue_client.background_loop.resource
-        assert desk is not None
-        while desk.shortcut.run(ThreadConnection.server_process) is None:
+        runtime = tb._enqueue_client.background_loop.resource
+        assert runtime is not None
+        while runtime.direct_path.run(lambda connection: connection.server_pid) is None:
             work.enqueue()
         with _calls() as made:
             for _ in range(100):
                 work.enqueue()
 
-    assert not {"Batcher.submit", "Slip.result"} & set(made), made
+    assert not {"Batcher.submit", "ThreadFuture.result"} & set(made), made
     # About 49; a hint that goes along takes nine more, and one that is told three.
     assert sum(made.values()) / 100 <= 62, made
 

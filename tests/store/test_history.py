@@ -1,4 +1,4 @@
-"""Executions as people read them, whatever their room; and the days that the history is kept in."""
+"""Executions as people read them, whatever their table; and the days that the history is kept in."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.factories import (
     FAILURE,
-    ROOMS,
     SOMEBODY,
+    STATE_TABLES,
     claim_all,
     enqueue,
     found,
@@ -215,26 +215,26 @@ async def test_a_dropped_day_takes_its_one_off_jobs_along(store: Store, clock: V
 
 
 async def test_a_one_off_that_has_another_execution_stays(store: Store) -> None:
-    job_ids = {room: await enqueue(store) for room in ROOMS}
+    job_ids = {state_table: await enqueue(store) for state_table in STATE_TABLES}
     await store.history.add_day(DAY)
     await store.executions.finish_succeeded([found(each) for each in await claim_all(store)])
-    for number, (room, job_id) in enumerate(job_ids.items(), start=1):
+    for number, (state_table, job_id) in enumerate(job_ids.items(), start=1):
         row = ended(number, NOON + timedelta(days=1), job_id=job_id, origin="retry", retry_of=job_id)
-        await put_row(store, room, **in_room(room, row))
+        await put_row(store, state_table, **in_state_table(state_table, row))
 
     await store.history.drop_day(DAY)
 
     assert {row["id"] for row in await table(store, "job")} == set(job_ids.values())
 
 
-def in_room(room: str, row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the history as it would stand in another room."""
-    if room == "finished":
+def in_state_table(state_table: str, row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the history as it would stand in another table."""
+    if state_table == "finished":
         return row
     row = {name: value for name, value in row.items() if name not in ("state", "finished_at")} | {"run_at": NOON}
-    if room == "due":
+    if state_table == "due":
         return row | {"kind": "retry", "shard": 1}
-    holder = {"holder": UUID(int=1), "claim_id": UUID(int=2), "claimed_at": NOON} if room == "running" else {}
+    holder = {"holder": UUID(int=1), "claim_id": UUID(int=2), "claimed_at": NOON} if state_table == "running" else {}
     return row | {"queued_at": NOON, "limit_key": "l"} | holder
 
 

@@ -23,8 +23,8 @@ from tests.support.factories import (
     promote_due,
     read_job,
     record,
-    rooms_of,
     table,
+    tables_of,
 )
 from timeball.application.commands import Commands
 from timeball.domain import job_changes
@@ -71,7 +71,7 @@ async def by_lane(store: Store, execution_id: ExecutionId) -> ClaimedExecution:
 
 async def by_name(store: Store, execution_id: ExecutionId) -> ClaimedExecution:
     wish = ClaimRequest(await make_node(store), [OLD, NEW], 1, 0)
-    (claimed,) = await store.executions.claim_named(wish, execution_id, None, ClaimId(store.env.new_id()))
+    (claimed,) = await store.executions.claim_by_id(wish, execution_id, None, ClaimId(store.env.new_id()))
     return claimed
 
 
@@ -147,10 +147,10 @@ async def test_a_payload_of_its_own_stays_whatever_is_edited(store: Store, claim
     assert what_runs(await claim(store, triggered)) == (OLD, {"of": "trigger"})
 
 
-async def test_what_is_hoisted_or_asked_for_after_an_edit_runs_the_new_version(
+async def test_what_is_promoted_or_asked_for_after_an_edit_runs_the_new_version(
     store: Store, clock: VirtualClock, owner: ShardOwnership
 ) -> None:
-    """An edit that was committed before the hoist wins."""
+    """An edit that was committed before the promotion wins."""
     job = await make_recurring(store, 60, handler=OLD, payload={"of": "old"}, overlap="allow")
     later = await enqueue(store, after=60, handler=OLD, payload={"of": "old"})
     await edit_both(store, job.id)
@@ -164,7 +164,7 @@ async def test_what_is_hoisted_or_asked_for_after_an_edit_runs_the_new_version(
     assert [what_runs(claimed) for claimed in claims] == [(NEW, {"of": "new"})] * 3
 
 
-# the other rooms
+# the other tables
 
 
 @EVERY_WAY
@@ -173,7 +173,7 @@ async def test_what_was_blocked_runs_what_its_version_says(store: Store, claim: 
     await trigger(store, job.id)
     blocked = await trigger(store, job.id)
     (first,) = await claim_all(store, handlers=[OLD])
-    assert await rooms_of(store, blocked) == ["blocked"]
+    assert await tables_of(store, blocked) == ["blocked"]
 
     await edit_both(store, job.id)
     await record(store, [found(first)])
@@ -225,7 +225,7 @@ async def test_what_was_parked_by_a_pause_runs_what_its_version_says(
     job = await make_job(store, handler=OLD, payload={"of": "old"})
     parked = await trigger(store, job.id)
     await store.jobs.change(job.id, lambda seen: job_changes.pause_job(seen, None, None), SOMEBODY)
-    assert await rooms_of(store, parked) == ["due"]
+    assert await tables_of(store, parked) == ["due"]
 
     await edit_both(store, job.id)
     await store.jobs.change(job.id, job_changes.resume_job, SOMEBODY)
@@ -245,7 +245,7 @@ async def test_a_backfill_that_waits_runs_what_its_version_says(
     await claim_all(store, handlers=[OLD])
     commands = Commands(store, store.env)
     ids = await commands.executions.backfill(job.id, start, clock.now())
-    assert {room for id_ in ids for room in await rooms_of(store, id_)} == {"ready", "due"}
+    assert {state_table for id_ in ids for state_table in await tables_of(store, id_)} == {"ready", "due"}
 
     await edit_both(store, job.id)
     clock.advance("10s")

@@ -1,4 +1,4 @@
-"""Jobs are made and found: one statement writes the definition and the first execution, into the room where it belongs."""
+"""Jobs are made and found: one statement writes the definition and the first execution, into the table where it belongs."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from tests.support.factories import (
     only_row,
     opening_of,
     read_job,
-    rooms_of,
     seconds,
     table,
+    tables_of,
 )
 from timeball.domain import job_changes
 from timeball.domain.execution import Origin
@@ -187,8 +187,8 @@ async def test_a_plain_one_off_is_written_like_any_other(store: Store, monkeypat
 
     used = [point.removesuffix(".before") for point in asked if point.endswith(".before")]
     assert used == ["enqueue_one", "enqueue_alike", "create_plain_jobs", "create_jobs"]
-    for room in ("job", "ready"):
-        rows = [{**row, "id": None, "job_id": None, "shard": None} for row in await table(store, room)]
+    for state_table in ("job", "ready"):
+        rows = [{**row, "id": None, "job_id": None, "shard": None} for row in await table(store, state_table)]
         assert rows == [rows[0]] * 6
 
 
@@ -209,12 +209,12 @@ async def _create_now(store: Store, *jobs: Job) -> None:
     await store.enqueuer.create(jobs, openings)
 
 
-async def test_what_is_due_within_the_hoist_window_skips_the_waiting(store: Store) -> None:
+async def test_what_is_due_within_the_promotion_window_skips_the_waiting(store: Store) -> None:
     near = await enqueue(store, after=0.5)
     far = await enqueue(store, after=0.501)
 
-    assert await rooms_of(store, near) == ["ready"]
-    assert await rooms_of(store, far) == ["due"]
+    assert await tables_of(store, near) == ["ready"]
+    assert await tables_of(store, far) == ["due"]
 
 
 async def test_a_one_off_ahead_waits_in_due(store: Store, clock: VirtualClock) -> None:
@@ -367,7 +367,7 @@ async def test_a_key_whose_holder_finishes_meanwhile_is_taken_after_all(
 async def test_limited_one_offs_wait_for_a_place(store: Store) -> None:
     ids = [await enqueue(store, after=-number, max_running=2, limit_key="printer") for number in range(3)]
 
-    assert [await rooms_of(store, id_) for id_ in ids] == [["ready"], ["ready"], ["blocked"]]
+    assert [await tables_of(store, id_) for id_ in ids] == [["ready"], ["ready"], ["blocked"]]
     assert await table(store, "running_limit") == [{"key": "printer", "max_running": 2}]
     blocked = await only_row(store, "blocked")
     assert (blocked["limit_key"], blocked["run_at"]) == ("printer", store.env.clock.now() - seconds(2))
@@ -396,7 +396,7 @@ async def test_a_job_that_is_new_takes_back_what_its_lower_limit_leaves_no_place
 
     await make_job(store, **fields, max_running=2, limit_key="printer")
 
-    assert [await rooms_of(store, id_) for id_ in (running, urgent)] == [["running"], ["ready"]]
+    assert [await tables_of(store, id_) for id_ in (running, urgent)] == [["running"], ["ready"]]
     blocked = {row["id"]: row for row in await table(store, "blocked")}
     assert blocked == {id_: before[id_] for id_ in (middle, lazy)}, "as they were"
     assert len(await table(store, "ready")) == 2, "those of other limits stay"
@@ -408,7 +408,7 @@ async def test_a_limit_that_leaves_places_for_all_takes_nothing_back(store: Stor
     for said in (2, 3, 2):
         await make_job(store, max_running=said, limit_key="printer")
 
-    assert [await rooms_of(store, id_) for id_ in ids] == [["ready"], ["ready"]]
+    assert [await tables_of(store, id_) for id_ in ids] == [["ready"], ["ready"]]
 
 
 async def test_a_job_whose_runs_must_not_overlap_has_a_limit_of_one(store: Store) -> None:
@@ -483,7 +483,7 @@ async def test_many_one_offs_for_later_wait_in_due(store: Store, clock: VirtualC
 
 
 async def test_many_one_offs_for_the_next_moment_are_ready(store: Store, clock: VirtualClock) -> None:
-    due_at = clock.now() + store.hoist_window
+    due_at = clock.now() + store.promotion_window
     template = define_job(store, name=None, scheduled_at=due_at, queue="mail", priority=77)
 
     await store.enqueuer.create_many(template, [(UUID(int=5), 9, "{}")], due_at)

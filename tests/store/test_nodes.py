@@ -29,7 +29,7 @@ class Shard(NamedTuple):
 
 async def shard(store: Store, number: int) -> Shard:
     (holding,) = [holding for holding in await store.nodes.holdings() if number in holding.epochs]
-    return Shard(holding.owner, holding.epochs[number], holding.lives)
+    return Shard(holding.owner, holding.epochs[number], holding.is_alive)
 
 
 # leases
@@ -295,7 +295,7 @@ async def test_shards_are_shared_among_living_schedulers_that_stay(store: Store,
     clock.advance("5s")
 
     holdings = await store.nodes.holdings()
-    assert [holding.owner for holding in holdings if holding.takes_part] == [staying]
+    assert [holding.owner for holding in holdings if holding.takes_shards] == [staying]
 
 
 async def test_every_owner_is_told_with_all_it_owns_and_whoever_may_own_something(

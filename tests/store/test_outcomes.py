@@ -18,9 +18,9 @@ from tests.support.factories import (
     only_row,
     put_row,
     record,
-    rooms_of,
     seconds,
     table,
+    tables_of,
 )
 from timeball.domain.execution import (
     Cancelled,
@@ -199,13 +199,13 @@ async def test_of_a_batch_only_the_stale_are_refused(store: Store) -> None:
 
 
 async def test_the_standing_of_a_claim_is_what_its_job_allows(store: Store, running: Running) -> None:
-    standings = await store.executions.standings([running.claimed])
+    standings = await store.executions.attempt_facts([running.claimed])
 
     standing = standings[running.claimed.id]
     assert (standing.attempts, standing.lost, standing.delivery) == (4, 2, Delivery.AT_LEAST_ONCE)
     assert standing.retry == RetryPolicy(max_retries=11, max_lost=12, initial_backoff_ms=1000, max_backoff_ms=14_000)
     foreign = running.claimed._replace(claim_id=ClaimId(UUID(int=9)))
-    assert await store.executions.standings([foreign]) == {}
+    assert await store.executions.attempt_facts([foreign]) == {}
 
 
 async def test_a_failure_waits_for_its_next_attempt_and_is_kept(store: Store, running: Running) -> None:
@@ -255,7 +255,7 @@ async def test_a_failure_that_is_not_to_be_retried_is_dead(store: Store, running
 async def test_a_timeout_is_kept_as_one(store: Store, running: Running) -> None:
     await record(store, [finding(running, TimedOut(FAILURE))])
 
-    assert await rooms_of(store, running.claimed.id) == ["due"]
+    assert await tables_of(store, running.claimed.id) == ["due"]
     assert (await only_row(store, "attempt"))["outcome"] == "timed_out"
 
 
@@ -372,7 +372,7 @@ async def test_of_two_outcomes_in_one_batch_the_one_of_the_claim_counts(
     ]
 
     assert await store.executions.record_transitions(moves[::order]) == [late]
-    assert await rooms_of(store, ENDED) == ["finished"]
+    assert await tables_of(store, ENDED) == ["finished"]
 
 
 async def test_an_outcome_counts_once(store: Store, running: Running) -> None:
@@ -469,7 +469,7 @@ async def test_a_place_that_becomes_free_goes_to_the_most_urgent(store: Store) -
 
     await store.executions.finish_succeeded([found(claimed)])
 
-    assert (await rooms_of(store, urgent), await rooms_of(store, patient)) == (["ready"], ["blocked"])
+    assert (await tables_of(store, urgent), await tables_of(store, patient)) == (["ready"], ["blocked"])
 
 
 async def test_a_promoted_execution_keeps_every_column(store: Store, running: Running) -> None:
@@ -501,7 +501,7 @@ async def test_every_way_to_leave_running_hands_the_place_on(store: Store) -> No
 
         await record(store, [found(claimed, outcome)])
 
-        assert await rooms_of(store, waiting) == ["ready"], outcome
+        assert await tables_of(store, waiting) == ["ready"], outcome
         await store.executions.finish_succeeded([found(each) for each in await claim_all(store)])
 
 

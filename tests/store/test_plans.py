@@ -35,7 +35,7 @@ LANES = [(f"q{queue}", 50 + priority) for queue in range(QUEUES) for priority in
 HALF = MILLION // 2
 LIMITS = 10
 
-# Row n has the id n, so that each room has ids of its own; every other row belongs to a job of its own.
+# Row n has the id n, so that each table has ids of its own; every other row belongs to a job of its own.
 # All n have seven hexadecimal digits, which makes an id by plain concatenation: that is where the time goes.
 _DUE, _READY, _RUNNING, _FINISHED, _BLOCKED = (number * MILLION for number in range(17, 22))
 _ID = f"('{'0' * 25}' || to_hex(n))::uuid"
@@ -73,8 +73,8 @@ _FILL = "".join(
         f"INSERT INTO timeball.running_limit SELECT 'limit ' || n, {BATCH} FROM generate_series(0, {LIMITS - 1}) AS n;",
         f"UPDATE timeball.shard SET owner = '{UUID(int=1)}', epoch = 1;",
         *(
-            f"ALTER TABLE timeball.{room} SET (autovacuum_enabled = off);"
-            for room in ("due", "ready", "blocked", "running")
+            f"ALTER TABLE timeball.{state_table} SET (autovacuum_enabled = off);"
+            for state_table in ("due", "ready", "blocked", "running")
         ),
     ]
 )
@@ -108,15 +108,15 @@ def crowded(server: PostgresServer, template_of: Callable[[PostgresServer], str]
 
 _BELIEFS = {
     "fresh statistics": _LEARN,
-    "emptied rooms": EMPTIED,
+    "emptied tables": EMPTIED,
     "no statistics": FORGET,
-    "empty rooms": FORGET + EMPTY,
+    "empty tables": FORGET + EMPTY,
 }
 
 
 @pytest.fixture(scope="module", params=list(_BELIEFS))
 def belief(request: pytest.FixtureRequest, server: PostgresServer, crowded: str) -> str:
-    """What the planner believes about the rooms."""
+    """What the planner believes about the tables."""
     server.execute(_BELIEFS[request.param], crowded)
     return str(request.param)
 
@@ -138,9 +138,9 @@ def at(number: int) -> datetime:
     return NOW + timedelta(seconds=number % MILLION - HALF)
 
 
-def odd(room: int) -> list[int]:
-    """A batch of a room's rows that have just fallen due, each of a job of its own."""
-    return list(range(room + HALF - 2 * BATCH + 1, room + HALF, 2))
+def odd(state_table: int) -> list[int]:
+    """A batch of a table's rows that have just fallen due, each of a job of its own."""
+    return list(range(state_table + HALF - 2 * BATCH + 1, state_table + HALF, 2))
 
 
 _NOTHING: dict[str, list[Any]] = {
@@ -160,9 +160,9 @@ _CLAIM = {
     "unclaimed_for": timedelta(0),
     "handlers": ["tests:noop"],
     "slots": BATCH,
-    "looks": 2 * BATCH,
+    "lane_limit": 2 * BATCH,
     "holds": BATCH,
-    "most": 2 * BATCH,
+    "limit": 2 * BATCH,
     "incarnation": id_(1),
     "claim_id": id_(2),
 }
@@ -180,9 +180,9 @@ _JOB_COLUMNS = {"job_id": job(odd(_DUE)[0]), "parked_at": PARKED_AT, "reason": "
 _PAST = {"start": NOW - timedelta(days=400), "first_id": UUID(int=0), "last_id": UUID(int=2**128 - 1)}
 
 # What has tests of its own below.
-TRIED_APART = ("is_anything_left",)
+TRIED_APART = ("has_unclaimed",)
 
-# Statement, parameters, and how many rows of the rooms it may touch at most.
+# Statement, parameters, and how many rows of the tables it may touch at most.
 HOT: dict[str, tuple[dict[str, Any], int]] = {
     # Each lane is read twice a batch deep, and each row that may be taken is locked and taken once.
     "claim": (_CLAIM, 2 * len(LANES) * 3 * BATCH + 4 * BATCH),
@@ -194,17 +194,19 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
             "queues": None,
             "slots": BATCH,
             "holds": BATCH,
+            "is_limited": False,
             "incarnation": id_(1),
             "claim_id": id_(2),
         },
         5 * BATCH,
     ),
     # One row, its queue and its job.
-    "claim_named": (
+    "claim_by_id": (
         {
             "id": id_(odd(_READY)[0]),
             "handlers": ["tests:noop"],
             "queues": None,
+            "is_limited": False,
             "incarnation": id_(1),
             "claim_id": id_(2),
         },
@@ -221,7 +223,7 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "due_rows": ({"ids": [id_(number) for number in odd(_DUE)]}, BATCH),
     "timetables": ({"ids": [job(number) for number in odd(_DUE)]}, BATCH),
-    "hoist": (
+    "promote": (
         _NOTHING
         | {
             "ids": [id_(number) for number in odd(_DUE)],
@@ -235,26 +237,26 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
             "shards": list(range(64)),
             "epochs": [1] * 64,
             "incarnation": id_(1),
-            "hoist_window": timedelta(milliseconds=500),
+            "promotion_window": timedelta(milliseconds=500),
             "tzdata": "2026a",
         },
         3 * BATCH,
     ),
     "busy_jobs": ({"job_ids": [job(number) for number in odd(_DUE)]}, 5 * BATCH),
     "finish_succeeded": (_ENDED, 3 * BATCH),
-    "standings": ({"ids": _HELD, "fences": [1] * BATCH, "claim_ids": _HELD}, 2 * BATCH),
+    "attempt_facts": ({"ids": _HELD, "fences": [1] * BATCH, "claim_ids": _HELD}, 2 * BATCH),
     "already_recorded": ({"ids": _HELD, "claim_ids": _HELD}, 3 * BATCH),
     "find_execution": ({"id": id_(_FINISHED + 77)}, 10),
-    # What a page of jobs says of each of them, and the answer to every POST of one: rooms are asked eight times, and the history twice.
-    "standing_of_jobs": ({"ids": [id_(number) for number in (*odd(_DUE), *odd(_READY))]}, 12 * 2 * BATCH),
+    # What a page of jobs says of each of them, and the answer to every POST of one: tables are asked eight times, and the history twice.
+    "job_situations": ({"ids": [id_(number) for number in (*odd(_DUE), *odd(_READY))]}, 12 * 2 * BATCH),
     "recent_runs_of_jobs": ({"ids": [job(number) for number in odd(_DUE)], "count": 20}, 21 * BATCH),
     # Every limit lets in as many as it has places, most urgent first.
-    "promote": ({"keys": ["limit 3", "limit 4"]}, 2 * 3 * BATCH),
-    "blocked_keys": ({"behind": "", "limit": 500}, 2 * LIMITS),
+    "unblock": ({"keys": ["limit 3", "limit 4"]}, 2 * 3 * BATCH),
+    "blocked_keys": ({"after": "", "limit": 500}, 2 * LIMITS),
     "request_stop_of_superseded": ({"keys": ["limit 3", "limit 4"], "reason": "test"}, 10),
     # What every change of a job does.
     "take_occurrence": (_JOB_COLUMNS, 5),
-    "hoisted_until": (_JOB_COLUMNS | {"first_ahead": id_(_FINISHED)}, 10),
+    "promoted_until": (_JOB_COLUMNS | {"first_ahead": id_(_FINISHED)}, 10),
     "drop_resumption": (_JOB_COLUMNS, 5),
     "park_waiting": (_JOB_COLUMNS, 5),
     "unpark": (_JOB_COLUMNS, 5),
@@ -270,17 +272,17 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     "stops": ({"incarnation": _HELD[0]}, 5),
     "count_running_of_queue": ({"queue": "q1"}, 5),
     # What is looked at to explain one execution.
-    "whereabouts": ({"id": id_(odd(_READY)[0])}, 5),
+    "locate_execution": ({"id": id_(odd(_READY)[0])}, 5),
     "gate_facts": ({"queue": "q1", "limit_key": "k", "unique_key": "u"}, 5),
-    "rivals": (
-        {"id": id_(odd(_READY)[0]), "job_id": job(odd(_READY)[0]), "queue": "q1", "limit_key": "k", "most": 20},
+    "competitors": (
+        {"id": id_(odd(_READY)[0]), "job_id": job(odd(_READY)[0]), "queue": "q1", "limit_key": "k", "limit": 20},
         20,
     ),
-    "place_in_line": ({"queue": "q1", "priority": 50, "run_at": NOW, "most": 100}, 102 * PRIORITIES),
-    "usual_durations_of_jobs": ({"ids": [job(number) for number in odd(_FINISHED)], "most": 50}, 2 * BATCH),
-    "usual_durations_of_handlers": ({"most": BATCH}, 2 * BATCH),
+    "queue_position": ({"queue": "q1", "priority": 50, "run_at": NOW, "limit": 100}, 102 * PRIORITIES),
+    "typical_durations_of_jobs": ({"ids": [job(number) for number in odd(_FINISHED)], "limit": 50}, 2 * BATCH),
+    "typical_durations_of_handlers": ({"limit": BATCH}, 2 * BATCH),
     # What is looked at to draw time lines and to foresee.
-    "futures": ({"most": BATCH}, BATCH),
+    "futures": ({"limit": BATCH}, BATCH),
     "future_of_job": (_JOB_COLUMNS, 5),
     "one_offs": ({"start": NOW, "until": NOW + timedelta(days=9), "queue": None, "each": 10}, 64 * 10 + 2 * 64),
     "past_of_jobs": (_PAST | {"ids": [job(number) for number in odd(_FINISHED)], "each": 5}, 2 * BATCH),
@@ -306,10 +308,10 @@ def test_a_hot_statement_touches_little(server: PostgresServer, crowded: str, be
 
 
 @pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)
-def test_a_hoist_takes_its_rows_by_where_they_are(server: PostgresServer, crowded: str, belief: str) -> None:
+def test_a_promotion_takes_its_rows_by_where_they_are(server: PostgresServer, crowded: str, belief: str) -> None:
     """Comparing each with a list of all would read no more rows, and yet cost the square of the batch."""
     with session(server, crowded, belief) as connection:
-        scans = rows_touched(run_explained(connection, "hoist", HOT["hoist"][0]))
+        scans = rows_touched(run_explained(connection, "promote", HOT["promote"][0]))
 
     assert [rows for scan, rows in scans if scan.startswith("Tid Scan on due")] == [BATCH]
 
@@ -354,13 +356,13 @@ def test_who_looks_for_what_was_left_reads_the_first_of_each_lane(
         with session(server, crowded, belief) as connection:
             connection.execute(f"SET plan_cache_mode = {plan_cache_mode}")
 
-            run_explained(connection, "is_anything_left", _CLAIM | {"age": timedelta(0)})
+            run_explained(connection, "has_unclaimed", _CLAIM | {"age": timedelta(0)})
 
             assert ready_rows_read(connection) <= 2 * len(LANES)
 
 
 def ready_rows_read(connection: psycopg.Connection[Any]) -> int:
-    """How many rows of the room this transaction has read."""
+    """How many rows of the table this transaction has read."""
     asked = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'timeball.ready'::regclass"
     read = connection.execute(asked).fetchone()
     assert read is not None
@@ -378,7 +380,7 @@ def test_the_history_of_a_job_is_read_by_its_job(server: PostgresServer, crowded
 @pytest.mark.parametrize("belief", ["fresh statistics"], indirect=True)
 def test_the_latest_of_a_span_are_read_by_their_ids(server: PostgresServer, crowded: str, belief: str) -> None:
     with session(server, crowded, belief) as connection:
-        check_touched(connection, "past", _PAST | {"most": BATCH}, 2 * BATCH)
+        check_touched(connection, "past", _PAST | {"limit": BATCH}, 2 * BATCH)
 
 
 async def test_a_claim_takes_no_more_than_it_was_asked_for_whatever_the_plan(

@@ -30,9 +30,9 @@ from tests.support.factories import (
     promote_due,
     put_row,
     record,
-    rooms_of,
     seconds,
     table,
+    tables_of,
 )
 from timeball.domain import job_changes
 from timeball.domain.execution import DueKind, Failed, Origin, Snoozed
@@ -127,7 +127,7 @@ async def test_the_look_ahead_tells_the_retries_of_paused_jobs(store: Store, clo
     assert (await due_row(store, job.id)).is_paused
 
 
-async def test_a_job_is_busy_from_the_hoist_to_the_end(store: Store, clock: VirtualClock) -> None:
+async def test_a_job_is_busy_from_the_promotion_to_the_end(store: Store, clock: VirtualClock) -> None:
     job = await make_recurring(store, 60, max_running=1)
     owner = await make_owner(store)
 
@@ -163,12 +163,12 @@ async def test_a_job_is_busy_while_one_of_its_executions_is_blocked(store: Store
     job = await make_job(store, max_running=1, limit_key="l")
     wanted = ExecutionRequest(id=ExecutionId(store.env.new_id()), job_id=job.id, origin=Origin.TRIGGER)
     await store.jobs.request([wanted], SOMEBODY, "job.trigger")
-    assert (await rooms_of(store, wanted.id), await rooms_of(store, holder)) == (["blocked"], ["ready"])
+    assert (await tables_of(store, wanted.id), await tables_of(store, holder)) == (["blocked"], ["ready"])
 
     assert await store.executions.busy_jobs([job.id, JobId(JOB)]) == {job.id}
 
 
-# hoisting
+# promoting
 
 
 async def test_a_waiting_execution_keeps_all_it_had(store: Store, clock: VirtualClock) -> None:
@@ -194,7 +194,7 @@ async def test_a_waiting_execution_with_a_limit_goes_to_blocked(store: Store, cl
     assert await only_row(store, "blocked") == {name: before[name] for name in kept} | {"queued_at": clock.now()}
 
 
-async def test_hoisting_puts_the_following_occurrence_in_the_same_breath(store: Store, clock: VirtualClock) -> None:
+async def test_promoting_puts_the_following_occurrence_in_the_same_breath(store: Store, clock: VirtualClock) -> None:
     start = clock.now()
     job = await make_recurring(
         store, 60, queue="q", priority=33, handler="app:h", max_executions=5, unique_key="k", jitter_seconds=9
@@ -203,7 +203,7 @@ async def test_hoisting_puts_the_following_occurrence_in_the_same_breath(store: 
     row = await due_row(store, job.id)
     clock.advance("75s")
 
-    done = await store.executions.promote([await plan_row(store, row)], owner, store.hoist_window, "2027q")
+    done = await store.executions.promote([await plan_row(store, row)], owner, store.promotion_window, "2027q")
 
     assert done == {row.id}
     ready = await only_row(store, "ready")
@@ -320,7 +320,7 @@ async def test_an_occurrence_whose_key_is_alive_is_skipped_for_it(
 
     skipped = await only_row(store, "finished")
     assert (skipped["id"], skipped["state"], skipped["reason"]) == (pending.id, "skipped", "unique_key")
-    assert [row["id"] for room in ("ready", "blocked") for row in await table(store, room)] == [holder]
+    assert [row["id"] for state_table in ("ready", "blocked") for row in await table(store, state_table)] == [holder]
     assert await only_row(store, "live_key") == {"key": "k", "execution_id": holder}
     assert (await only_row(store, "due"))["watermark"] == pending.scheduled_for
 
@@ -347,7 +347,7 @@ async def test_of_several_owed_runs_with_one_key_the_first_runs(store: Store, cl
 
     await promote_due(store, owner)
 
-    runs = [row["scheduled_for"] for room in ("ready", "due") for row in await table(store, room)]
+    runs = [row["scheduled_for"] for state_table in ("ready", "due") for row in await table(store, state_table)]
     skipped = [(row["scheduled_for"], row["reason"]) for row in await table(store, "finished")]
     assert sorted(runs) == [start + seconds(60), start + seconds(240)]  # the first, and the following occurrence
     assert {reason for _, reason in skipped} == {"unique_key"}
@@ -391,7 +391,7 @@ async def test_nothing_refuses_an_honest_plan(store: Store, clock: VirtualClock)
     assert not await refused(store, *await planned(store, clock))
 
 
-async def test_a_second_hoist_of_the_same_row_changes_nothing(store: Store, clock: VirtualClock) -> None:
+async def test_a_second_promotion_of_the_same_row_changes_nothing(store: Store, clock: VirtualClock) -> None:
     plan, owner = await planned(store, clock)
     await promote(store, [plan], owner)
 

@@ -40,9 +40,9 @@ from tests.support.factories import (
     put_row,
     read_job,
     record,
-    rooms_of,
     seconds,
     table,
+    tables_of,
 )
 from tests.support.servers import VERSIONS
 from timeball.application.commands import Commands
@@ -132,11 +132,11 @@ async def check(store: Store, job: Job) -> None:
     await check_rooms(store)
 
 
-# edit and hoist
+# edit and promotion
 
 
 @both_endings
-async def test_a_hoist_that_comes_after_an_edit(
+async def test_a_promotion_that_comes_after_an_edit(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     """Fault 28. The edit keeps the schedule, so the pending occurrence keeps its id and its instant: only its version tells."""
@@ -154,7 +154,7 @@ async def test_a_hoist_that_comes_after_an_edit(
 
 
 @both_endings
-async def test_an_edit_that_comes_after_a_hoist(
+async def test_an_edit_that_comes_after_a_promotion(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     """Fault 28."""
@@ -163,8 +163,8 @@ async def test_an_edit_that_comes_after_a_hoist(
     )
 
     assert result.second_waited
-    # What was hoisted runs by the old version; otherwise the edit has skipped it.
-    records = [row for room in ("ready", "finished") for row in await table(store, room)]
+    # What was promoted runs by the old version; otherwise the edit has skipped it.
+    records = [row for state_table in ("ready", "finished") for row in await table(store, state_table)]
     assert [(row["version"], row["scheduled_for"]) for row in records] == [(1, scheduled.plan.row.scheduled_for)]
     assert len(await table(store, "ready")) == (1 if commits else 0)
     await check(store, scheduled.job)
@@ -377,7 +377,7 @@ async def test_a_payload_of_its_own_is_not_retried_by_a_handler_that_comes_meanw
     assert await what_runs(store) == ([] if commits else [("app:old", 1, {"v": 3})])
 
 
-# the end of a job by newer time-zone data, and hoist or edit
+# the end of a job by newer time-zone data, and promotion or edit
 
 
 def end(store: Store, scheduled: Scheduled) -> Awaitable[bool]:
@@ -385,8 +385,12 @@ def end(store: Store, scheduled: Scheduled) -> Awaitable[bool]:
 
 
 async def recorded(store: Store) -> list[tuple[str, int]]:
-    """The room and the version of whatever has the instant of the occurrence."""
-    found = [(room, row["version"]) for room in ("ready", "finished") for row in await table(store, room)]
+    """The table and the version of whatever has the instant of the occurrence."""
+    found = [
+        (state_table, row["version"])
+        for state_table in ("ready", "finished")
+        for row in await table(store, state_table)
+    ]
     await check_rooms(store)
     return found
 
@@ -397,7 +401,7 @@ async def ended_by(store: Store) -> list[str | None]:
 
 
 @both_endings
-async def test_a_hoist_that_comes_after_the_end(
+async def test_a_promotion_that_comes_after_the_end(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     result = await race.run(end(race.ahead, scheduled), scheduled.promote(race.behind), commits=commits)
@@ -409,7 +413,7 @@ async def test_a_hoist_that_comes_after_the_end(
 
 
 @both_endings
-async def test_an_end_that_comes_after_a_hoist(
+async def test_an_end_that_comes_after_a_promotion(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     result = await race.run(scheduled.promote(race.ahead), end(race.behind, scheduled), commits=commits)
@@ -452,11 +456,11 @@ async def test_an_end_that_comes_after_an_edit(
     assert record["reason"] == ("edited" if commits else "ended")
 
 
-# pause and hoist
+# pause and promotion
 
 
 @both_endings
-async def test_a_hoist_that_comes_after_a_pause(
+async def test_a_promotion_that_comes_after_a_pause(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     result = await race.run(pause(race.ahead, scheduled.job), scheduled.promote(race.behind), commits=commits)
@@ -468,7 +472,7 @@ async def test_a_hoist_that_comes_after_a_pause(
 
 
 @both_endings
-async def test_a_pause_that_comes_after_a_hoist(
+async def test_a_pause_that_comes_after_a_promotion(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     result = await race.run(scheduled.promote(race.ahead), pause(race.behind, scheduled.job), commits=commits)
@@ -480,7 +484,7 @@ async def test_a_pause_that_comes_after_a_hoist(
 
 
 @both_endings
-async def test_a_retry_that_is_hoisted_while_its_job_is_paused_is_parked(
+async def test_a_retry_that_is_promoted_while_its_job_is_paused_is_parked(
     race: Race, store: Store, clock: VirtualClock, *, commits: bool
 ) -> None:
     """It is in due when the pause looks there, and in ready when it is committed."""
@@ -494,12 +498,12 @@ async def test_a_retry_that_is_hoisted_while_its_job_is_paused_is_parked(
     result = await race.run(promote(race.ahead, [plan], owner), pause(race.behind, job), commits=commits)
 
     assert result.second_waited
-    assert await rooms_of(store, execution) == ["due"]
+    assert await tables_of(store, execution) == ["due"]
     assert (await only_row(store, "due"))["run_at"] == PARKED_AT
 
 
 @both_endings
-async def test_a_parked_retry_is_not_hoisted(race: Race, store: Store, clock: VirtualClock, *, commits: bool) -> None:
+async def test_a_parked_retry_is_not_promoted(race: Race, store: Store, clock: VirtualClock, *, commits: bool) -> None:
     """Neither its id nor its version changes: only its instant tells."""
     job = await make_job(store)
     owner = await make_owner(store)
@@ -512,7 +516,7 @@ async def test_a_parked_retry_is_not_hoisted(race: Race, store: Store, clock: Vi
 
     assert result.second_waited
     assert result.second == (set() if commits else {execution})
-    assert await rooms_of(store, execution) == ["due" if commits else "ready"]
+    assert await tables_of(store, execution) == ["due" if commits else "ready"]
 
 
 @both_endings
@@ -560,14 +564,14 @@ async def test_a_retry_that_is_parked_and_unparked_meanwhile_is_not_lost(
     result = await race.run(park_and_unpark(), promote(race.behind, [plan], owner), commits=commits)
 
     assert result.second == (set() if commits else {execution})
-    assert await rooms_of(store, execution) == ["due" if commits else "ready"]
+    assert await tables_of(store, execution) == ["due" if commits else "ready"]
 
 
-# delete and hoist
+# delete and promotion
 
 
 @both_endings
-async def test_a_hoist_that_comes_after_a_deletion(
+async def test_a_promotion_that_comes_after_a_deletion(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     result = await race.run(delete(race.ahead, scheduled.job), scheduled.promote(race.behind), commits=commits)
@@ -579,7 +583,7 @@ async def test_a_hoist_that_comes_after_a_deletion(
 
 
 @both_endings
-async def test_a_deletion_that_comes_after_a_hoist(
+async def test_a_deletion_that_comes_after_a_promotion(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     result = await race.run(scheduled.promote(race.ahead), delete(race.behind, scheduled.job), commits=commits)
@@ -593,7 +597,7 @@ async def test_a_deletion_that_comes_after_a_hoist(
 
 
 @both_endings
-async def test_a_retry_that_is_hoisted_while_its_job_is_deleted_is_cancelled(
+async def test_a_retry_that_is_promoted_while_its_job_is_deleted_is_cancelled(
     race: Race, store: Store, clock: VirtualClock, *, commits: bool
 ) -> None:
     job = await make_job(store)
@@ -606,14 +610,14 @@ async def test_a_retry_that_is_hoisted_while_its_job_is_deleted_is_cancelled(
     result = await race.run(promote(race.ahead, [plan], owner), delete(race.behind, job), commits=commits)
 
     assert result.second_waited
-    assert await rooms_of(store, execution) == ["finished"]
+    assert await tables_of(store, execution) == ["finished"]
 
 
-# two hoists
+# two promotions
 
 
 @both_endings
-async def test_two_schedulers_hoist_the_same_occurrence(
+async def test_two_schedulers_promote_the_same_occurrence(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     """Fault 1. Both believe that they own the shard; the row decides."""
@@ -627,7 +631,7 @@ async def test_two_schedulers_hoist_the_same_occurrence(
 
 
 @both_endings
-async def test_two_hoists_of_one_batch_do_not_hold_each_other_back(
+async def test_two_promotions_of_one_batch_do_not_hold_each_other_back(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     other = await make_recurring(store, 60, scheduled_at=store.env.clock.now() + seconds(0.2))
@@ -707,7 +711,7 @@ async def test_a_limit_that_comes_after_a_claim_of_its_job(race: Race, store: St
     assert [row["limit_key"] for row in running] == ([f"job:{job.id}"] if commits else [])
     await claim_all(store, worker=worker)
     assert len(await table(store, "running")) == 1
-    assert [len(await table(store, room)) for room in ("ready", "blocked")] == [0, 1]
+    assert [len(await table(store, state_table)) for state_table in ("ready", "blocked")] == [0, 1]
 
 
 @both_endings
@@ -763,7 +767,7 @@ async def claim_freely(
         case "by ticket":
             return (await TicketStore(store.database).claim(wish, [execution_id], None, claim_id)).executions
         case "by name":
-            return await store.executions.claim_named(wish, execution_id, None, claim_id)
+            return await store.executions.claim_by_id(wish, execution_id, None, claim_id)
         case _:
             return (await store.executions.claim(wish, {("q", 50): FROM_THE_FIRST}, claim_id)).executions
 
@@ -1047,7 +1051,7 @@ async def test_a_request_to_stop_that_comes_after_the_finish(race: Race, store: 
 
     assert result.second_waited
     assert result.second == (set() if commits else {execution})
-    assert await rooms_of(store, execution) == ["finished" if commits else "running"]
+    assert await tables_of(store, execution) == ["finished" if commits else "running"]
     assert len(await table(store, "audit")) == (0 if commits else 1)
 
 
@@ -1084,7 +1088,7 @@ async def test_a_finish_that_comes_after_the_request_to_stop(race: Race, store: 
 
 
 @both_endings
-async def test_a_cancellation_follows_what_is_hoisted_meanwhile(
+async def test_a_cancellation_follows_what_is_promoted_meanwhile(
     race: Race, store: Store, clock: VirtualClock, *, commits: bool
 ) -> None:
     execution = await enqueue(store, after=60)
@@ -1107,7 +1111,7 @@ async def test_a_cancellation_follows_what_is_claimed_meanwhile(race: Race, stor
 
     assert result.second_waited
     assert result.second == {execution}
-    assert await rooms_of(store, execution) == ["running" if commits else "finished"]
+    assert await tables_of(store, execution) == ["running" if commits else "finished"]
     if commits:
         assert (await only_row(store, "running"))["stop"] == "not needed"
 
@@ -1123,7 +1127,7 @@ async def test_a_cancellation_follows_what_fails_meanwhile(race: Race, store: St
 
     assert result.second_waited
     assert result.second == {execution}
-    assert await rooms_of(store, execution) == ["finished" if commits else "running"]
+    assert await tables_of(store, execution) == ["finished" if commits else "running"]
 
 
 @both_endings
@@ -1134,7 +1138,7 @@ async def test_a_claim_that_comes_after_a_cancellation(race: Race, store: Store,
 
     assert not result.second_waited  # a claim takes only what nobody touches
     assert result.second == []
-    assert await rooms_of(store, execution) == ["finished" if commits else "ready"]
+    assert await tables_of(store, execution) == ["finished" if commits else "ready"]
 
 
 # finish and reap
@@ -1155,7 +1159,7 @@ async def test_a_reaper_that_comes_after_the_finish(race: Race, store: Store, *,
 
     assert result.second_waited
     assert result.second == ([lost] if commits else [])
-    assert await rooms_of(store, execution) == ["finished" if commits else "ready"]
+    assert await tables_of(store, execution) == ["finished" if commits else "ready"]
     assert len(await table(store, "attempt")) == (0 if commits else 1)
 
 
@@ -1176,7 +1180,7 @@ async def test_a_finish_that_comes_after_the_reaper(race: Race, store: Store, *,
 
     assert result.second_waited
     assert result.second == ([late] if commits else [])
-    assert await rooms_of(store, execution) == ["ready" if commits else "finished"]
+    assert await tables_of(store, execution) == ["ready" if commits else "finished"]
 
 
 @both_endings
@@ -1190,26 +1194,27 @@ async def test_two_outcomes_of_one_claim(race: Race, store: Store, *, commits: b
     )
 
     assert result.second == ([ended] if commits else [])
-    assert await rooms_of(store, execution) == ["due" if commits else "finished"]
+    assert await tables_of(store, execution) == ["due" if commits else "finished"]
 
 
 # batches: in the order of ids, so that two of them do not wait for each other
 
 
-async def turn_over(store: Store, room: str) -> list[ExecutionId]:
-    """Write the rows of a room anew, the last first, so that they lie in the opposite order of their ids; returns those, the last first."""
+async def turn_over(store: Store, state_table: str) -> list[ExecutionId]:
+    """Write the rows of a table anew, so that they lie in the opposite order of their ids; returns the ids, the last first."""
     async with store.database.connection() as connection:
         await connection.execute(
-            f"WITH gone AS (DELETE FROM timeball.{room} RETURNING *) INSERT INTO timeball.{room} SELECT * FROM gone ORDER BY id DESC"
+            f"WITH gone AS (DELETE FROM timeball.{state_table} RETURNING *) "
+            f"INSERT INTO timeball.{state_table} SELECT * FROM gone ORDER BY id DESC"
         )
-        return [row["id"] for row in await connection.fetch(f"SELECT id FROM timeball.{room} ORDER BY id DESC")]
+        return [row["id"] for row in await connection.fetch(f"SELECT id FROM timeball.{state_table} ORDER BY id DESC")]
 
 
 async def locks_the_first_before_any_other(
-    race: Race, room: str, ids: Sequence[ExecutionId], batch: Awaitable[Any]
+    race: Race, state_table: str, ids: Sequence[ExecutionId], batch: Awaitable[Any]
 ) -> Any:
     """Let a batch run into the smallest of its ids, which somebody holds, and look whether it holds another one by then."""
-    row = f"SELECT id FROM timeball.{room} WHERE id = ANY ($1) FOR UPDATE"
+    row = f"SELECT id FROM timeball.{state_table} WHERE id = ANY ($1) FOR UPDATE"
     async with race.ahead.database.connection() as holder:
         async with holder.transaction():
             assert await holder.fetch(row, [ids[-1]])
@@ -1336,11 +1341,11 @@ async def test_an_outcome_that_was_decided_upon_before_somebody_spoke_waits_to_b
     assert result.second_waited
     assert result.second == ([finding] if commits else [])
     if commits:
-        assert await rooms_of(store, claimed.id) == ["running"]
+        assert await tables_of(store, claimed.id) == ["running"]
         assert await record(store, [finding]) == []
-        assert await rooms_of(store, claimed.id) == ["due" if word == "pause" else "finished"]
+        assert await tables_of(store, claimed.id) == ["due" if word == "pause" else "finished"]
     else:
-        assert await rooms_of(store, claimed.id) == ["ready" if isinstance(outcome, Lost) else "due"]
+        assert await tables_of(store, claimed.id) == ["ready" if isinstance(outcome, Lost) else "due"]
 
 
 @both_again
@@ -1354,7 +1359,7 @@ async def test_an_outcome_that_was_decided_upon_before_somebody_had_spoken_is_de
     await say(word, store, job, claimed)
 
     assert await store.executions.record_transitions(moves) == [finding]
-    assert await rooms_of(store, claimed.id) == ["running"]
+    assert await tables_of(store, claimed.id) == ["running"]
 
 
 @both_again
@@ -1370,10 +1375,10 @@ async def test_who_speaks_while_an_outcome_is_written_finds_the_execution_where_
 
     assert result.second_waited
     if commits:
-        assert await rooms_of(store, claimed.id) == ["due" if word == "pause" else "finished"]
+        assert await tables_of(store, claimed.id) == ["due" if word == "pause" else "finished"]
         assert {row["run_at"] for row in await table(store, "due")} <= {PARKED_AT}
     else:
-        assert await rooms_of(store, claimed.id) == ["running"]
+        assert await tables_of(store, claimed.id) == ["running"]
 
 
 @both_endings
@@ -1385,7 +1390,7 @@ async def test_a_pause_reaches_what_is_let_in_meanwhile_by_a_limit_that_its_job_
     await store.jobs.request([first, second], SOMEBODY, "job.trigger")
     await store.database.fetch("cancel_waiting", ids=[first.id], reason="frees its place, and nobody hands it on")
     await edit(store, job, limit_key="other")
-    assert await rooms_of(store, second.id) == ["blocked"]
+    assert await tables_of(store, second.id) == ["blocked"]
 
     result = await race.run(race.ahead.executions.unblock(["l"]), pause(race.behind, job), commits=commits)
 
@@ -1419,7 +1424,7 @@ async def test_an_enqueue_that_comes_after_the_holder_of_its_key_finished(
     assert created.is_new == commits
     assert (created.execution_id == holder) != commits
     assert (await only_row(store, "live_key"))["execution_id"] == created.execution_id
-    assert await rooms_of(store, created.execution_id) == ["ready" if commits else "running"]
+    assert await tables_of(store, created.execution_id) == ["ready" if commits else "running"]
 
 
 @both_endings

@@ -91,7 +91,7 @@ _GROUPS = {
     "series": UUID(int=0),
     "queue": None,
     "handler": None,
-    "most": 100,
+    "limit": 100,
 }
 _CLAIM = {"holder": holder(1), "lease": timedelta(seconds=10)}
 _OPERATION = _CLAIM | {
@@ -122,7 +122,7 @@ _NODE = {
     "trouble": None,
 }
 _TEMPLATE = {"id": id_(OTHER + 77), "name": "template 77", "description": None, "job": "{}"}
-_DEAD = {"by": "error", "no_fingerprint": "none", "most": PAGE, "limit": 10, "parts": 24}
+_DEAD = {"by": "error", "no_fingerprint": "none", "limit": PAGE, "groups": 10, "parts": 24}
 _SPAN = {"since": NOW - timedelta(minutes=5), "until": NOW}
 _LAST_DAY = {"day_start": NOW - timedelta(hours=36), "day_end": NOW - timedelta(hours=12), "batch": PAGE}
 _TRANSITIONS = [
@@ -167,21 +167,21 @@ _DEFINITION = {
 # What is asked (a statement, and in what case), with what, and how many rows of all tables it may touch at most.
 TABLE: dict[str, tuple[dict[str, Any], int]] = {
     # The change stream: what is new, and of each table what shares a summary with it.
-    "changes": ({"position": ..., "most": 1_000}, 4 * LATEST + 2 * SUMMARY),
-    "dropped": ({"most": PAGE}, RUNNING),
-    # Claims and outcomes beside the hot path. The running room is no larger than all slots:
+    "changes": ({"position": ..., "limit": 1_000}, 4 * LATEST + 2 * SUMMARY),
+    "started_executions": ({"limit": PAGE}, RUNNING),
+    # Claims and outcomes beside the hot path. The running table is no larger than all slots:
     # what is seldom asked for reads all of it.
     "lock_queue": ({"queue": "limited 1"}, 1),
     "mark_queue_limited": ({}, RUNNING + QUEUES * RUNNING),
     "read_back_claim": ({"incarnation": holder(1), "claim_id": id_(RUNS + 1)}, RUNNING + 1),
-    "stakes": ({"incarnation": holder(1)}, RUNNING),
+    "claim_keys": ({"incarnation": holder(1)}, RUNNING),
     "record_transitions": ({"transitions": json(_TRANSITIONS)}, 4 * PAGE),
     "use_secrets": (
         {"id": id_(RUNS + 1), "claim_id": id_(RUNS + 1), "names": ["A"], "notes": [id_(1)], "is_bound": False},
         5,
     ),
     "report_progress": ({"progress": 0.5, "note": None, "id": id_(RUNS + 1), "fence": 1, "claim_id": id_(RUNS + 1)}, 1),
-    "reap_orphans": ({"limit": PAGE}, RUNNING + NODES * 2 + RUNNING),
+    "orphaned_claims": ({"limit": PAGE}, RUNNING + NODES * 2 + RUNNING),
     # One execution, and what stands beside it.
     "payload_override": ({"id": id_(ENDED + 77)}, 1),
     "execution_extras": ({"id": id_(ENDED + 77)}, 3),
@@ -193,7 +193,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "last_ended_of_job, which was enqueued": ({"job_id": id_(ENDED + 78)}, PARTITIONS + 1),
     "executions_of_job": (_JOB | {"before": UUID(int=2**128 - 1), "limit": PAGE}, 12 * PAGE),
     "past": (
-        {"start": NOW - timedelta(days=1), "first_id": UUID(int=0), "last_id": UUID(int=2**128 - 1), "most": PAGE},
+        {"start": NOW - timedelta(days=1), "first_id": UUID(int=0), "last_id": UUID(int=2**128 - 1), "limit": PAGE},
         PARTITIONS * PAGE,
     ),
     # Jobs.
@@ -214,7 +214,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "versions_of_job": (_JOB, SOME // RECURRING),
     "is_unlimited": (_JOB, 3 * MANY // RECURRING),
     "put_under_limit": (_JOB | {"limit_key": "limit 77"}, 3 * MANY // RECURRING),
-    "add_executions": ({"executions": json(_EXECUTIONS), "hoist_window": timedelta(0)}, PAGE),
+    "add_executions": ({"executions": json(_EXECUTIONS), "promotion_window": timedelta(0)}, PAGE),
     "find_note": ({"id": id_(OTHER + 77)}, 1),
     # Schedules.
     "park": ({"job_ids": ids(JOB), "ids": ids(DUE + MANY), "run_ats": [NOW] * PAGE, "parked_at": PARKED_AT}, 4 * PAGE),
@@ -245,29 +245,32 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
         },
         1,
     ),
-    "next_due": ({"most": 10}, SHARDS + 2 * SHARDS * 10),
+    "next_due": ({"limit": 10}, SHARDS + 2 * SHARDS * 10),
     "lock_limits": ({"keys": [f"limit {n}" for n in range(PAGE)]}, PAGE),
     # Queues.
     "queue_to_set": ({"name": "limited 1"}, 1),
     "find_queue": ({"name": "limited 1"}, 1),
     "queue_limits": ({}, QUEUES),
     "waiting_in_queue": ({"queue": "q1", "limit": PAGE}, 5 * PAGE),
-    "queue_overview": ({"name": None, "after": None, "rows": PAGE, "by_need": True, "most": PAGE}, RUNNING + 50 * PAGE),
+    "queue_overview": (
+        {"name": None, "after": None, "rows": PAGE, "by_need": True, "limit": PAGE},
+        RUNNING + 50 * PAGE,
+    ),
     "queue_overview, of one": (
-        {"name": "q1", "after": None, "rows": PAGE, "by_need": False, "most": PAGE},
+        {"name": "q1", "after": None, "rows": PAGE, "by_need": False, "limit": PAGE},
         RUNNING + 50 * PAGE,
     ),
     "oldest_ready": ({"queues": ["q0", "q1", "q2"]}, QUEUES * 101),
-    "uses_of_handlers": ({"most": PAGE}, RECURRING + PAGE),
+    "uses_of_handlers": ({"limit": PAGE}, RECURRING + PAGE),
     # Overviews.
-    "waiting_counts": ({"most": PAGE}, 5 * (PAGE + 1)),
-    "present_numbers": ({"most": PAGE, "late_after": timedelta(minutes=5)}, RUNNING + 20 * PAGE),
-    "present_numbers, and nothing is late": ({"most": PAGE, "late_after": timedelta(days=5)}, RUNNING + 20 * PAGE),
-    "house_facts": ({}, RECURRING + RUNNING + 3 * SHARDS + NODES),
-    "running_now": ({"queue": None, "most": PAGE}, RUNNING),
-    "on_workers": ({"holders": [holder(1), holder(2)], "most": PAGE}, RUNNING),
+    "waiting_counts": ({"limit": PAGE}, 5 * (PAGE + 1)),
+    "present_numbers": ({"limit": PAGE, "late_after": timedelta(minutes=5)}, RUNNING + 20 * PAGE),
+    "present_numbers, and nothing is late": ({"limit": PAGE, "late_after": timedelta(days=5)}, RUNNING + 20 * PAGE),
+    "installation_facts": ({}, RECURRING + RUNNING + 3 * SHARDS + NODES),
+    "running_now": ({"queue": None, "limit": PAGE}, RUNNING),
+    "running_on_workers": ({"holders": [holder(1), holder(2)], "limit": PAGE}, RUNNING),
     "unsuccessful_tries": (_SPAN | {"limit": PAGE}, 2 * SUMMARY + 2 * PAGE),
-    "count_dead": ({"most": PAGE}, 5 * PAGE),
+    "count_dead": ({"limit": PAGE}, 5 * PAGE),
     "dead_groups": (_DEAD, 5 * PAGE + 40),
     "dead_groups, by handler": (_DEAD | {"by": "handler"}, 5 * PAGE + 40),
     "settle": ({"how": "retried", "ids": ids(ENDED)}, PAGE),
@@ -275,7 +278,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     # Nodes.
     "renew_lease": (_NODE, 1 + NODES),
     "remove_node": (_NODE, 1 + SHARDS),
-    "bury_nodes": ({}, NODES),
+    "remove_expired_nodes": ({}, NODES),
     "drain_node": (_NODE, 1),
     "list_nodes": ({}, NODES + (NODES + 1) * SHARDS),
     "read_holdings": ({}, SHARDS + NODES),
@@ -333,14 +336,14 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "contract_versions": ({"names": ["published 77", "published 78"]}, 2 * 4 + 2 * 4 * NODES),
     "contract_schemas": ({"names": ["published 77"], "fingerprints": ["fingerprint 308", "fingerprint 309"]}, 4),
     "handler_names": ({"after": "published 5", "limit": PAGE}, 2 * PAGE),
-    "forget_old_contracts": ({"names": ["published 77"], "most": 20}, 3 * 4),
+    "forget_old_contracts": ({"names": ["published 77"], "limit": 20}, 3 * 4),
     "payloads_of_jobs": ({"handlers": ["handler 7"], "after": id_(JOB + 777), "limit": PAGE}, PAGE + DELETED),
     "payloads_of_jobs, from the first": (
         {"handlers": ["handler 7"], "after": UUID(int=0), "limit": PAGE},
         PAGE + DELETED,
     ),
     "payloads_of_jobs, behind the last": ({"handlers": [], "after": id_(JOB + RECURRING), "limit": PAGE}, 0),
-    # A page of each room, and the job of each that is shown.
+    # A page of each table, and the job of each that is shown.
     "waiting_payloads": ({"handlers": ["handler 7"], "after": id_(DUE + 777), "limit": PAGE}, 5 * PAGE),
     "waiting_payloads, from the first": ({"handlers": ["handler 7"], "after": UUID(int=0), "limit": PAGE}, 5 * PAGE),
     "waiting_payloads, behind the last": ({"handlers": ["handler 7"], "after": UUID(int=2**128 - 1), "limit": PAGE}, 0),
@@ -360,13 +363,13 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "read_namespace": ({}, 100),
     # Rollups.
     "lock_fold": ({}, 1),
-    "fold": ({"seen": ..., "most": 2_000}, 4 * LATEST + 2 * SUMMARY + 20 * LATEST),
+    "fold": ({"seen": ..., "limit": 2_000}, 4 * LATEST + 2 * SUMMARY + 20 * LATEST),
     "trim_rollups": (
-        {"minutes_kept": timedelta(minutes=100), "hours_kept": timedelta(hours=100), "most": PAGE},
+        {"minutes_kept": timedelta(minutes=100), "hours_kept": timedelta(hours=100), "limit": PAGE},
         5 * PAGE,
     ),
     "trim_rollups, but none is old": (
-        {"minutes_kept": timedelta(days=999), "hours_kept": timedelta(days=999), "most": PAGE},
+        {"minutes_kept": timedelta(days=999), "hours_kept": timedelta(days=999), "limit": PAGE},
         0,
     ),
     "rollup_series": (_WINDOW, 60),
@@ -423,11 +426,11 @@ READS_ALL = {
     "trim_skip_range": _ONCE_A_DAY,
     "trim_audit": _ONCE_A_DAY,
     "next_instant": _REHEARSAL,
-    "rehearsed_executions": _REHEARSAL,
+    "recorded_executions": _REHEARSAL,
     **dict.fromkeys((name for name in all_statements() if name.startswith("verify_")), _PROOF),
 }
 
-_BELIEFS = {"fresh statistics": "ANALYZE", "emptied rooms": EMPTIED, "no statistics": FORGET}
+_BELIEFS = {"fresh statistics": "ANALYZE", "emptied tables": EMPTIED, "no statistics": FORGET}
 
 
 @pytest.fixture(scope="module")

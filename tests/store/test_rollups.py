@@ -239,7 +239,7 @@ async def test_a_far_jump_never_passes_a_transaction_that_is_still_open(store: S
         await fold_all(store)
     async with store.database.transaction() as second:
         await put_finished(second, store, clock.now(), queue="second")
-        await store.rollups.fold(most=4)
+        await store.rollups.fold(limit=4)
     await fold_all(store)
 
     await assert_rollups_are_right(store)
@@ -290,7 +290,7 @@ async def test_rollups_equal_a_recount_whatever_the_order_of_commits(
                 case "fold":
                     await store.rollups.fold()
                 case "fold a little":
-                    await store.rollups.fold(most=1)
+                    await store.rollups.fold(limit=1)
                 case _:
                     clock.advance("17s")
         for _, writing in writers:
@@ -309,7 +309,7 @@ async def test_a_long_backlog_is_folded_in_pieces(store: Store, clock: VirtualCl
             await put_finished(connection, store, clock.now())
         clock.advance("10s")
 
-    first = await store.rollups.fold(most=8)
+    first = await store.rollups.fold(limit=8)
     assert first.has_more
     assert 0 < first.records < 30
     assert first.records + await fold_all(store, most=8) == 30
@@ -428,7 +428,7 @@ async def test_a_series_is_cut_to_its_window_and_to_whom_it_is_about(store: Stor
 
     async def counts(step: timedelta = timedelta(minutes=1), **whose: Any) -> list[tuple[int, int]]:
         found = await store.rollups.series(RollupQuery(**window, **whose), step)
-        return [(one.tally.succeeded, one.tally.dead) for one in found]
+        return [(one.counts.succeeded, one.counts.dead) for one in found]
 
     assert await counts() == [(1, 1)] * 5
     assert await counts(job_id=job.id) == [(1, 0)] * 5
@@ -440,7 +440,7 @@ async def test_a_series_is_cut_to_its_window_and_to_whom_it_is_about(store: Stor
     assert await counts(job_id=job.id, queue="default") == [(1, 0)] * 5
     assert await counts(span=RollupPeriod.HOUR, step=timedelta(hours=1)) != []
     groups = await store.rollups.groups(RollupQuery(**window))
-    assert [(one.queue, one.handler, one.tally.ended, one.duration.total) for one in groups] == [
+    assert [(one.queue, one.handler, one.counts.ended, one.duration.total) for one in groups] == [
         ("a", "tests:noop", 2, 2),
         ("b", "tests:noop", 3, 3),
         ("default", "tests:other", 5, 5),
@@ -463,9 +463,9 @@ async def test_whole_hours_of_a_window_say_what_their_minutes_say(
     groups = await store.rollups.groups(window)
 
     by_minute = [await store.rollups.series(replace(window, queue=queue), timedelta(days=2)) for queue in "ab"]
-    told = [(one.tally, one.duration, pytest.approx(one.duration_seconds)) for one in groups]
+    told = [(one.counts, one.duration, pytest.approx(one.duration_seconds)) for one in groups]
     parts = [sum_rollups(some, window.since) for some in by_minute]
-    assert told == [(one.tally, one.duration, one.duration_seconds) for one in parts]
+    assert told == [(one.counts, one.duration, one.duration_seconds) for one in parts]
 
 
 @on_one_server
@@ -490,11 +490,11 @@ async def test_tallies_are_those_of_the_series_each_up_to_an_instant_of_its_own(
 
     found = await store.rollups.tallies(untils, since, RollupPeriod.MINUTE, timedelta(minutes=1))
 
-    counts = {id_: [(one.tally.succeeded, one.tally.dead) for one in own] for id_, own in found.items()}
+    counts = {id_: [(one.counts.succeeded, one.counts.dead) for one in own] for id_, own in found.items()}
     assert counts == {INSTALLATION_SERIES: [(1, 1)] * 5, job.id: [(1, 0)] * 2, series_of_queue("a"): [(0, 1)] * 5}
     assert [one.duration_seconds for one in found[INSTALLATION_SERIES]] == [4.0] * 5
     together = await store.rollups.tallies({INSTALLATION_SERIES: later}, since, RollupPeriod.MINUTE, timedelta(days=1))
-    assert sum(one.tally.dead for one in together[INSTALLATION_SERIES]) == 5
+    assert sum(one.counts.dead for one in together[INSTALLATION_SERIES]) == 5
 
 
 @on_one_server

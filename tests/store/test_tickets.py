@@ -19,8 +19,8 @@ from tests.support.factories import (
     found,
     make_node,
     record,
-    rooms_of,
     seconds,
+    tables_of,
 )
 from timeball.domain.execution import Released
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation
@@ -63,8 +63,8 @@ async def test_tickets_for_what_is_gone_claim_nothing(store: Store) -> None:
     again = await claim(store, [running, finished, ExecutionId(store.env.new_id())])
 
     assert again == TicketClaimResult([], [])
-    assert await rooms_of(store, running) == ["running"]
-    assert await rooms_of(store, finished) == ["finished"]
+    assert await tables_of(store, running) == ["running"]
+    assert await tables_of(store, finished) == ["finished"]
 
 
 async def test_the_same_ticket_twice_is_one_claim(store: Store) -> None:

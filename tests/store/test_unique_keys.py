@@ -23,8 +23,8 @@ from tests.support.factories import (
     promote_due,
     put_row,
     record,
-    rooms_of,
     table,
+    tables_of,
 )
 from timeball.domain import job_changes
 from timeball.domain.execution import Failed, Origin
@@ -34,7 +34,7 @@ from timeball.store.store import Store
 from timeball.store.types import ExecutionRequest, ShardOwnership
 from timeball.testing import VirtualClock
 
-# What a row keeps on its way from room to room.
+# What a row keeps on its way from table to table.
 SHARED = ("id", "job_id", "origin", "version", "queue", "priority", "handler", "scheduled_for", "run_at", "unique_key")
 
 
@@ -55,7 +55,7 @@ async def delete(store: Store, job_id: JobId) -> None:
     await store.jobs.change(job_id, lambda found: job_changes.delete_job(found, None), SOMEBODY)
 
 
-async def hoisted(store: Store, clock: VirtualClock, **fields: object) -> tuple[Job, ShardOwnership, ExecutionId]:
+async def promoted(store: Store, clock: VirtualClock, **fields: object) -> tuple[Job, ShardOwnership, ExecutionId]:
     """A recurring job with a key, whose first occurrence is ready and holds it."""
     job = await make_recurring(store, 60, unique_key="k", **fields)
     owner = await make_owner(store)
@@ -69,7 +69,7 @@ async def hoisted(store: Store, clock: VirtualClock, **fields: object) -> tuple[
 async def test_an_occurrence_that_is_withdrawn_gives_its_key_back(
     store: Store, clock: VirtualClock, ends: Callable[[Store, JobId], Awaitable[None]]
 ) -> None:
-    job, _, _ = await hoisted(store, clock, overlap="allow")
+    job, _, _ = await promoted(store, clock, overlap="allow")
 
     await ends(store, job.id)
 
@@ -80,7 +80,7 @@ async def test_an_occurrence_that_waits_for_a_place_gives_its_key_back_when_its_
     store: Store, clock: VirtualClock
 ) -> None:
     await enqueue(store, max_running=1, limit_key="l")
-    job, _, execution = await hoisted(store, clock, overlap="allow", max_running=1, limit_key="l")
+    job, _, execution = await promoted(store, clock, overlap="allow", max_running=1, limit_key="l")
     assert (await only_row(store, "blocked"))["id"] == execution
 
     await pause(store, job.id)
@@ -99,7 +99,7 @@ async def test_what_was_asked_for_keeps_its_key_over_a_pause(store: Store) -> No
 
 
 async def test_a_retry_keeps_its_key_over_a_pause(store: Store, clock: VirtualClock) -> None:
-    job, _, execution = await hoisted(store, clock, overlap="allow")
+    job, _, execution = await promoted(store, clock, overlap="allow")
     (claimed,) = await claim_all(store)
     await record(store, [found(claimed, Failed(FAILURE))])
     clock.advance("1h")
@@ -112,11 +112,11 @@ async def test_a_retry_keeps_its_key_over_a_pause(store: Store, clock: VirtualCl
     await pause(store, job.id)
 
     assert (await keys(store))["k"] == execution
-    assert await rooms_of(store, execution) == ["due"]
+    assert await tables_of(store, execution) == ["due"]
 
 
 async def test_an_edit_leaves_the_key_with_what_holds_it(store: Store, clock: VirtualClock) -> None:
-    job, _, execution = await hoisted(store, clock)
+    job, _, execution = await promoted(store, clock)
 
     await store.jobs.change(
         job.id, lambda found: job_changes.edit_job(found, {"unique_key": "another"}, store.shards), SOMEBODY
@@ -145,10 +145,10 @@ async def test_a_purge_gives_the_keys_back(store: Store) -> None:
     assert await keys(store) == {}
 
 
-async def test_a_named_one_off_that_is_due_at_once_takes_its_key_with_the_hoist(
+async def test_a_named_one_off_that_is_due_at_once_takes_its_key_with_the_promotion(
     store: Store, clock: VirtualClock
 ) -> None:
-    """So it does not go straight to ready, as others do: only the hoist can skip it for a key that is held."""
+    """So it does not go straight to ready, as others do: only the promotion can skip it for a key that is held."""
     held = await make_job(store, name="held", scheduled_at=clock.now(), unique_key="k")
     refused = await make_job(store, name="refused", scheduled_at=clock.now(), unique_key="k")
     assert {row["job_id"] for row in await table(store, "due")} == {held.id, refused.id}
@@ -163,7 +163,7 @@ async def test_a_named_one_off_that_is_due_at_once_takes_its_key_with_the_hoist(
 
 
 async def test_an_occurrence_that_is_skipped_for_an_overlap_takes_no_key(store: Store, clock: VirtualClock) -> None:
-    job, owner, execution = await hoisted(store, clock)
+    job, owner, execution = await promoted(store, clock)
     clock.advance("60s")
 
     await promote(store, [await plan_row(store, await due_row(store, job.id), is_busy=True)], owner)
@@ -176,7 +176,7 @@ async def test_an_occurrence_that_is_skipped_for_an_overlap_takes_no_key(store: 
 async def test_an_occurrence_that_was_to_catch_up_and_is_skipped_gives_back_its_own_key(
     store: Store, clock: VirtualClock, is_its_own: bool
 ) -> None:
-    job, owner, execution = await hoisted(store, clock)
+    job, owner, execution = await promoted(store, clock)
     columns = {name: value for name, value in (await only_row(store, "ready")).items() if name in SHARED}
     async with store.database.transaction() as connection:
         await connection.execute("DELETE FROM timeball.ready")

@@ -127,12 +127,12 @@ async def plan_row(store: Store, row: DueRow, *, is_busy: bool = False) -> Promo
 
 
 async def promote(store: Store, promotions: Sequence[Promotion], owner: ShardOwnership) -> set[ExecutionId]:
-    return await store.executions.promote(promotions, owner, store.hoist_window, TZDATA)
+    return await store.executions.promote(promotions, owner, store.promotion_window, TZDATA)
 
 
 async def promote_due(store: Store, owner: ShardOwnership) -> set[ExecutionId]:
-    """Hoist all that is due by now."""
-    edge = store.env.clock.now() + store.hoist_window
+    """Promote all that is due by now."""
+    edge = store.env.clock.now() + store.promotion_window
     promotions = [await plan_row(store, row) for row in await due_rows(store) if row.run_at <= edge]
     return await promote(store, promotions, owner)
 
@@ -160,14 +160,14 @@ def found(claimed: ClaimedExecution, outcome: Outcome | None = None, **times: da
 async def record(store: Store, findings: Sequence[FinishedAttempt], chance: float = 0.5) -> list[FinishedAttempt]:
     """Record outcomes as a worker does, once: asked where they lead, then moved; returns those that did not move."""
     moves = await moves_of(store, findings, chance)
-    moving = [move.finding for move in moves]
+    moving = [move.attempt for move in moves]
     stale = [finding for finding in findings if finding not in moving]
     return stale + await store.executions.record_transitions(moves)
 
 
 async def moves_of(store: Store, findings: Sequence[FinishedAttempt], chance: float = 0.5) -> list[Decision]:
     """What a worker would make of these outcomes, of those that are not stale."""
-    standings = await store.executions.standings([finding.claimed for finding in findings])
+    standings = await store.executions.attempt_facts([finding.claimed for finding in findings])
     decided = [(f, standings[f.claimed.id]) for f in findings if f.claimed.id in standings]
     return [Decision(f, known, decide(known, f.outcome, f.finished_at, chance)) for f, known in decided]
 
@@ -175,7 +175,7 @@ async def moves_of(store: Store, findings: Sequence[FinishedAttempt], chance: fl
 # looking
 
 
-ROOMS = ("due", "ready", "blocked", "running", "finished")
+STATE_TABLES = ("due", "ready", "blocked", "running", "finished")
 
 
 async def table(store: Store, name: str) -> list[dict[str, Any]]:
@@ -199,6 +199,11 @@ async def put_row(store: Store, name: str, **columns: Any) -> None:
         )
 
 
-async def rooms_of(store: Store, execution_id: ExecutionId) -> list[str]:
-    """The rooms an execution is in: one, or something is wrong."""
-    return [room for room in ROOMS for row in await table(store, room) if row["id"] == execution_id]
+async def tables_of(store: Store, execution_id: ExecutionId) -> list[str]:
+    """The tables an execution is in: one, or something is wrong."""
+    return [
+        state_table
+        for state_table in STATE_TABLES
+        for row in await table(store, state_table)
+        if row["id"] == execution_id
+    ]

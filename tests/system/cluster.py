@@ -61,7 +61,7 @@ LONG_LEASES = SHORT_LEASES | {
     "TIMEBALL_SCHEDULER__LEASE_SECONDS": "60",
     "TIMEBALL_WORKER__LEASE_SECONDS": "60",
 }
-_ROOMS = ("due", "ready", "blocked", "running")
+_STATE_TABLES = ("due", "ready", "blocked", "running")
 
 
 async def eventually(is_so: Callable[[], T], what: str, seconds: float = 30) -> T:
@@ -369,9 +369,9 @@ class Cluster:
 
     def live(self) -> dict[str, int]:
         """How many executions are in each room but the last."""
-        counts = [f"(SELECT count(*) FROM timeball.{room}) AS {room}" for room in _ROOMS]
+        counts = [f"(SELECT count(*) FROM timeball.{room}) AS {room}" for room in _STATE_TABLES]
         (found,) = self.sql(f"SELECT {', '.join(counts)}")
-        return {room: number for room, number in zip(_ROOMS, found, strict=True) if number}
+        return {room: number for room, number in zip(_STATE_TABLES, found, strict=True) if number}
 
     async def drained(self, seconds: float = 60) -> None:
         """Wait until nothing is left to do."""

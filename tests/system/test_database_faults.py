@@ -186,7 +186,7 @@ async def test_a_bulk_enqueue_whose_reply_is_lost_is_all_there_or_not_at_all(
     assert given is None or len(given) == 100
 
 
-@pytest.mark.parametrize(("statement", "number"), [("claim_named", 1), ("claim", 2)])
+@pytest.mark.parametrize(("statement", "number"), [("claim_by_id", 1), ("claim", 2)])
 async def test_a_claim_whose_reply_is_lost_is_read_back_and_run_once(
     cluster: Cluster, commands: Commands, proxy: Proxy, statement: str, number: int
 ) -> None:
@@ -232,12 +232,12 @@ async def test_an_outcome_whose_reply_is_lost_counts_once_and_is_not_called_stal
     cluster.check_books()
 
 
-async def test_a_hoist_whose_reply_is_lost_leaves_no_gap_and_no_double(
+async def test_a_promotion_whose_reply_is_lost_leaves_no_gap_and_no_double(
     cluster: Cluster, commands: Commands, proxy: Proxy
 ) -> None:
     await cluster.nodes(1, 0, **through(proxy, cluster))
     await cluster.nodes(0, 1, **LONG_LEASES)
-    cuts = [proxy.lose_reply(text_of("hoist")) for _ in range(2)]
+    cuts = [proxy.lose_reply(text_of("promote")) for _ in range(2)]
 
     job = await commands.jobs.create(JobSpec(name="a", handler="work", interval_seconds=1, overlap="allow"))
     await eventually(lambda: all(cut.happened.is_set() for cut in cuts), "two replies are lost")
@@ -273,7 +273,7 @@ async def test_every_reply_may_be_lost_once(cluster: Cluster, commands: Commands
 
     await cluster.drained()
     seen = {name for name in all_statements() if text_of(name) in proxy.statements}
-    assert {"claim", "finish_succeeded", "record_transitions", "hoist", "promote", "renew_lease", "stops"} <= seen
+    assert {"claim", "finish_succeeded", "record_transitions", "promote", "unblock", "renew_lease", "stops"} <= seen
     # Nobody died: so nothing was lost, and nothing was run twice.
     assert cluster.sql("SELECT id FROM timeball.finished WHERE lost > 0") == []
     claims = [(run.execution, run.attempt) for run in cluster.ledger.runs()]
@@ -300,7 +300,7 @@ async def test_a_listener_cut_off_in_silence_is_slower_and_heals_itself(
     await worker.event("listener.changed", is_listening=True, count=2)
 
     # And then by the hint, which comes at once: nothing else tells a worker the name of what it claims.
-    claimed_by_name = proxy.lose_reply(text_of("claim_named"), containing=b"marked")
+    claimed_by_name = proxy.lose_reply(text_of("claim_by_id"), containing=b"marked")
     async with asyncio.timeout(patience(60)):
         while not claimed_by_name.happened.is_set():
             await cluster.ends(await enqueue(commands, "work", {"label": "marked"}))
@@ -385,7 +385,7 @@ async def test_packets_of_all_connections_vanish_and_work_goes_on_by_new_ones(
     for number in range(3):
         held = await enqueue(commands, "wait", {"gate": f"gate-{number}"})
         await cluster.begins(f"gate-{number}")
-        # Under way: claims, renewals, hoists, and the outcome of what ends just now.
+        # Under way: claims, renewals, promotions, and the outcome of what ends just now.
         cluster.open_gate(f"gate-{number}")
         assert network.forget_connections(nodes[0].pid) > 0
         begun = len(cluster.ledger.runs("each"))
@@ -449,7 +449,7 @@ async def test_a_client_that_falls_silent_in_the_middle_of_a_change_does_not_sto
     await cluster.begins("other", 2)
 
     async with cluster.commands(through(proxy, cluster)["TIMEBALL_DATABASE_URL"]) as frozen:
-        # It has taken the occurrence away and not committed: whoever wants to hoist it has to wait.
+        # It has taken the occurrence away and not committed: whoever wants to promote it has to wait.
         proxy.fall_silent_at(text_of("take_occurrence"))
         change = asyncio.ensure_future(frozen.jobs.pause(paused.job_id))
         await eventually(lambda: proxy.silencing is None, "the change is under way")

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 
 from tests.conftest import FreshDatabase
 from tests.support.pace import patience
-from timeball.config.extras import EXTRAS
+from timeball.config.environment import EXTRAS
 
 ROOT = Path(__file__).parents[2]
 

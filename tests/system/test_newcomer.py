@@ -116,7 +116,7 @@ def test_a_command_without_a_database_makes_none(short_folder: Path) -> None:
             text=True,
         )
         assert told.returncode != 0
-        assert f"no database is here: {short_folder.resolve() / '.timeball'} does not exist" in told.stderr
+        assert f"no database here: {short_folder.resolve() / '.timeball'} does not exist" in told.stderr
         assert "start one with: timeball up" in told.stderr
     assert list(short_folder.iterdir()) == []
 

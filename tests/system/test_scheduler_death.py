@@ -20,13 +20,13 @@ pytestmark = pytest.mark.slow
 JOBS = 12
 # A scheduler looks once a second whose shards it should have, and once a second at what is due in them.
 LOOKS_SECONDS = 2
-# Statements that a takeover needs for each that an ordinary hoist needs.
+# Statements that a takeover needs for each that an ordinary promotion needs.
 STATEMENTS_MORE = 4
 
 
 @pytest.fixture
 def cluster(cluster: Cluster) -> Cluster:
-    """No worker dies here: what ran twice, a scheduler would have hoisted twice."""
+    """No worker dies here: what ran twice, a scheduler would have promoted twice."""
     cluster.environment["TIMEBALL_WORKER__LEASE_SECONDS"] = LONG_LEASES["TIMEBALL_WORKER__LEASE_SECONDS"]
     return cluster
 
@@ -71,7 +71,7 @@ class Timetable:
         self._cluster.check_books()
 
     def check_gap(self, left: set[int], lease_seconds: float) -> None:
-        """Of the shards that somebody left, nothing was hoisted later than they could be taken over.
+        """Of the shards that somebody left, nothing was promoted later than they could be taken over.
 
         By the database's records alone; and a busy machine is allowed what it took for those shards that nobody had left.
         """
@@ -79,12 +79,14 @@ class Timetable:
         assert self._slowest(left) < lease_seconds + LOOKS_SECONDS + STATEMENTS_MORE * ordinary
 
     def _slowest(self, shards: Iterable[int]) -> float:
-        """How long it took at worst to hoist what could be hoisted in these shards."""
+        """How long it took at worst to promote what could be promoted in these shards."""
         rows = self._cluster.sql(
             "SELECT queued_at - finished.scheduled_for FROM timeball.finished JOIN timeball.job ON job.id = job_id WHERE shard = ANY (%s)",
             list(shards),
         )
-        return max((late + SchedulerSettings().hoist_window for (late,) in rows), default=timedelta()).total_seconds()
+        return max(
+            (late + SchedulerSettings().promotion_window for (late,) in rows), default=timedelta()
+        ).total_seconds()
 
 
 def shards_of(cluster: Cluster) -> Counter[str]:

@@ -130,7 +130,7 @@ async def test_what_dies_too_often_ends_everything_and_says_so(
                 await up.event("node.started", 60, count=2 * (deaths + 1))
 
     assert await up.exit_code() == 1
-    assert re.search(r"timeball: the process of the (nodes|api) ended 3 times within 300 s", up.text)
+    assert re.search(r"timeball: the (nodes|api) process died 3 times within 300 s", up.text)
     assert "the last time it was ended by SIGKILL" in up.text
 
 

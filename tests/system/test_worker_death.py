@@ -139,7 +139,7 @@ async def test_a_worker_that_wakes_after_its_lease_begins_nothing_of_what_it_hel
     cluster: Cluster, commands: Commands
 ) -> None:
     """Fault 21."""
-    await cluster.nodes(1, 0, TIMEBALL_SCHEDULER__HOIST_WINDOW_MS="10000")
+    await cluster.nodes(1, 0, TIMEBALL_SCHEDULER__PROMOTION_WINDOW_MS="10000")
     (frozen,) = await cluster.nodes(0, 1, **SHORT_LEASES)
     # Far enough away that they are held before it comes, on a busy machine too.
     soon = datetime.now(UTC) + timedelta(seconds=8)

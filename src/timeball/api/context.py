@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 from uuid import UUID
 
 from fastapi import Depends, Request
@@ -13,14 +13,16 @@ from fastapi import Depends, Request
 from timeball.api.auth import KeyLookup
 from timeball.api.limits import HeavyRequestLimiter
 from timeball.api.middleware import IdempotencyRecords
-from timeball.application.commands import Commands
-from timeball.application.events import EventHub
-from timeball.application.queries.lookup import Queries
 from timeball.config.settings import Settings
 from timeball.domain.values.ids import ExecutionId
 from timeball.env import Env
 from timeball.telemetry.events import Emit
 from timeball.telemetry.metrics import MetricsSource
+
+if TYPE_CHECKING:
+    from timeball.application.commands import Commands
+    from timeball.application.events import EventHub
+    from timeball.application.queries import Queries
 
 
 class DeadLetterStore(Protocol):

@@ -25,8 +25,9 @@ from timeball.api.responses import (
     page_document,
 )
 from timeball.application.commands.requests import JobRequest
-from timeball.application.queries.lookup import Queries
-from timeball.application.queries.views import ExecutionView, FireTime, JobView
+from timeball.application.queries import Queries
+from timeball.application.queries.executions import ExecutionView
+from timeball.application.queries.jobs import FireTime, JobView
 from timeball.domain.execution import Attempt, Execution, ExecutionState
 from timeball.domain.job import Job, JobSpec, redefine_job, spec_of
 from timeball.domain.search import PageRequest, ResultPage
@@ -67,7 +68,7 @@ _SPEC_FIELDS = tuple(field.name for field in fields(JobSpec))
 
 def job_document(view: JobView, *, in_list: bool = False, with_payload: bool = True) -> Document:
     """A job with its status; secrets hidden. A list leaves large payloads out."""
-    job, standing = view.job, view.standing
+    job, standing = view.job, view.situation
     spec = spec_of(job)
     spec_fields = {name: getattr(spec, name) for name in _SPEC_FIELDS}
     last = None
@@ -232,7 +233,7 @@ def _expanded_job(view: JobView, selection: FieldSelection, queries: Queries, *,
     if "next" not in selection.expand:
         return document
     job = view.job
-    times = [] if job.is_paused else queries.next_times(job.rule, job.timezone, queries.now(), _NEXT_COUNT)
+    times = [] if job.is_paused else queries.jobs.next_times(job.rule, job.timezone, queries.now(), _NEXT_COUNT)
     return document | {"next": [fire_time_document(time) for time in times]}
 
 
@@ -251,7 +252,7 @@ async def expansions(
     """The expansions of each execution, read by one statement for all of them."""
     more: dict[ExecutionId, Document] = {execution.id: {} for execution in executions}
     if "job" in selection.expand:
-        jobs = await queries.jobs_of(executions)
+        jobs = await queries.jobs.views_by_id(executions)
         documents = await in_thread_if_large(
             lambda: {id_: job_document(view, in_list=in_list) for id_, view in jobs.items()},
             sum(len(view.job.payload) for view in jobs.values()),
@@ -259,7 +260,7 @@ async def expansions(
         for execution in executions:
             more[execution.id]["job"] = documents.get(execution.job_id)
     if "attempts" in selection.expand:
-        attempts = await queries.attempts_of(executions)
+        attempts = await queries.executions.attempts(executions)
         for execution in executions:
             more[execution.id]["attempts"] = attempt_documents(execution, attempts[execution.id])
     return more
@@ -309,7 +310,7 @@ async def wait_for_execution(context: ApiContext, execution_id: ExecutionId, wai
     loop = asyncio.get_running_loop()
     deadline, pause = loop.time() + wait.total_seconds(), _FIRST_PAUSE
     while loop.time() < deadline and not context.live.is_closed:
-        if (await context.queries.find_execution(str(execution_id))).state.is_final:
+        if (await context.queries.executions.find(str(execution_id))).state.is_final:
             return await execution_response(context, execution_id, 200)
         await asyncio.sleep(min(pause, max(deadline - loop.time(), 0)))
         pause = min(pause * 1.5, _LONGEST_PAUSE)
@@ -318,6 +319,6 @@ async def wait_for_execution(context: ApiContext, execution_id: ExecutionId, wai
 
 async def execution_response(context: ApiContext, execution_id: ExecutionId, status: int) -> Response:
     """A full execution as a response."""
-    view = await context.queries.view_execution(str(execution_id))
+    view = await context.queries.executions.view(str(execution_id))
     headers = {"Location": f"/api/v1/executions/{format_execution_id(execution_id)}"} if status == 202 else None
     return json_response(full_execution_document(view), status, headers)

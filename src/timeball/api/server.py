@@ -30,8 +30,8 @@ from timeball.api.context import ApiParts
 from timeball.api.in_process import call, request_scope
 from timeball.api.peers import PEER, LocalAccess, can_ask_kernel
 from timeball.application.commands import Commands
-from timeball.config.file_limit import file_limit
-from timeball.config.local_key import remove_local_key, write_local_key
+from timeball.config.environment import file_limit
+from timeball.config.servers import remove_local_key, write_local_key
 from timeball.config.settings import ApiSettings
 from timeball.errors import InvalidInput, StoreError
 

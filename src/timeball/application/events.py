@@ -9,23 +9,25 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
-from timeball.clock import Clock
 from timeball.domain.change_event import EXECUTION_STARTED, ChangeEvent, EventFilter, change_event_id
 from timeball.domain.execution import ExecutionState
-from timeball.domain.node import NodeStatus
 from timeball.domain.values.ids import ExecutionId, format_id
-from timeball.env import Env
 from timeball.errors import StoreError
-from timeball.store.store import Store
 from timeball.store.types import ChangeBatch, LogRecord
+
+if TYPE_CHECKING:
+    from timeball.clock import Clock
+    from timeball.domain.node import NodeStatus
+    from timeball.env import Env
+    from timeball.store.store import Store
 
 __all__ = ["MAX_PENDING_EVENTS", "ChangeBatch", "EventBatch", "EventHub", "EventSubscription", "TopicSubscription"]
 
 
-# Those who are told: of single happenings, in a ring that forgets the oldest; or of topics that have changed, in a set.
+# Those who are told: of single events, in a ring that forgets the oldest; or of topics that have changed, in a set.
 
 # What may wait for a listener that is slow; then the oldest is forgotten, and a gap is told.
 MAX_PENDING_EVENTS = 256
@@ -44,7 +46,7 @@ class EventBatch:
     *position* is where the stream is after the last of them. *is_over* says that nothing more will come.
     """
 
-    happenings: Sequence[ChangeEvent]
+    events: Sequence[ChangeEvent]
     position: str | None
     is_gap: bool = False
     is_over: bool = False
@@ -72,18 +74,18 @@ class _Subscription:
 
 
 class EventSubscription(_Subscription):
-    """Is told of the happenings it is interested in."""
+    """Is told of the events it is interested in."""
 
-    def __init__(self, interest: EventFilter) -> None:
+    def __init__(self, event_filter: EventFilter) -> None:
         super().__init__()
-        self._interest = interest
+        self._event_filter = event_filter
         self._ring: deque[ChangeEvent] = deque(maxlen=MAX_PENDING_EVENTS)
         self._position: str | None = None
         self._has_missed = False
 
-    def tell(self, happenings: Iterable[ChangeEvent], position: str, *, is_gap: bool = False) -> None:
+    def tell(self, events: Iterable[ChangeEvent], position: str, *, is_gap: bool = False) -> None:
         """Take in what happened up to a position; never waits."""
-        wanted = self._interest.select(happenings)
+        wanted = self._event_filter.select(events)
         self._has_missed |= is_gap or len(self._ring) + len(wanted) > MAX_PENDING_EVENTS
         self._ring.extend(wanted)
         self._position = position
@@ -110,9 +112,9 @@ class TopicSubscription(_Subscription):
         self._changed: set[str] = set()
         self._last_told = float("-inf")
 
-    def tell(self, happenings: Iterable[ChangeEvent], position: str, *, is_gap: bool = False) -> None:
+    def tell(self, events: Iterable[ChangeEvent], position: str, *, is_gap: bool = False) -> None:
         """Note what changed; never waits, and never grows beyond a few hundred names."""
-        names: set[str] = {ALL_TOPICS} if is_gap else set().union(*(one.topics for one in happenings))
+        names: set[str] = {ALL_TOPICS} if is_gap else set().union(*(one.topics for one in events))
         self._changed |= names if self._wanted is None or is_gap else names & self._wanted
         if len(self._changed) > MAX_PENDING_TOPICS:
             self._changed = {ALL_TOPICS}
@@ -164,9 +166,9 @@ class EventHub:
         self._nodes: dict[UUID, NodeStatus] = {}
 
     @asynccontextmanager
-    async def listen(self, interest: EventFilter = EventFilter()) -> AsyncIterator[EventSubscription]:
-        """Hear of every happening of interest, from now on."""
-        async with self._attached(EventSubscription(interest)) as listener:
+    async def listen(self, event_filter: EventFilter = EventFilter()) -> AsyncIterator[EventSubscription]:
+        """Hear of every event of event_filter, from now on."""
+        async with self._attached(EventSubscription(event_filter)) as listener:
             yield listener
 
     @asynccontextmanager
@@ -178,12 +180,12 @@ class EventHub:
         async with self._attached(TopicSubscription(self._env.clock, topics)) as listener:
             yield listener
 
-    async def since(self, position: str | None, interest: EventFilter) -> ChangeBatch:
+    async def since(self, position: str | None, event_filter: EventFilter) -> ChangeBatch:
         """What happened since a position; from now on, if none is given."""
         if position is None:
-            return ChangeBatch(await self._store.changes.position(), [], is_whole=True)
+            return ChangeBatch(await self._store.changes.position(), [], is_complete=True)
         changes = await self._store.changes.since(position, MAX_EVENTS_PER_READ)
-        return ChangeBatch(changes.position, interest.select(changes.happenings), changes.is_whole)
+        return ChangeBatch(changes.position, event_filter.select(changes.events), changes.is_complete)
 
     async def tail_log(
         self, execution_id: ExecutionId, after: tuple[int, int] = (0, 0)
@@ -273,22 +275,22 @@ class EventHub:
     async def _first_look(self) -> str:
         """What runs already, and who is there already, is no news."""
         position = await self._store.changes.position()
-        self._fresh(await self._store.changes.dropped(MAX_EVENTS_PER_READ))
+        self._fresh(await self._store.changes.started(MAX_EVENTS_PER_READ))
         self._nodes = {node.incarnation: node for node in await self._store.nodes.list()}
         return position
 
     async def _look(self, position: str) -> str:
-        running = await self._store.changes.dropped(MAX_EVENTS_PER_READ)
+        running = await self._store.changes.started(MAX_EVENTS_PER_READ)
         changes = await self._store.changes.since(position, MAX_EVENTS_PER_READ)
-        news = [*self._fresh([*running, *changes.happenings]), *await self._node_changes()]
-        news.sort(key=lambda happening: happening.at)
+        news = [*self._fresh([*running, *changes.events]), *await self._node_changes()]
+        news.sort(key=lambda event: event.at)
         for listener in self._listeners:
-            listener.tell(news, changes.position, is_gap=not changes.is_whole)
+            listener.tell(news, changes.position, is_gap=not changes.is_complete)
         return changes.position
 
-    def _fresh(self, happenings: Iterable[ChangeEvent]) -> list[ChangeEvent]:
+    def _fresh(self, events: Iterable[ChangeEvent]) -> list[ChangeEvent]:
         """Without starts that were told already: one that still runs is seen again and again, and then it ends."""
-        return [one for one in happenings if one.type != EXECUTION_STARTED or self._is_first(one)]
+        return [one for one in events if one.type != EXECUTION_STARTED or self._is_first(one)]
 
     def _is_first(self, start: ChangeEvent) -> bool:
         is_known = start.id in self._announced_starts

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 from timeball.clock import Clock
-from timeball.config.server_urls import BROKER_FILES
+from timeball.config.servers import BROKER_FILES
 from timeball.domain.node import BrokerState, BrokerStatus
 from timeball.domain.values.ids import ExecutionId
 from timeball.errors import SettingsError

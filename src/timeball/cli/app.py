@@ -1,4 +1,4 @@
-"""The entry point of `timeball`, and the table of its commands, which are imported when they are used."""
+"""The entry point of `timeball`, and the table of its commands, which are imported when they are called."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from timeball.version import __version__
 
 
 def main() -> None:
-    """The entry point."""
+    """Run the command of this process, and exit."""
     replace_unencodable()
-    # The program may lie in the folder one is in.
+    # A program such as `app:tb` is looked for in the current folder.
     sys.path.insert(0, str(Path.cwd()))
     sys.exit(run(sys.argv[1:]))
 
 
-# What tables, charts and sentences are drawn with, for an encoding that lacks it; any other character becomes a question mark.
+# For an encoding that lacks a character that we print; any other one becomes a question mark.
 _REPLACEMENTS = dict(zip("─│├└┴╳►→●•·–«»✓✗µ▁▂▃▄▅▆▇█", "-||++X>>**.-<>+xu__--==##", strict=True)) | {
     "…": "...",
     "±": "+-",
@@ -33,7 +33,7 @@ _REPLACEMENTS = dict(zip("─│├└┴╳►→●•·–«»✓✗µ▁▂�
 
 
 def replace_unencodable() -> None:
-    """Let what is printed be legible, and no error, where the encoding of standard output lacks a character of it."""
+    """Replace characters that the encoding of standard output lacks, instead of failing."""
     codecs.register_error("timeball", _replace)
     for stream in (sys.stdout, sys.stderr):
         if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
@@ -47,18 +47,21 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command; its exit code. Whatever is wrong is told in three lines, without a stack."""
+    """Run a command and return its exit code; an error is explained in three lines, without a traceback."""
     try:
-        return run_command(arguments)
+        result = app(arguments, prog_name="timeball", standalone_mode=False)
+    except TyperException as error:
+        return report_usage_error(error, arguments)
+    except typer.Abort:
+        return INTERRUPTED
     except TimeballError as error:
         return report_error(error)
-
-
-# The tree of commands. A command is imported when it is asked for, and imports itself what is heavy.
+    # Typer returns the code of typer.Exit, or else what the function of the command returns.
+    return result if isinstance(result, int) else OK
 
 
 class _RootGroup(LazyGroup):
-    """All commands, in the order of the help: what they are called, where they are, and what they do."""
+    """All commands in the order of the help: name, module with attribute, summary."""
 
     lazy_commands = (
         LazyCommand(
@@ -72,35 +75,41 @@ class _RootGroup(LazyGroup):
         LazyCommand("worker", "serve:commands", "Run a worker."),
         LazyCommand(
             "run",
-            "run:commands",
-            "Run a handler: now, once later (--in, --at), or by a schedule (--cron, --every).",
+            "runs:commands",
+            "Run a handler: now, once later (--in, --at), or on a schedule (--cron, --every).",
         ),
-        LazyCommand("next", "schedules:commands", "Show when a schedule would fire, with the clock changes marked."),
+        LazyCommand("next", "schedules:commands", "Show when a schedule fires, with clock changes marked."),
         LazyCommand(
             "verify",
             "database:commands",
-            "Read the database and check every promise over its whole history; exit code 1 if one is broken.",
+            "Check every promise over the whole history in the database; exit code 1 if one is broken.",
         ),
         LazyCommand("check", "database:commands", "Check settings, program and database without starting anything."),
         LazyCommand(
-            "alive", "database:commands", "Ask whether what should run on this machine does; exit code 1 if not."
+            "alive",
+            "database:commands",
+            "Exit with 0 if an API, scheduler or worker of this machine is alive, else with 1; for health checks of containers.",
         ),
         LazyCommand(
             "plan",
             "schedules:commands",
-            "Show what the schedules declared in a program would change, with fire times before and after; changes nothing.",
+            "Show what `timeball apply` would change, with fire times before and after; changes nothing.",
         ),
         LazyCommand(
             "apply",
             "schedules:commands",
-            "Make the schedules declared in a program jobs, or bring those of the same names up to date.",
+            "Create or update jobs from the schedules that a program declares.",
         ),
         LazyCommand(
             "why",
             "monitor:commands",
-            "Say why something does not run: what stands in its way, and what to do about it.",
+            "Explain why a job or execution does not run, and what to do about it.",
         ),
-        LazyCommand("doctor", "monitor:commands", "Look at everything, and say what to type."),
+        LazyCommand(
+            "doctor",
+            "monitor:commands",
+            "Check the whole installation, and say what to do about each problem.",
+        ),
         LazyCommand(
             "forecast",
             "schedules:commands",
@@ -109,24 +118,25 @@ class _RootGroup(LazyGroup):
         LazyCommand(
             "tail",
             "monitor:commands",
-            "Follow what happens: starts with their lateness, ends, failed tries, what operators do.",
+            "Follow events: starts with their lateness, ends, failed attempts, actions of operators.",
         ),
         LazyCommand(
             "top",
             "monitor:commands",
-            "Show what runs, waits, is late and is dead, with queues, workers and the longest running; live on a terminal.",
+            "Show how much is running, queued, late and dead, with queues, workers and the longest executions; live on a "
+            "terminal.",
         ),
         LazyCommand("jobs", "jobs:jobs", "Jobs: what to run and when."),
         LazyCommand("runs", "runs:runs", "Runs: executions of jobs, past, present and waiting."),
         LazyCommand(
-            "dead", "runs:dead", "Dead letters: executions that ended dead, until somebody retries or discards them."
+            "dead", "runs:dead", "Dead letters: executions that ended dead and were neither retried nor discarded."
         ),
-        LazyCommand("queues", "queues:queues", "Queues: what waits, what runs, what is held back."),
-        LazyCommand("workers", "workers:workers", "Workers and schedulers: who is alive, and with what."),
-        LazyCommand("handlers", "workers:handlers", "Handlers: what can be run, and what each takes."),
-        LazyCommand("templates", "templates:templates", "Templates: jobs to make more of."),
-        LazyCommand("keys", "keys:keys", "API keys: who may call."),
-        LazyCommand("db", "database:database", "The database: its schema."),
+        LazyCommand("queues", "workers:queues", "Queues: what waits, what runs, what is paused."),
+        LazyCommand("workers", "workers:workers", "Workers and schedulers that are alive."),
+        LazyCommand("handlers", "workers:handlers", "Handlers: what can be run, and which payload each takes."),
+        LazyCommand("templates", "templates:templates", "Templates: patterns to create jobs from."),
+        LazyCommand("keys", "keys:keys", "API keys: who may call the API."),
+        LazyCommand("db", "database:database", "The database and its schema."),
     )
 
 
@@ -136,11 +146,11 @@ app = typer.Typer(
     help=with_examples(
         "Jobs at their exact time, on one machine or many.",
         [
-            "timeball up                                 everything on this machine",
+            "timeball up                                 run everything on this machine",
             "timeball up app:tb                          the same, with the handlers of your program",
-            "timeball run test.echo hello=world --wait   something to run, now",
-            "timeball jobs                               what there is to run, and when",
-            "timeball runs --status dead                 what went wrong",
+            "timeball run test.echo hello=world --wait   run a handler now",
+            "timeball jobs                               list the jobs, and when they run",
+            "timeball runs --status dead                 list what went wrong",
         ],
     ),
     rich_markup_mode=None,
@@ -163,15 +173,3 @@ def options(
     ] = False,
 ) -> None:
     """Jobs at their exact time, on one machine or many."""
-
-
-def run_command(arguments: Sequence[str]) -> int:
-    """Run a command; its exit code. TimeballError for the caller to explain; what was typed wrong is explained here."""
-    try:
-        ended = app(arguments, prog_name="timeball", standalone_mode=False)
-    except TyperException as error:
-        return report_usage_error(error, arguments)
-    except typer.Abort:
-        return INTERRUPTED
-    # What a command returns is nobody's business; how it ended is.
-    return ended if isinstance(ended, int) else OK

@@ -1,4 +1,7 @@
-"""Exit codes, and the messages for failed and mistyped commands."""
+"""Exit codes, and the messages of failed and mistyped commands.
+
+An error has three lines: what is wrong, why, and what to type next.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,7 @@ from typing import Any, get_args
 
 from typer.exceptions import TyperException
 
-from timeball.cli.formatting import printable
-from timeball.domain.values.field_errors import (
-    describe_mismatch,
-    describe_problems,
-    describe_unknown_name,
-    describe_value,
-    list_choices,
-)
+from timeball.cli.output import printable
 from timeball.errors import (
     Conflict,
     ExecutionFailed,
@@ -28,8 +24,6 @@ from timeball.errors import (
     TimeballError,
     quote_text,
 )
-
-# How the command line ends: exit codes, and errors in three lines: what, why, what to type next.
 
 OK, FAILED, USAGE, NOT_FOUND, NOT_ALLOWED, CONFLICT, RUN_FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
 
@@ -44,21 +38,21 @@ _CODES: tuple[tuple[type[TimeballError], int], ...] = (
 
 # For errors that bring no advice of their own.
 _ADVICE: tuple[tuple[type[TimeballError], str], ...] = (
-    (SettingsError, "change what is named above; then: timeball check"),
+    (SettingsError, "correct what is named above, then: timeball check"),
     (NotAllowed, "set TIMEBALL_API_KEY to a key with the right role; timeball keys create makes one"),
     (InvalidInput, "the command with --help shows examples"),
     (NotFound, "look for it with: timeball jobs, or: timeball runs"),
-    (Conflict, "look at it again, then try again"),
-    (TimeballError, "timeball check says whether settings and database are in order"),
+    (Conflict, "look at its current state, then try again"),
+    (TimeballError, "timeball check shows whether settings and database are in order"),
 )
 
 
-# What the API calls otherwise, or what has no noun of its own.
+# Lists of the API that have another name here, or none.
 _NOUNS = {"executions": "runs", "operations": "runs"}
 
 
 class Declined(TimeballError):
-    """Somebody was asked, and said no."""
+    """The question of a command was answered with no."""
 
     code = "declined"
 
@@ -78,20 +72,22 @@ def error_lines(error: TimeballError) -> Iterator[str]:
 
 
 def _advice(error: TimeballError) -> str:
-    # The API speaks of headers there, of which a terminal has none.
+    # That hint is about HTTP headers, which a terminal has not.
     if error.hint and error.code != "unauthenticated":
         return _as_command(error.hint)
     return next(advice for kind, advice in _ADVICE if isinstance(error, kind))
 
 
 def _as_command(hint: str) -> str:
-    """A hint that names a list of the API, as what to type in a terminal."""
-    return re.sub(r" GET /api/v1/(\w+)", lambda found: f": timeball {_NOUNS.get(found[1], found[1])}", hint)
+    """A hint that names a list of the API, with the command that shows the list."""
+    return re.sub(r" GET /api/v1/(\w+)", lambda match: f": timeball {_NOUNS.get(match[1], match[1])}", hint)
 
 
 def _details(error: TimeballError, rest: str) -> str:
     facts = [rest.strip()] if rest.strip() else []
-    others = [f"{each['pointer']}: {each['detail']}" for each in error.errors if each["detail"] not in str(error)]
+    others = [
+        f"{problem['pointer']}: {problem['detail']}" for problem in error.errors if problem["detail"] not in str(error)
+    ]
     facts += others[:3]
     facts.append(f"{error.code}" if error.status is None else f"{error.code}, status {error.status}")
     if error.request_id is not None and error.status is not None and error.status >= 500:
@@ -100,15 +96,13 @@ def _details(error: TimeballError, rest: str) -> str:
 
 
 def report_error(error: TimeballError) -> int:
-    """Explain an error on stderr, and say how to end."""
+    """Print an error to stderr; returns the exit code."""
     _write_lines(error_lines(error))
     return exit_code(error)
 
 
 def report_usage_error(error: TyperException, typed: Sequence[str] = ()) -> int:
-    """The same for a command that was typed wrong."""
-    # for who has mistyped something
-
+    """The same for a mistyped command."""
     _write_lines(usage_error_lines(error, typed))
     return error.exit_code
 
@@ -118,11 +112,8 @@ def _write_lines(lines: Iterator[str]) -> None:
         sys.stderr.write(printable(line) + "\n")
 
 
-# What is said of a command that was typed wrong: by the name that was typed, what was found, what was expected, what was meant.
-
-
 class UnknownCommand(TyperException):
-    """There is no command of that name where it was typed."""
+    """The group has no command of this name."""
 
     exit_code = 2
 
@@ -133,20 +124,22 @@ class UnknownCommand(TyperException):
 
 
 def usage_error_lines(error: TyperException, typed: Sequence[str]) -> Iterator[str]:
-    """What is wrong with a command as it was typed, how it is typed, and what shows more."""
-    words = error.format_message()
+    """What is wrong with a mistyped command, its usage, and where to find examples."""
+    message = error.format_message()
     context = getattr(error, "ctx", None)
-    # A noun or program that was called alone and does nothing alone: the message is its help.
-    if context is None or "\n" in words:
-        yield words
+    # A group that was called without a command: the message is its help.
+    if context is None or "\n" in message:
+        yield message
         return
-    yield f"timeball: {_describe(error, context, typed) or f'{words[:1].lower()}{words[1:]}'}"
+    yield f"timeball: {_describe(error, context, typed) or f'{message[:1].lower()}{message[1:]}'}"
     yield f"  {' '.join(context.get_usage().split())}"
     yield f"  {context.command_path} --help shows examples"
 
 
 def _describe(error: Any, context: Any, typed: Sequence[str]) -> str | None:
-    """The same in our words; None, if Typer says something that we do not know."""
+    """An error of Typer in our words; None if it is one that we do not know."""
+    from timeball.domain.values.field_errors import describe_unknown_name
+
     if isinstance(error, UnknownCommand):
         return "command " + describe_unknown_name(quote_text(error.name), context.command.list_commands(context))
     if getattr(error, "param", None) is not None:
@@ -154,22 +147,29 @@ def _describe(error: Any, context: Any, typed: Sequence[str]) -> str | None:
     if hasattr(error, "possibilities"):
         return describe_unknown_name(quote_text(error.option_name), _options(context))
     if hasattr(error, "option_name"):
-        has_none = error.option_name in _options(context, takes_value=True)
-        return f"{error.option_name} has {'no value, expected one' if has_none else 'a value, expected none'} behind it"
-    if surplus := _EXTRA_ARGUMENT.fullmatch(error.message):
-        return f"found {quote_text(surplus[1])} at the end, expected nothing more"
+        needs_value = error.option_name in _options(context, takes_value=True)
+        return f"{error.option_name} {'needs a value' if needs_value else 'takes no value'}"
+    if extra := re.fullmatch(_EXTRA_ARGUMENT, error.message, re.DOTALL):
+        return f"unexpected argument {quote_text(extra[1])}"
     return None
 
 
-_EXTRA_ARGUMENT = re.compile(r"Got unexpected extra argument\S* \((.*)\)", re.DOTALL)
+_EXTRA_ARGUMENT = r"Got unexpected extra argument\S* \((.*)\)"
 
 
 def _options(context: Any, *, takes_value: bool = False) -> list[str]:
     """The long names of all options of a command."""
     parameters = [
-        each for each in context.command.get_params(context) if not (takes_value and getattr(each, "is_flag", False))
+        parameter
+        for parameter in context.command.get_params(context)
+        if not (takes_value and getattr(parameter, "is_flag", False))
     ]
-    return [name for each in parameters for name in (*each.opts, *each.secondary_opts) if name.startswith("--")]
+    return [
+        name
+        for parameter in parameters
+        for name in (*parameter.opts, *parameter.secondary_opts)
+        if name.startswith("--")
+    ]
 
 
 def _describe_parameter(error: Any, typed: Sequence[str]) -> str | None:
@@ -179,6 +179,8 @@ def _describe_parameter(error: Any, typed: Sequence[str]) -> str | None:
     problems: Any = getattr(error.__cause__, "errors", list)()
     if not problems:
         return None
+    from timeball.domain.values.field_errors import describe_mismatch, describe_problems, describe_value, list_choices
+
     # Typer words a wrong choice itself.
     if choices := _choices(getattr(error.param, "type_descriptor", None)):
         return describe_mismatch(name, list_choices(choices), describe_value(problems[0]["input"]))
@@ -186,13 +188,13 @@ def _describe_parameter(error: Any, typed: Sequence[str]) -> str | None:
 
 
 def _typed_name(parameter: Any, typed: Sequence[str]) -> str:
-    """What an option was called, if it has several names; an argument has one for people."""
+    """The name of a parameter as it was typed, if it has several; an argument has one for people."""
     names = [str(name) for name in parameter.opts if name.startswith("-")]
     if not names:
         return str(parameter.metavar or parameter.name).strip("[]{}")
-    # The value may stand right behind it: `--limit=0`, `-n0`.
-    written = [name for name in names if any(word.partition("=")[0] == name or _is_short(name, word) for word in typed)]
-    return max(written or names, key=len)
+    # The value may follow directly: `--limit=0`, `-n0`.
+    used = [name for name in names if any(word.partition("=")[0] == name or _is_short(name, word) for word in typed)]
+    return max(used or names, key=len)
 
 
 def _is_short(name: str, word: str) -> bool:
@@ -201,5 +203,5 @@ def _is_short(name: str, word: str) -> bool:
 
 def _choices(descriptor: Any) -> list[str]:
     annotation = getattr(descriptor, "annotation", None)
-    kinds = [each for each in (annotation, *get_args(annotation)) if isinstance(each, type) and issubclass(each, Enum)]
-    return [str(each.value) for each in kinds[0]] if kinds else []
+    enums = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type) and issubclass(kind, Enum)]
+    return [str(member.value) for member in enums[0]] if enums else []

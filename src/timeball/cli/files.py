@@ -18,8 +18,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeball.cli.formatting import printable
 from timeball.cli.job_options import json_type, read_file, read_value
+from timeball.cli.output import printable
 from timeball.cli.session import CliSession
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.errors import InvalidInput, quote_text

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from timeball.cli.output import Column, ColumnKind
-from timeball.cli.session import CliSession, run_async, user_name
+from timeball.cli.session import CliSession, load_program, run_async, settings_of, user_name
 from timeball.cli.tree import DatabaseAppReference, command, command_group, list_command
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 keys = command_group(
     "keys",
-    "API keys: who may call. From the first key on, no request is let in without one.",
+    "API keys: who may call the API. As soon as one key exists, every request needs one.",
     ["timeball keys", "timeball keys create --role viewer --name grafana --expires 90d"],
 )
 
@@ -36,11 +36,11 @@ _COLUMNS = [
 def list_keys(session: CliSession, reference: DatabaseAppReference = None) -> None:
     """List all keys, without their secrets."""
 
-    async def work(ring: ApiKeyStore) -> list[dict[str, Any]]:
-        return [_document(key) for key in await ring.list()]
+    async def work(store: ApiKeyStore) -> list[dict[str, Any]]:
+        return [_document(key) for key in await store.list()]
 
     session.printer.rows(
-        _with_keys(reference, work), _COLUMNS, empty="no key has been made; this machine may call without one"
+        _with_keys(reference, work), _COLUMNS, empty="no keys yet; requests from this machine need none"
     )
 
 
@@ -49,31 +49,31 @@ def create_key(
     session: CliSession,
     role: Annotated[str, typer.Option(help="What the key may do: viewer, operator, editor or admin.")],
     reference: DatabaseAppReference = None,
-    name: Annotated[str | None, typer.Option(help="Whose key it is; stands in the audit.")] = None,
-    expires: Annotated[str | None, typer.Option(help="For how long it may be used, such as 90d.")] = None,
-    unless_any: Annotated[bool, typer.Option("--unless-any", help="Make none if a usable one exists.")] = False,
+    name: Annotated[str | None, typer.Option(help="What or whom the key is for; shown in the audit log.")] = None,
+    expires: Annotated[str | None, typer.Option(help="How long it is valid, such as 90d.")] = None,
+    unless_any: Annotated[bool, typer.Option("--unless-any", help="Create none if a usable key exists.")] = False,
 ) -> None:
-    """Make an API key. It is shown once. From the first key on, no request is let in without one."""
+    """Create an API key, which is shown only once. As soon as one key exists, every request needs one."""
     from timeball.domain.values.wording import parse_duration
 
     span = None if expires is None else parse_duration(expires, "--expires")
 
-    async def work(ring: ApiKeyStore) -> tuple[ApiKey, str] | None:
-        if unless_any and await ring.any_usable():
+    async def work(store: ApiKeyStore) -> tuple[ApiKey, str] | None:
+        if unless_any and await store.any_usable():
             return None
-        return await ring.create(role, name or role, span, _entry())
+        return await store.create(role, name or role, span, _entry())
 
-    made = _with_keys(reference, work)
-    if made is None:
-        session.printer.say("there is a usable key already; none was made")
+    created = _with_keys(reference, work)
+    if created is None:
+        session.printer.say("a usable key exists already; none was created")
         return
-    key, token = made
+    key, token = created
     if session.printer.is_for_programs:
         session.printer.details(_document(key) | {"token": token}, [*_COLUMNS, Column("token")])
         return
     session.printer.line(token)
-    until = "it does not expire" if key.expires_at is None else f"until {key.expires_at:%Y-%m-%d %H:%M} UTC"
-    session.printer.say(f"key {key.id} ({key.role}, {until}); it is shown only now, keep it safe")
+    expiry = "never expires" if key.expires_at is None else f"expires {key.expires_at:%Y-%m-%d %H:%M} UTC"
+    session.printer.say(f"key {key.id} ({key.role}, {expiry}); it is shown only now, keep it safe")
 
 
 @command(keys, "revoke", "timeball keys revoke KEY")
@@ -82,24 +82,23 @@ def revoke_key(
     key_id: Annotated[str, typer.Argument(metavar="ID", help="The id that `keys list` shows.")],
     reference: DatabaseAppReference = None,
 ) -> None:
-    """Let a key open nothing any more."""
+    """Revoke a key: requests with it are refused from now on."""
 
-    async def work(ring: ApiKeyStore) -> dict[str, Any]:
-        return _document(await ring.revoke(key_id, _entry()))
+    async def work(store: ApiKeyStore) -> dict[str, Any]:
+        return _document(await store.revoke(key_id, _entry()))
 
     session.printer.details(_with_keys(reference, work), _COLUMNS)
 
 
 def _with_keys(reference: str | None, work: Callable[[ApiKeyStore], Awaitable[T]]) -> T:
-    from timeball.cli.program import load_program, settings_of
     from timeball.runtime import open_runtime
     from timeball.store.access import ApiKeyStore
 
-    async def whole() -> T:
-        async with open_runtime(settings_of(load_program(reference))) as parts:
-            return await work(ApiKeyStore(parts.store.database))
+    async def work_connected() -> T:
+        async with open_runtime(settings_of(load_program(reference))) as runtime:
+            return await work(ApiKeyStore(runtime.store.database))
 
-    return run_async(whole())
+    return run_async(work_connected())
 
 
 def _entry() -> Any:

@@ -1,34 +1,24 @@
-"""How commands print: tables for people, plain lines for pipes, JSON and CSV for programs."""
+"""How commands print: tables for people, plain lines for pipes, JSON and CSV for programs.
+
+Control characters in a name or a log never reach a terminal.
+"""
 
 from __future__ import annotations
 
-import csv
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import IO, TYPE_CHECKING, Any
-
-from timeball.cli.formatting import (
-    Document,
-    as_document,
-    encodable_json,
-    format_duration,
-    format_instant,
-    format_value,
-    parse_instant,
-    printable,
-    single_line,
-    spreadsheet_safe,
-    to_json,
-)
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+
+Document = Mapping[str, Any]
 
 # A cell of a table is folded, but not if it is shorter than this.
 _MIN_FOLD_WIDTH = 16
@@ -52,7 +42,7 @@ class TimeStyle(StrEnum):
 
 
 class ColumnKind(StrEnum):
-    """What a column holds, where that changes how it looks."""
+    """What a column holds, if that changes how it is printed."""
 
     TEXT = "text"
     NUMBER = "number"
@@ -63,28 +53,32 @@ class ColumnKind(StrEnum):
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its title, where its value is found in a document (the title, if nothing is said), and its kind."""
+    """A column of a table.
+
+    *source* is the path of the value in a document, such as `last_execution.state`, or a function of the document; without it, the
+    title is the path.
+    """
 
     title: str
-    find: str | Callable[[Any], Any] | None = None
+    source: str | Callable[[Any], Any] | None = None
     kind: ColumnKind = ColumnKind.TEXT
 
     @property
-    def is_whole(self) -> bool:
-        """Whether a cell is one word, which no terminal may break: an id is there to be copied."""
+    def is_unbreakable(self) -> bool:
+        """Whether a cell is one word that a terminal must not break, such as an id, which is there to be copied."""
         return self.title == "id" or self.kind is not ColumnKind.TEXT
 
     def value(self, document: Document) -> Any:
-        """The value of this column in a document; a path has dots: `last_execution.state`."""
-        if callable(self.find):
-            return self.find(document)
-        found: Any = document
-        for step in (self.find or self.title.replace(" ", "_")).split("."):
-            found = found.get(step) if isinstance(found, Mapping) else None
-        return found
+        """The value of this column in a document; None if the document has no such field."""
+        if callable(self.source):
+            return self.source(document)
+        value: Any = document
+        for step in (self.source or self.title.replace(" ", "_")).split("."):
+            value = value.get(step) if isinstance(value, Mapping) else None
+        return value
 
 
-# Colour never stands alone: the word says the same.
+# Colour is never the only sign: the word says the same.
 STATE_STYLES = {
     "active": "green",
     "succeeded": "green",
@@ -104,7 +98,7 @@ STATE_STYLES = {
 
 
 class Printer:
-    """Writes what a command found, in the way that was asked for."""
+    """Writes the output of a command in the format that was asked for."""
 
     def __init__(
         self,
@@ -124,102 +118,102 @@ class Printer:
 
     @property
     def is_for_programs(self) -> bool:
-        """Whether documents are wanted, not words."""
+        """Whether the output is JSON or CSV."""
         return self.output in (OutputFormat.JSON, OutputFormat.JSONL, OutputFormat.CSV)
 
     def refuse_csv(self, command: str) -> None:
-        """For a command whose documents are no rows."""
+        """Refuse `-o csv` for a command that has no rows."""
         if self.output is OutputFormat.CSV:
             from timeball.errors import InvalidInput
 
             raise InvalidInput(
-                f"{command} has no rows for CSV", field="output", hint=f"timeball {command} -o jsonl has all"
+                f"{command} cannot be printed as CSV", field="output", hint=f"use: timeball {command} -o jsonl"
             )
 
-    # data, to stdout
+    # data goes to stdout
 
-    def rows(self, documents: Iterable[Any], columns: Sequence[Column], *, empty: str = "nothing there") -> None:
-        """A list: as a table, as plain lines, or as the documents themselves."""
-        plain = [as_document(item) for item in documents]
+    def rows(self, documents: Iterable[Any], columns: Sequence[Column], *, empty: str = "nothing found") -> None:
+        """Print a list: as a table, as plain lines, or as the documents themselves."""
+        rows = [as_document(item) for item in documents]
         match self.output:
             case OutputFormat.JSON:
-                self.json(plain)
+                self.json(rows)
             case OutputFormat.JSONL:
-                for document in plain:
+                for document in rows:
                     self.json_line(document)
             case OutputFormat.CSV:
-                self._csv(plain, columns)
-            case _ if not plain:
+                self._csv(rows, columns)
+            case _ if not rows:
                 self.say(empty)
             case OutputFormat.TABLE:
-                self._table(plain, columns)
+                self._table(rows, columns)
             case None if self.is_terminal:
-                self._table(plain, columns)
+                self._table(rows, columns)
             case None:
-                for document in plain:
+                for document in rows:
                     self.line("\t".join(single_line(self.cell(document, column)) for column in columns))
 
     def details(self, document: Any, columns: Sequence[Column]) -> None:
-        """One thing, a line for each field that has a value; for programs, the document itself."""
-        plain = as_document(document)
+        """Print one document: a line for each field that has a value; for programs, the document itself."""
+        document = as_document(document)
         match self.output:
             case OutputFormat.JSON:
-                self.json(plain)
+                self.json(document)
             case OutputFormat.JSONL:
-                self.json_line(plain)
+                self.json_line(document)
             case OutputFormat.CSV:
-                self._csv([plain], columns)
+                self._csv([document], columns)
             case _:
-                self._fields(plain, columns)
+                self._fields(document, columns)
 
     def json(self, value: Any) -> None:
-        """JSON, indented."""
+        """Print indented JSON."""
         import orjson
 
         text = orjson.dumps(value, default=str, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z).decode()
         self.line(encodable_json(text, self._out))
 
     def json_line(self, value: Any) -> None:
-        """JSON on a line."""
+        """Print JSON on one line."""
         self.line(encodable_json(to_json(value), self._out))
 
     def line(self, text: str) -> None:
-        """A line of data: as it is for a pipe, harmless on a terminal."""
+        """Print a line of data: unchanged to a pipe, without control characters to a terminal."""
         self.screen((printable(text) if self.is_terminal else text) + "\n")
 
     def words(self, text: str) -> None:
-        """A line for people, in a pipe too: it stays one line and moves no cursor, whatever names and reasons it tells of."""
+        """Print a line for people. It stays one line without control characters, in a pipe too, whatever names it contains."""
         self.screen(single_line(text) + "\n")
 
     def screen(self, text: str) -> None:
-        """Exactly this, with whatever commands to the terminal it holds."""
+        """Print the text as it is, terminal commands included."""
         self._out.write(text)
         self._out.flush()
 
     def styled(self, text: str, style: str) -> None:
-        """Something for people, coloured on a terminal that likes colours; harmless in a pipe too."""
+        """Print a text for people, coloured if the terminal has colours; without control characters in a pipe too."""
         if not self.is_terminal:
             self.screen(printable(text) + "\n")
             return
         self._console(self._out).print(printable(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
-    # talk, to stderr
+    # messages go to stderr
 
     def warn(self, document: Any) -> None:
-        """What an answer warns of, beside the data."""
+        """Print the warnings of a response."""
         for warning in getattr(document, "warnings", ()):
             self.say(f"warning: {warning}")
 
     def say(self, text: str) -> None:
-        """Something for people, beside the data."""
+        """Print a message for people."""
         self._err.write(printable(text) + "\n")
         self._err.flush()
 
     @contextmanager
     def progress(self, label: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-        """A bar on stderr while something long is done; gives a function that is told how many more are done.
+        """Show a progress bar; yields a function to call with the number of items that are done since the last call.
 
-        Without a terminal there is no bar, and the end is said in one line.
+        Without a terminal there is no bar, only one line at the end.
         """
         if not self._err.isatty():
             yield from self._counted(label)
@@ -241,25 +235,26 @@ class Printer:
         self.say(f"{label}: {done[0]} done")
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """Ask before something that cannot be undone; `--yes` answers, and without a terminal only that does."""
+        """Ask before something that cannot be undone. `--yes` answers; without a terminal nothing else does."""
         if not yes and self.ask(f"{question} [y/N]", "--yes").lower() not in ("y", "yes"):
             from timeball.cli.errors import Declined
 
-            raise Declined("nothing was done")
+            raise Declined("cancelled, nothing was changed")
 
     def ask(self, question: str, option: str) -> str:
-        """What somebody answers; without a terminal nobody can, and *option* would have."""
+        """The answer to a question; InvalidInput without a terminal, where *option* is needed instead."""
         if not sys.stdin.isatty():
             from timeball.errors import InvalidInput
 
             raise InvalidInput(
-                f"{question} Nobody is here to answer", hint=f"give {option} to do it without being asked"
+                f"{question} Standard input is not a terminal, so the question cannot be answered",
+                hint=f"give {option} to do it without being asked",
             )
         self._err.write(printable(f"{question} "))
         self._err.flush()
         return sys.stdin.readline().strip()
 
-    # cells
+    # values
 
     def cell(self, document: Document, column: Column) -> str:
         """A value as people read it."""
@@ -274,10 +269,10 @@ class Printer:
 
     def instant(self, value: Any) -> str:
         """An instant in the style that was asked for."""
-        moment = parse_instant(value)
-        return "" if moment is None else format_instant(moment, self._times.value, self._now())
+        instant = parse_instant(value)
+        return "" if instant is None else format_instant(instant, self._times.value, self._now())
 
-    # ways to print
+    # formats
 
     def _table(self, documents: Sequence[Document], columns: Sequence[Column]) -> None:
         from rich.table import Table
@@ -294,8 +289,8 @@ class Printer:
                 column.title.upper(),
                 justify="right" if is_number else "left",
                 overflow="fold",
-                no_wrap=column.is_whole,
-                min_width=self._width(column, documents) if column.is_whole else None,
+                no_wrap=column.is_unbreakable,
+                min_width=self._width(column, documents) if column.is_unbreakable else None,
             )
         for document in documents:
             cells = (single_line(self.cell(document, column)) for column in columns)
@@ -305,18 +300,20 @@ class Printer:
         console.print(table)
 
     def _cards(self, documents: Sequence[Document], columns: Sequence[Column]) -> None:
-        """For a terminal that is too narrow for a table: a row on two lines, what it is and what else is known."""
+        """Print each row on two lines, for a terminal that is too narrow for a table."""
         for document in documents:
             cells = [(column, single_line(self.cell(document, column))) for column in columns]
             head = [(column, cell) for column, cell in cells[:2] if cell]
             self.styled("  ".join(cell for _, cell in head), next((_style(cell, c) for c, cell in reversed(head)), ""))
-            if more := [f"{column.title} {cell}" for column, cell in cells[2:] if cell]:
-                self.line("    " + " · ".join(more))
+            if rest := [f"{column.title} {cell}" for column, cell in cells[2:] if cell]:
+                self.line("    " + " · ".join(rest))
 
     def _least_width(self, documents: Sequence[Document], columns: Sequence[Column]) -> int:
-        """How wide a terminal has to be for a table in which no word is broken."""
+        """The terminal width that a table needs without breaking words."""
         widths = (
-            self._width(column, documents) if column.is_whole else min(self._width(column, documents), _MIN_FOLD_WIDTH)
+            self._width(column, documents)
+            if column.is_unbreakable
+            else min(self._width(column, documents), _MIN_FOLD_WIDTH)
             for column in columns
         )
         titles = (len(column.title) for column in columns)
@@ -326,21 +323,21 @@ class Printer:
         return max(len(self.cell(document, column)) for document in documents)
 
     def _fields(self, document: Document, columns: Sequence[Column]) -> None:
-        shown = [(column, self.cell(document, column)) for column in columns]
-        known = [(column, cell) for column, cell in shown if cell]
+        cells = [(column, self.cell(document, column)) for column in columns]
+        filled = [(column, cell) for column, cell in cells if cell]
         if not self.is_terminal and self.output is None:
-            for column, cell in known:
+            for column, cell in filled:
                 self.line(f"{column.title}\t{single_line(cell)}")
             return
-        width = max((len(column.title) for column, _ in known), default=0)
-        for column, cell in known:
-            first, *more = cell.splitlines() or [""]
-            style = _style(cell, column)
-            self.styled(
-                "\n".join([f"{column.title:<{width}}  {first}", *(" " * (width + 2) + each for each in more)]), style
-            )
+        width = max((len(column.title) for column, _ in filled), default=0)
+        for column, cell in filled:
+            first, *rest = cell.splitlines() or [""]
+            lines = [f"{column.title:<{width}}  {first}", *(" " * (width + 2) + line for line in rest)]
+            self.styled("\n".join(lines), _style(cell, column))
 
     def _csv(self, documents: Sequence[Document], columns: Sequence[Column]) -> None:
+        import csv
+
         writer = csv.writer(self._out, lineterminator="\n")
         writer.writerow(column.title.replace(" ", "_") for column in columns)
         for document in documents:
@@ -350,7 +347,7 @@ class Printer:
     def _console(self, file: IO[str]) -> Console:
         from rich.console import Console
 
-        # A pipe that was asked for a table gets it whole: nothing is folded to eighty columns.
+        # A table in a pipe is as wide as it is: nothing is folded to eighty columns.
         width = None if file.isatty() else 10_000
         return Console(file=file, width=width, no_color="NO_COLOR" in os.environ, highlight=False, soft_wrap=False)
 
@@ -363,3 +360,136 @@ def _system_now() -> datetime:
     from timeball.clock import SystemClock
 
     return SystemClock().now().astimezone(UTC)
+
+
+def as_document(item: Any) -> Document:
+    """A model or a mapping as a JSON object."""
+    if isinstance(item, Mapping):
+        return item
+    document: Document = item.model_dump(mode="json")
+    return document
+
+
+def to_json(value: Any) -> str:
+    """JSON on one line."""
+    import orjson
+
+    return orjson.dumps(value, default=str, option=orjson.OPT_UTC_Z).decode()
+
+
+def encodable_json(text: str, stream: object) -> str:
+    """JSON with the characters escaped that the encoding of *stream* lacks."""
+    try:
+        text.encode(getattr(stream, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return "".join(char if char.isascii() else _escape(char) for char in text)
+    return text
+
+
+def _escape(char: str) -> str:
+    units = char.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
+
+
+def spreadsheet_safe(cell: str) -> str:
+    """A CSV cell that no spreadsheet takes for a formula."""
+    from timeball.domain.values.wording import FORMULA_BEGINNINGS
+
+    return f"'{cell}" if cell.startswith(FORMULA_BEGINNINGS) and not _is_number(cell) else cell
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+_UNITS = (
+    ("d", timedelta(days=1)),
+    ("h", timedelta(hours=1)),
+    ("m", timedelta(minutes=1)),
+    ("s", timedelta(seconds=1)),
+)
+_RELATIVE_LIMIT = timedelta(days=30)
+
+
+def parse_instant(value: Any) -> datetime | None:
+    """An instant of a document, which has it as RFC 3339 text or as a datetime."""
+    if value is None or isinstance(value, datetime):
+        return value
+    return datetime.fromisoformat(str(value))
+
+
+def format_instant(instant: datetime, style: str, now: datetime) -> str:
+    """An instant in the style `relative`, `local` or `utc`; more than 30 days away, relative is a date."""
+    if style == "relative" and abs(instant - now) < _RELATIVE_LIMIT:
+        return format_relative(instant - now)
+    if style == "utc":
+        return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S") + _fraction(instant) + "Z"
+    return instant.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def format_relative(distance: timedelta) -> str:
+    """`in 5m`, `12s ago`, `now`."""
+    words = _two_units(abs(distance))
+    if words is None:
+        return "now"
+    return f"in {words}" if distance > timedelta(0) else f"{words} ago"
+
+
+def format_duration(milliseconds: float) -> str:
+    """A duration as people read it: `4 ms`, `1.3 s`, `2m 5s`."""
+    if abs(milliseconds) < 1_000:
+        return f"{milliseconds:.0f} ms" if abs(milliseconds) >= 10 else f"{milliseconds:.1f} ms"
+    if abs(milliseconds) < 60_000:
+        return f"{milliseconds / 1_000:.1f} s"
+    words = _two_units(timedelta(milliseconds=abs(milliseconds))) or "0s"
+    return f"-{words}" if milliseconds < 0 else words
+
+
+def format_value(value: Any) -> str:
+    """Any value of a document as text: null is empty, lists have commas, objects are JSON."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case str():
+            return value
+        case float():
+            return f"{value:g}"
+        case Mapping():
+            return to_json(value)
+        case Sequence():
+            return ",".join(format_value(item) for item in value)
+        case _:
+            return str(value)
+
+
+def printable(text: str) -> str:
+    """A text of several lines without control characters, which a hostile name or log may contain."""
+    return text if text.isprintable() else "\n".join(single_line(line) for line in text.split("\n"))
+
+
+def single_line(cell: str) -> str:
+    """The same on one line."""
+    return "".join(char if char.isprintable() else " " if char in "\n\t\r" else "\ufffd" for char in cell)
+
+
+def _fraction(instant: datetime) -> str:
+    return f".{instant.microsecond // 1000:03d}" if instant.microsecond else ""
+
+
+def _two_units(span: timedelta) -> str | None:
+    parts: list[str] = []
+    for unit, size in _UNITS:
+        number, span = divmod(span, size)
+        if number:
+            parts.append(f"{number}{unit}")
+        elif parts:
+            break
+        if len(parts) == 2:
+            break
+    return " ".join(parts) or None

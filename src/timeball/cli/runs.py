@@ -1,4 +1,4 @@
-"""`timeball runs` and `timeball dead`: executions and dead letters."""
+"""`timeball run`, `timeball runs` and `timeball dead`: start executions, and look after them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,89 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from timeball.cli.files import Bom, FileFormat, ToFile, file_format, write_download
-from timeball.cli.job_options import read_json, read_moment
+from timeball.cli.job_options import Arguments, JobFlags, read_json, read_moment
 from timeball.cli.output import Column, ColumnKind, OutputFormat, Printer
-from timeball.cli.run import BulkMode, NoWait, run_bulk
 from timeball.cli.session import CliSession, take
-from timeball.cli.tree import DryRun, Limit, Reason, Yes, command, command_group, default_command, list_command
+from timeball.cli.tree import (
+    DryRun,
+    Limit,
+    Reason,
+    Yes,
+    command,
+    command_group,
+    default_command,
+    list_command,
+    ungrouped_commands,
+)
+from timeball.cli.views import (
+    FINAL_STATES,
+    LATE_LOG_SECONDS,
+    RUN_COLUMNS,
+    RUN_DETAILS,
+    BulkMode,
+    NoWait,
+    follow_execution,
+    run_bulk,
+    show_outcome,
+)
 from timeball.domain.search import DeadLetterGrouping
 from timeball.errors import InvalidInput
 
 if TYPE_CHECKING:
     from timeball.client import AsyncClient
 
+commands = ungrouped_commands()
 
-# `timeball runs`: executions, what ran, what runs, what waits.
+_CREATED_COLUMNS = [
+    Column("job", "id"),
+    Column("name"),
+    Column("execution", "execution_id"),
+    Column("handler"),
+    Column("queue"),
+    Column("next run", "next_run_at", ColumnKind.INSTANT),
+]
+
+
+@command(
+    commands,
+    "run",
+    "timeball run test.echo hello=world",
+    "timeball run test.echo hello=world --wait",
+    "timeball run http.webhook url=https://example.com/hook --in 10m --queue web",
+    'timeball run test.log message=hello --cron "0 6 * * *" --name morning',
+)
+def run_handler(
+    session: CliSession,
+    handler: Annotated[
+        str, typer.Argument(metavar="HANDLER", help="The handler to run, such as test.echo or app.mail:send.")
+    ],
+    options: JobFlags,
+    arguments: Arguments = None,
+    name: Annotated[str | None, typer.Option("--name", help="A name for the job; a schedule needs one.")] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Follow it to its end; exit code 6 if it does not succeed.")
+    ] = False,
+) -> None:
+    """Run a handler: now, once later (--in, --at), or on a schedule (--cron, --every)."""
+    fields: Any = options.fields(arguments)
+    if wait and ("schedule" in fields or "interval_seconds" in fields):
+        raise InvalidInput("--wait cannot be used with a schedule, which has no end", field="wait", hint="omit --wait")
+    session.talk(lambda client: _run(client, session, handler, name, fields, wait))
+
+
+async def _run(
+    client: AsyncClient, session: CliSession, handler: str, name: str | None, fields: Any, wait: bool
+) -> None:
+    job = await client.jobs.create(handler, name, **fields)
+    session.printer.warn(job)
+    execution_id = job.execution_id
+    if execution_id is None and name is not None and job.kind == "manual":
+        execution_id = (await client.jobs.trigger(job.id)).id
+    if not wait or execution_id is None:
+        session.printer.details(job.model_dump(mode="json") | {"execution_id": execution_id}, _CREATED_COLUMNS)
+        return
+    show_outcome(session, await follow_execution(client, session, execution_id))
+
 
 runs = command_group(
     "runs",
@@ -35,7 +105,7 @@ RunRefs = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="I
 
 @dataclass(frozen=True)
 class RunFilterFlags:
-    """Which executions are meant."""
+    """The options that select executions."""
 
     status: Annotated[
         str | None, typer.Option("--status", help="States, with commas: queued, running, succeeded, dead, ...")
@@ -44,14 +114,16 @@ class RunFilterFlags:
     queue: Annotated[str | None, typer.Option("--queue", help="The queue's name.")] = None
     query: Annotated[
         str | None,
-        typer.Option("-q", "--query", help="In the language of search: 'status:dead late:>30s payload.id:42'."),
+        typer.Option("-q", "--query", help="A search, such as 'status:dead late:>30s payload.id:42'."),
     ] = None
-    since: Annotated[str | None, typer.Option("--since", help="Since: an instant, or a span ago such as 2h.")] = None
-    until: Annotated[str | None, typer.Option("--until", help="Up to.")] = None
+    since: Annotated[str | None, typer.Option("--since", help="From this instant on, or how long ago, such as 2h.")] = (
+        None
+    )
+    until: Annotated[str | None, typer.Option("--until", help="Up to this instant, or how long ago.")] = None
 
-    def wanted(self) -> dict[str, Any]:
+    def params(self) -> dict[str, Any]:
         """The filter as the API takes it."""
-        found = {
+        params = {
             "status": self.status,
             "handler": self.handler,
             "queue": self.queue,
@@ -59,59 +131,16 @@ class RunFilterFlags:
             "start_date": None if self.since is None else read_moment(self.since, "--since"),
             "end_date": None if self.until is None else read_moment(self.until, "--until"),
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in params.items() if value is not None}
 
-    def as_filter(self) -> dict[str, Any]:
-        """The same, as bulk actions take it."""
-        wanted = self.wanted()
-        if "status" in wanted:
-            wanted["status"] = wanted["status"].split(",")
+    def bulk_filter(self) -> dict[str, Any]:
+        """The filter as bulk actions take it."""
         from timeball.client.requests import encode_params
 
-        return encode_params(wanted)
-
-
-RUN_COLUMNS = [
-    Column("id"),
-    Column("state", kind=ColumnKind.STATE),
-    Column("handler"),
-    Column("queue"),
-    Column("due", "scheduled_for", ColumnKind.INSTANT),
-    Column("late", "lateness_ms", ColumnKind.MILLISECONDS),
-    Column("took", "duration_ms", ColumnKind.MILLISECONDS),
-    Column("tries", "attempts", ColumnKind.NUMBER),
-    Column("error", lambda run: run["error"] or run["reason"]),
-]
-RUN_DETAILS = [
-    Column("id"),
-    Column("job", "job_id"),
-    Column("state", kind=ColumnKind.STATE),
-    Column("handler"),
-    Column("queue"),
-    Column("origin"),
-    Column("created by"),
-    Column("scheduled for", "scheduled_for", ColumnKind.INSTANT),
-    Column("queued", "queued_at", ColumnKind.INSTANT),
-    Column("started", "started_at", ColumnKind.INSTANT),
-    Column("finished", "finished_at", ColumnKind.INSTANT),
-    Column("late", "lateness_ms", ColumnKind.MILLISECONDS),
-    Column("took", "duration_ms", ColumnKind.MILLISECONDS),
-    Column("attempts"),
-    Column("worker"),
-    Column("retry of"),
-    Column("payload"),
-    Column("result"),
-    Column("error type"),
-    Column("error"),
-    Column("reason"),
-    Column(
-        "tries",
-        lambda run: "\n".join(
-            f"{each['number']} {each['outcome']} {each['finished_at']} {each['error_type'] or ''} {each['error'] or ''}"
-            for each in run.get("attempt_list") or ()
-        ),
-    ),
-]
+        params = self.params()
+        if "status" in params:
+            params["status"] = params["status"].split(",")
+        return encode_params(params)
 
 
 @list_command(
@@ -119,19 +148,19 @@ RUN_DETAILS = [
 )
 def list_runs(
     session: CliSession,
-    wanted: RunFilterFlags,
+    filters: RunFilterFlags,
     job: Annotated[str | None, typer.Option("--job", help="A job's name or id.")] = None,
     limit: Limit = 50,
 ) -> None:
     """List executions, the latest first."""
 
-    async def look(client: AsyncClient) -> list[Any]:
+    async def read(client: AsyncClient) -> list[Any]:
         size = min(limit, 200)
         if job is None:
-            return await take(client.executions.iterate(limit=size, **wanted.wanted()), limit)
-        return await take(client.jobs.iterate_executions(job, limit=size, **wanted.wanted()), limit)
+            return await take(client.executions.iterate(limit=size, **filters.params()), limit)
+        return await take(client.jobs.iterate_executions(job, limit=size, **filters.params()), limit)
 
-    session.printer.rows(session.talk(look), RUN_COLUMNS, empty="no executions match")
+    session.printer.rows(session.talk(read), RUN_COLUMNS, empty="no executions match")
 
 
 @command(runs, "show", "timeball runs show RUN")
@@ -147,14 +176,12 @@ _LOG_COLUMNS = [Column("at", kind=ColumnKind.INSTANT), Column("level"), Column("
 def show_logs(
     session: CliSession,
     run: RunRef,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the execution has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the execution ends.")] = False,
 ) -> None:
-    """Show what the handler said."""
+    """Show the log of an execution."""
 
     async def read(client: AsyncClient) -> None:
         from asyncio import sleep
-
-        from timeball.cli.run import FINAL_STATES, LATE_LOG_SECONDS
 
         cursor: str | None = None
         was_over = not follow
@@ -175,90 +202,91 @@ def show_logs(
 
 @command(runs, "watch", "timeball runs watch RUN")
 def watch_run(session: CliSession, run: RunRef) -> None:
-    """Follow an execution to its end: states, log and result; exit code 6 if it did not succeed."""
-    from timeball.cli.run import follow_execution, show_outcome
-
+    """Follow an execution to its end: states, log and result; exit code 6 if it does not succeed."""
     show_outcome(session, session.talk(lambda client: follow_execution(client, session, run)))
 
 
 @command(runs, "cancel", "timeball runs cancel RUN", "timeball runs cancel --status queued --queue mail --yes")
 def cancel_runs(
     session: CliSession,
-    wanted: RunFilterFlags,
+    filters: RunFilterFlags,
     run: RunRefs = None,
     reason: Reason = None,
     yes: Yes = False,
     dry_run: DryRun = False,
     no_wait: NoWait = False,
 ) -> None:
-    """Cancel executions, named or found by a filter: what waits, at once; what runs is asked to stop."""
-    _run_bulk_action(session, "cancel", run or [], wanted, reason, BulkMode(yes, dry_run, waits=not no_wait))
+    """Cancel executions, named or selected by a filter: waiting ones at once, running ones are asked to stop."""
+    _run_bulk_action(session, "cancel", run or [], filters, reason, BulkMode(yes, dry_run, waits=not no_wait))
 
 
 @command(runs, "retry", "timeball runs retry RUN", "timeball runs retry --status dead --handler test.echo --yes")
 def retry_runs(
     session: CliSession,
-    wanted: RunFilterFlags,
+    filters: RunFilterFlags,
     run: RunRefs = None,
     payload: Annotated[
-        str | None, typer.Option("--payload", help="Another payload for a single one: JSON, @file, or - for stdin.")
+        str | None,
+        typer.Option("--payload", help="Another payload, for a single execution: JSON, @file, or - for stdin."),
     ] = None,
     reason: Reason = None,
     yes: Yes = False,
     dry_run: DryRun = False,
     no_wait: NoWait = False,
 ) -> None:
-    """Run ended executions again, named or found by a filter; each as a new one, linked to the old."""
+    """Run ended executions again, named or selected by a filter; each as a new one, linked to the old."""
     if payload is None:
-        _run_bulk_action(session, "retry", run or [], wanted, reason, BulkMode(yes, dry_run, waits=not no_wait))
+        _run_bulk_action(session, "retry", run or [], filters, reason, BulkMode(yes, dry_run, waits=not no_wait))
         return
     if not run or len(run) != 1:
-        raise InvalidInput("another payload is for a single execution", field="payload", hint="name one execution")
-    changed = read_json(payload)
-    session.printer.details(session.talk(lambda client: client.executions.retry(run[0], changed, reason)), RUN_DETAILS)
+        raise InvalidInput(
+            f"--payload is given with {len(run or ())} executions, expected exactly one",
+            field="payload",
+            hint="name one",
+        )
+    document = read_json(payload)
+    session.printer.details(session.talk(lambda client: client.executions.retry(run[0], document, reason)), RUN_DETAILS)
 
 
 def _run_bulk_action(
-    session: CliSession, action: Any, ids: list[str], wanted: RunFilterFlags, reason: str | None, manner: BulkMode
+    session: CliSession, action: Any, ids: list[str], filters: RunFilterFlags, reason: str | None, mode: BulkMode
 ) -> None:
-    matching = wanted.as_filter()
+    matching = filters.bulk_filter()
     if bool(ids) == bool(matching):
         raise InvalidInput(
-            f"{len(ids)} executions and {len(matching)} filters are given, expected ids or filters",
-            hint=f"name executions, or say which: timeball runs {action} --status queued",
+            f"{len(ids)} executions and {len(matching)} filters are given, expected either executions or filters",
+            hint=f"name executions, or select them: timeball runs {action} --status queued",
         )
-    choice: dict[str, Any] = {"ids": ids} if ids else {"matching": matching}
+    selection: dict[str, Any] = {"ids": ids} if ids else {"matching": matching}
     run_bulk(
         session,
         f"{action} executions",
-        # Whoever names each of them has thought about it.
-        replace(manner, yes=manner.yes or bool(ids)),
-        look=lambda client: client.executions.bulk(action, **choice, dry_run=True),
-        act=lambda client: client.executions.bulk(action, **choice, reason=reason),
+        # Executions that are named one by one need no question.
+        replace(mode, yes=mode.yes or bool(ids)),
+        preview=lambda client: client.executions.bulk(action, **selection, dry_run=True),
+        act=lambda client: client.executions.bulk(action, **selection, reason=reason),
     )
 
 
 @command(runs, "export", "timeball runs export --status dead --to dead.csv")
 def export_runs(
-    session: CliSession, wanted: RunFilterFlags, to: ToFile = None, format_: FileFormat = None, bom: Bom = False
+    session: CliSession, filters: RunFilterFlags, to: ToFile = None, format_: FileFormat = None, bom: Bom = False
 ) -> None:
-    """Write all executions that match, as CSV, JSON lines or one JSON list."""
+    """Export all executions that match, as CSV, JSON lines or one JSON list."""
     kind = file_format(format_, to)
-    write_download(session, to, lambda client: client.executions.export(kind, bom, **wanted.wanted()))
+    write_download(session, to, lambda client: client.executions.export(kind, bom, **filters.params()))
 
-
-# `timeball dead`: executions that ended dead and that nobody has dealt with.
 
 dead = command_group(
     "dead",
-    "Dead letters: executions that ended dead, until somebody retries or discards them.",
+    "Dead letters: executions that ended dead and were neither retried nor discarded.",
     ["timeball dead", "timeball dead list", "timeball dead retry --all --yes"],
 )
 
-Fingerprint = Annotated[str | None, typer.Option("--group", help="All of one cause, as `timeball dead` names it.")]
+Fingerprint = Annotated[str | None, typer.Option("--group", help="All of one group, as `timeball dead` lists them.")]
 OfHandler = Annotated[str | None, typer.Option("--handler", help="All of this handler.")]
 OfQueue = Annotated[str | None, typer.Option("--queue", help="All of this queue.")]
-All = Annotated[bool, typer.Option("--all", help="All of them.")]
+All = Annotated[bool, typer.Option("--all", help="All dead letters.")]
 
 
 @command(dead, "list", "timeball dead list", "timeball dead list --group 4c1a9d02")
@@ -269,13 +297,13 @@ def list_dead(
     queue: Annotated[str | None, typer.Option("--queue", help="The queue's name.")] = None,
     limit: Limit = 50,
 ) -> None:
-    """List dead executions, the latest first."""
-    wanted: Any = {name: value for name, value in (("handler", handler), ("queue", queue)) if value}
+    """List dead letters, the latest first."""
+    filters: Any = {name: value for name, value in (("handler", handler), ("queue", queue)) if value}
 
-    async def look(client: AsyncClient) -> list[Any]:
-        return await take(client.dead_letters.iterate(fingerprint=group, limit=min(limit, 200), **wanted), limit)
+    async def read(client: AsyncClient) -> list[Any]:
+        return await take(client.dead_letters.iterate(fingerprint=group, limit=min(limit, 200), **filters), limit)
 
-    session.printer.rows(session.talk(look), RUN_COLUMNS, empty="nothing is dead")
+    session.printer.rows(session.talk(read), RUN_COLUMNS, empty="no dead letters")
 
 
 @default_command(dead)
@@ -283,10 +311,10 @@ def list_dead(
 def list_groups(
     session: CliSession,
     by: Annotated[
-        DeadLetterGrouping, typer.Option("--by", help="What they are put together by.")
+        DeadLetterGrouping, typer.Option("--by", help="What they are grouped by.")
     ] = DeadLetterGrouping.ERROR,
 ) -> None:
-    """List what kills executions, the most deadly first; `dead list --group` shows those of one cause."""
+    """List dead letters in groups, the largest first; `dead list --group` shows the executions of one group."""
     others = [
         Column(other.value, f"{other.value}s")
         for other in (DeadLetterGrouping.HANDLER, DeadLetterGrouping.QUEUE)
@@ -300,14 +328,13 @@ def list_groups(
         *others,
         Column("last", "last_at", ColumnKind.INSTANT),
     ]
-    found = session.talk(lambda client: client.dead_letters.groups(by=by.value))
-    session.printer.rows(found, columns, empty="nothing is dead")
+    groups = session.talk(lambda client: client.dead_letters.groups(by=by.value))
+    session.printer.rows(groups, columns, empty="no dead letters")
 
 
 @command(dead, "show", "timeball dead show RUN")
 def show_dead(session: CliSession, run: RunRef) -> None:
     """Show one dead execution: attempts, payload, error."""
-
     session.printer.details(session.talk(lambda client: client.executions.get(run)), RUN_DETAILS)
 
 
@@ -330,15 +357,15 @@ def retry_dead(
     dry_run: DryRun = False,
     no_wait: NoWait = False,
 ) -> None:
-    """Run dead executions again, each as a new one, and take them off the list."""
-    choice = _dead_selection(run, all_, fingerprint=group, handler=handler, queue=queue)
+    """Run dead executions again, each as a new one, and remove them from the list."""
+    selection = _select_dead(run, all_, fingerprint=group, handler=handler, queue=queue)
     run_bulk(
         session,
         "retry dead executions",
-        # Retrying loses nothing; only all at once deserves a question.
+        # A retry loses nothing; only --all needs a question.
         BulkMode(yes or not all_, dry_run, waits=not no_wait),
-        look=_preview(choice),
-        act=lambda client: client.dead_letters.retry(**choice, reason=reason),
+        preview=_preview(selection),
+        act=lambda client: client.dead_letters.retry(**selection, reason=reason),
     )
 
 
@@ -355,14 +382,14 @@ def discard_dead(
     dry_run: DryRun = False,
     no_wait: NoWait = False,
 ) -> None:
-    """Take dead executions off the list without running them; their history stays."""
-    choice = _dead_selection(run, all_, fingerprint=group, handler=handler, queue=queue)
+    """Remove dead executions from the list without running them; their history stays."""
+    selection = _select_dead(run, all_, fingerprint=group, handler=handler, queue=queue)
     run_bulk(
         session,
         "discard dead executions",
         BulkMode(yes or bool(run), dry_run, waits=not no_wait),
-        look=_preview(choice),
-        act=lambda client: client.dead_letters.discard(**choice, reason=reason),
+        preview=_preview(selection),
+        act=lambda client: client.dead_letters.discard(**selection, reason=reason),
     )
 
 
@@ -370,14 +397,14 @@ def discard_dead(
 def export_dead(
     session: CliSession,
     group: Fingerprint = None,
-    to: Annotated[Path | None, typer.Option("--to", help="A file to write; none means stdout.")] = None,
+    to: Annotated[Path | None, typer.Option("--to", help="The file to write. Default: stdout.")] = None,
 ) -> None:
-    """Write all dead letters, as CSV, or as -o says."""
+    """Export all dead letters, as CSV, or as -o says."""
 
-    async def look(client: AsyncClient) -> list[Any]:
-        return [one async for one in client.dead_letters.iterate(fingerprint=group, limit=200)]
+    async def read(client: AsyncClient) -> list[Any]:
+        return [execution async for execution in client.dead_letters.iterate(fingerprint=group, limit=200)]
 
-    found = session.talk(look)
+    executions = session.talk(read)
     columns = [
         *RUN_COLUMNS,
         Column("job", "job_id"),
@@ -386,36 +413,36 @@ def export_dead(
     ]
     output = session.output or OutputFormat.CSV
     if to is None:
-        Printer(output, session.times).rows(found, columns)
+        Printer(output, session.times).rows(executions, columns)
         return
     with to.open("w", encoding="utf-8", newline="") as file:
-        Printer(output, session.times, out=file).rows(found, columns)
-    session.printer.say(f"{len(found)} dead letters are in {to}")
+        Printer(output, session.times, out=file).rows(executions, columns)
+    session.printer.say(f"{len(executions)} dead letters are in {to}")
 
 
-def _dead_selection(ids: list[str] | None, all_: bool, **group: str | None) -> dict[str, Any]:
-    given = [bool(ids), all_, *(value is not None for value in group.values())]
-    if given.count(True) != 1:
+def _select_dead(ids: list[str] | None, all_: bool, **group: str | None) -> dict[str, Any]:
+    number = [bool(ids), all_, *(value is not None for value in group.values())].count(True)
+    if number != 1:
         raise InvalidInput(
-            f"{given.count(True)} choices are given, expected one: executions, --group, --handler, --queue, or --all",
-            hint="timeball dead shows what there is",
+            f"{number} selections are given, expected one: executions, --group, --handler, --queue, or --all",
+            hint="timeball dead lists the groups",
         )
     return {"ids": ids or None, "all_of_them": all_} | group
 
 
 class _DeadPreview:
-    """What a choice would touch, in the shape of an answer to a bulk action."""
+    """What a selection would affect, in the shape of the result of a bulk action."""
 
     def __init__(self, ids: list[str]) -> None:
-        self.results = [{"id": one, "status": "would be done", "execution_id": None, "error": None} for one in ids]
+        self.results = [{"id": id_, "status": "would be done", "execution_id": None, "error": None} for id_ in ids]
         self.done = len(ids)
 
 
-def _preview(choice: dict[str, Any]) -> Any:
-    async def look(client: AsyncClient) -> _DeadPreview:
-        if choice["ids"]:
-            return _DeadPreview(choice["ids"])
-        group: Any = {by.field: choice[by.field] for by in DeadLetterGrouping}
-        return _DeadPreview([one.id async for one in client.dead_letters.iterate(limit=200, **group)])
+def _preview(selection: dict[str, Any]) -> Any:
+    async def read(client: AsyncClient) -> _DeadPreview:
+        if selection["ids"]:
+            return _DeadPreview(selection["ids"])
+        group: Any = {by.field: selection[by.field] for by in DeadLetterGrouping}
+        return _DeadPreview([execution.id async for execution in client.dead_letters.iterate(limit=200, **group)])
 
-    return look
+    return read

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import date
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
 import typer
 
-from timeball.cli.formatting import as_document, encodable_json
-from timeball.cli.output import Column, ColumnKind, OutputFormat
+from timeball.cli.output import Column, ColumnKind, Document, OutputFormat, Printer, as_document
 from timeball.cli.session import CliSession
 from timeball.cli.tree import AsJson, Reason, Yes, command, command_without_session, ungrouped_commands
+from timeball.cli.views import show_plan, summarise_plan
 from timeball.clock import SystemClock
 from timeball.domain.scheduling.civil_time import parse_instant
 from timeball.domain.scheduling.schedule import Occurrence, parse_schedule
@@ -30,49 +29,31 @@ commands = ungrouped_commands()
 def next_times(
     schedule: Annotated[str, typer.Argument(help='A cron expression, such as "30 2 * * *".')],
     tz: Annotated[str, typer.Option("--tz", help="An IANA time zone.")] = "UTC",
-    count: Annotated[int, typer.Option("-n", "--count", min=1, max=1000, help="How many.")] = 10,
-    on_gap: Annotated[str, typer.Option(help="When the clock skips the time: next_valid or skip.")] = "next_valid",
-    on_repeat: Annotated[str, typer.Option(help="When it happens twice: first, second or both.")] = "first",
-    after: Annotated[str | None, typer.Option(help="From this instant on (ISO 8601); none means now.")] = None,
+    count: Annotated[int, typer.Option("-n", "--count", min=1, max=1000, help="How many to show.")] = 10,
+    on_gap: Annotated[str, typer.Option(help="If a clock change skips the time: next_valid or skip.")] = "next_valid",
+    on_repeat: Annotated[
+        str, typer.Option(help="If a clock change repeats the time: first, second or both.")
+    ] = "first",
+    after: Annotated[str | None, typer.Option(help="From this instant on (ISO 8601). Default: now.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show when a schedule would fire, with the clock changes marked. Needs no server."""
-
-    show_next(schedule, tz, count, on_gap=on_gap, on_repeat=on_repeat, after=after, as_json=as_json)
-
-
-# When would it fire?
-
-
-def show_next(
-    schedule: str, timezone: str, count: int, *, on_gap: str, on_repeat: str, after: str | None, as_json: bool
-) -> None:
-    """Print the next times of a cron expression, local and UTC, and what clock changes do to them."""
+    """Show when a schedule fires, with clock changes marked. Needs no server."""
     now = SystemClock().now()
-    rule = parse_schedule(schedule=schedule, timezone=timezone, on_gap=on_gap, on_repeat=on_repeat, now=now)
-    start = now if after is None else parse_instant(after, timezone, "--after")
-    found: list[Occurrence] = []
+    rule = parse_schedule(schedule=schedule, timezone=tz, on_gap=on_gap, on_repeat=on_repeat, now=now)
+    start = now if after is None else parse_instant(after, tz, "--after")
+    occurrences: list[Occurrence] = []
     due = 0
     for occurrence in rule.occurrences(start, with_skipped=True):
-        found.append(occurrence)
+        occurrences.append(occurrence)
         due += occurrence.is_due
         if due == count:
             break
     if as_json:
-        import orjson
-
-        typer.echo(
-            encodable_json(
-                orjson.dumps(
-                    [_occurrence_document(item, timezone) for item in found], option=orjson.OPT_INDENT_2
-                ).decode(),
-                sys.stdout,
-            )
-        )
+        Printer().json([_occurrence_document(occurrence, tz) for occurrence in occurrences])
         return
     typer.echo(rule.describe())
-    for item in found:
-        typer.echo(_occurrence_line(item, timezone))
+    for occurrence in occurrences:
+        typer.echo(_occurrence_line(occurrence, tz))
 
 
 def _occurrence_line(occurrence: Occurrence, timezone: str) -> str:
@@ -94,46 +75,36 @@ def _occurrence_document(occurrence: Occurrence, timezone: str) -> dict[str, obj
     }
 
 
-# `timeball plan` and `timeball apply`: what the schedules declared in a program would change, and doing it.
-
 Program = Annotated[
-    str, typer.Argument(metavar="APP", help="Where your schedules are: module:attribute, such as app:tb.")
+    str, typer.Argument(metavar="APP", help="The program with your schedules: module:attribute, such as app:tb.")
 ]
 Prune = Annotated[
-    bool, typer.Option("--prune", help="Also delete what this program declared once and declares no more.")
-]
-
-_STEP_COLUMNS = [
-    Column("action", kind=ColumnKind.STATE),
-    Column("name"),
-    Column("changes", lambda step: "; ".join(f"{name}: {_change_text(one)}" for name, one in step["changes"].items())),
-    Column("next before", lambda step: step["next_before"][:1], ColumnKind.TEXT),
-    Column("next after", lambda step: step["next_after"][:1], ColumnKind.TEXT),
+    bool, typer.Option("--prune", help="Also delete jobs that this program declared before and declares no more.")
 ]
 
 
 @command(commands, "plan", "timeball plan app:tb", "timeball plan app:tb --prune --json")
 def plan(session: CliSession, program: Program, prune: Prune = False) -> None:
-    """Show what the schedules declared in a program would change, with fire times before and after; changes nothing."""
+    """Show what `timeball apply` would change, with fire times before and after; changes nothing."""
     show_plan(session, _sync(session, program, prune=prune, dry_run=True))
 
 
 @command(commands, "apply", "timeball apply app:tb --yes")
 def apply(session: CliSession, program: Program, prune: Prune = False, yes: Yes = False, reason: Reason = None) -> None:
-    """Make the schedules declared in a program jobs, or bring those of the same names up to date."""
+    """Create or update jobs from the schedules that a program declares."""
     if not yes:
-        planned = _sync(session, program, prune=prune, dry_run=True)
-        show_plan(session, planned)
-        session.printer.confirm(f"{summary(planned)}. Do it?", yes=yes)
+        results = _sync(session, program, prune=prune, dry_run=True)
+        show_plan(session, results)
+        session.printer.confirm(f"{summarise_plan(results)}. Continue?", yes=yes)
     show_plan(session, _sync(session, program, prune=prune, dry_run=False, reason=reason))
 
 
 def _sync(session: CliSession, reference: str, *, prune: bool, dry_run: bool, reason: str | None = None) -> Any:
     from timeball.sdk.app_loader import load_app
 
-    declared = load_app(reference)
+    program = load_app(reference)
     groups: dict[str, list[dict[str, Any]]] = {}
-    for origin, spec in declared.declarations():
+    for origin, spec in program.declarations():
         groups.setdefault(origin, []).append(_job_document(spec))
 
     async def sync(client: Any) -> list[Any]:
@@ -142,25 +113,25 @@ def _sync(session: CliSession, reference: str, *, prune: bool, dry_run: bool, re
             for origin, jobs in groups.items()
         ]
 
-    return session.talk(sync, declared.settings)
+    return session.talk(sync, program.settings)
 
 
 def _job_document(spec: Any) -> dict[str, Any]:
-    """A declared job as the API takes it: what is as it always is need not be said.
+    """A declared job as the API takes it, without the fields that have their defaults.
 
-    What its handler declares is said in any case, and nothing is checked again: the program knows better than what was deployed last.
+    The options of its handler are always included, and the API checks nothing again: the program is newer than what is deployed.
     """
     import orjson
 
     from timeball.domain.handler_contract import OPTION_FIELDS
     from timeball.domain.job import SPEC_FIELDS, JobSpec
 
-    usual = JobSpec(handler=spec.handler)
-    named = {name: getattr(spec, name) for name in (*SPEC_FIELDS, "handler", "payload")}
+    defaults = JobSpec(handler=spec.handler)
+    values = {name: getattr(spec, name) for name in (*SPEC_FIELDS, "handler", "payload")}
     always = {"handler", *OPTION_FIELDS}
-    said = {name: value for name, value in named.items() if name in always or value != getattr(usual, name)}
-    said["unchecked"] = True
-    document: dict[str, Any] = orjson.loads(orjson.dumps(said, default=_json_default, option=orjson.OPT_UTC_Z))
+    fields = {name: value for name, value in values.items() if name in always or value != getattr(defaults, name)}
+    fields["unchecked"] = True
+    document: dict[str, Any] = orjson.loads(orjson.dumps(fields, default=_json_default, option=orjson.OPT_UTC_Z))
     return document
 
 
@@ -168,34 +139,7 @@ def _json_default(value: Any) -> Any:
     return list(value) if isinstance(value, tuple | frozenset | set) else str(value)
 
 
-def show_plan(session: CliSession, results: list[Any]) -> None:
-    """What is done to each job, or would be."""
-    steps = [step for result in results for step in result.jobs]
-    session.printer.rows(steps, _STEP_COLUMNS, empty="no jobs are declared")
-    for result in results:
-        session.printer.warn(result)
-    session.printer.say(summary(results))
-
-
-def summary(results: list[Any]) -> str:
-    """How many are created, changed, deleted and left."""
-    would = "would be " if any(result.dry_run for result in results) else ""
-    number = {
-        name: sum(getattr(result, name) for result in results) for name in ("created", "changed", "deleted", "left")
-    }
-    return f"{number['created']} {would}created, {number['changed']} changed, {number['deleted']} deleted, {number['left']} left"
-
-
-def _change_text(change: Any) -> str:
-    return f"{change['before']} -> {change['after']}"
-
-
-# `timeball forecast`: the demand of the next days as a map of hours, and what collides.
-
-Document = Mapping[str, Any]
-
-
-# Each asks the server to look ahead once more.
+# Each suggestion is a forecast of its own on the server.
 _MAX_SUGGESTED = 5
 _LEVELS = "▁▂▃▄▅▆▇█"
 _HOUR_COLUMNS = [
@@ -213,11 +157,11 @@ _SUGGESTION_COLUMNS = [
     Column("peak_after", kind=ColumnKind.NUMBER),
 ]
 
-Days = Annotated[int, typer.Option("--days", min=1, max=31, help="For how many days, today included.")]
-Queue = Annotated[str | None, typer.Option("--queue", help="Only of this queue.")]
-Measure = Annotated[Literal["busy", "starts"], typer.Option("--measure", help="busy (slots) or starts.")]
-Spread = Annotated[bool, typer.Option("--spread", help="Also say which jobs to move so that fewer collide.")]
-Zone = Annotated[str, typer.Option("--tz", help="Whose days and hours: an IANA time zone.")]
+Days = Annotated[int, typer.Option("--days", min=1, max=31, help="How many days, today included.")]
+Queue = Annotated[str | None, typer.Option("--queue", help="Only this queue.")]
+Measure = Annotated[Literal["busy", "starts"], typer.Option("--measure", help="What to show: busy slots, or starts.")]
+Spread = Annotated[bool, typer.Option("--spread", help="Also suggest which jobs to move so that fewer collide.")]
+Zone = Annotated[str, typer.Option("--tz", help="The IANA time zone of days and hours.")]
 
 
 @command(
@@ -237,17 +181,21 @@ def show_forecast(
 ) -> None:
     """Show how many slots each hour of the next days needs, which jobs collide, and how good yesterday's forecast was."""
 
-    async def ask(client: AsyncClient) -> tuple[Any, Any]:
+    async def read(client: AsyncClient) -> tuple[Document, list[dict[str, Any]]]:
         forecast = await client.time.forecast(days=days, queue=queue, measure=measure, timezone=tz)
-        colliding = await client.time.collisions(days=days, queue=queue, timezone=tz)
-        collisions = [dict(as_document(one)) for one in colliding]
-        for one in collisions[: _MAX_SUGGESTED if spread else 0]:
-            found = await client.schedules.suggest(queues=one["queues"], at=one["start"], days=days, timezone=tz)
-            one["spread"] = as_document(found)
-        return forecast, collisions
+        collisions = [
+            dict(as_document(collision))
+            for collision in await client.time.collisions(days=days, queue=queue, timezone=tz)
+        ]
+        for collision in collisions[: _MAX_SUGGESTED if spread else 0]:
+            collision["spread"] = as_document(
+                await client.schedules.suggest(
+                    queues=collision["queues"], at=collision["start"], days=days, timezone=tz
+                )
+            )
+        return as_document(forecast), collisions
 
-    found, collisions = session.talk(ask)
-    forecast = as_document(found)
+    forecast, collisions = session.talk(read)
     printer = session.printer
     if printer.output in (OutputFormat.JSON, OutputFormat.JSONL):
         printer.details({**forecast, "collisions": collisions}, [])
@@ -265,27 +213,29 @@ def _hours(forecast: Document) -> Iterable[Document]:
 
 
 def _suggestions(collisions: Iterable[Document]) -> Iterable[Document]:
-    found = [suggestion for one in collisions for suggestion in one.get("spread", {}).get("suggestions", ())]
-    return [one | {"job": one["job"]["label"]} for one in found]
+    suggestions = [
+        suggestion for collision in collisions for suggestion in collision.get("spread", {}).get("suggestions", ())
+    ]
+    return [suggestion | {"job": suggestion["job"]["label"]} for suggestion in suggestions]
 
 
 def forecast_lines(forecast: Document, collisions: Iterable[Document]) -> Iterable[str]:
-    """The map, what collides, and how good it was."""
+    """The forecast as text: a map of the hours, the collisions, and how good yesterday's forecast was."""
     yield f" next {len(forecast['days'])} days   {_measure_text(forecast)}   zone {forecast['timezone']}"
     yield "        " + " ".join(f"{hour:02}" for hour in range(24))
     for day in forecast["days"]:
         cells = " ".join(f"{_cell(hour, _cell_maximum(forecast))} " for hour in day["hours"])
         yield f" {date.fromisoformat(day['date']):%a %d} {cells}  {_day_text(day)}".rstrip()
-    for number, one in enumerate(collisions, start=1):
-        yield f" {number:>2}  {one['sentence']}"
-        yield from _spread_lines(one.get("spread"))
+    for number, collision in enumerate(collisions, start=1):
+        yield f" {number:>2}  {collision['sentence']}"
+        yield from _spread_lines(collision.get("spread"))
     yield from _remarks(forecast)
 
 
 def _spread_lines(spread: Document | None) -> Iterable[str]:
     if spread is not None:
-        yield from (f"       {one['sentence']}" for one in spread["suggestions"])
-        yield from (f"       {one['label']} stays: {one['why']}" for one in spread["left_out"])
+        yield from (f"       {suggestion['sentence']}" for suggestion in spread["suggestions"])
+        yield from (f"       {job['label']} stays: {job['why']}" for job in spread["left_out"])
         yield f"     → {spread['sentence']}"
 
 
@@ -294,13 +244,13 @@ def _measure_text(forecast: Document) -> str:
 
 
 def _cell_maximum(forecast: Document) -> float:
-    """What a full cell stands for: all slots, or the most starts of an hour."""
+    """The value of a full cell: all slots, or the most starts of an hour."""
     if forecast["measure"] == "busy" and forecast["slots"]:
         return float(forecast["slots"])
     return max((hour["value"] or 0 for day in forecast["days"] for hour in day["hours"]), default=0) or 1
 
 
-def _cell(hour: Document, full: float) -> str:
+def _cell(hour: Document, maximum: float) -> str:
     match hour["note"]:
         case "gap":
             return "╳"
@@ -309,7 +259,7 @@ def _cell(hour: Document, full: float) -> str:
     value = hour["value"] or 0
     if not value:
         return "·"
-    return _LEVELS[min(int(value / full * len(_LEVELS)), len(_LEVELS) - 1)]
+    return _LEVELS[min(int(value / maximum * len(_LEVELS)), len(_LEVELS) - 1)]
 
 
 def _day_text(day: Document) -> str:
@@ -320,9 +270,9 @@ def _day_text(day: Document) -> str:
 
 def _remarks(forecast: Document) -> Iterable[str]:
     if forecast["without_history"]:
-        yield f" without history, so guessed at: {', '.join(forecast['without_history'][:10])}"
+        yield f" estimated, because they have no history: {', '.join(forecast['without_history'][:10])}"
     if forecast["left_out"]:
-        yield f" {forecast['left_out']} jobs were too many to foresee"
+        yield f" {forecast['left_out']} jobs are left out: there are too many"
     past = forecast["hindsight"]
     peaks = f"predicted {past['predicted_peak']:g} at peak, measured {past['measured_peak']:g}"
     yield f" How good was this?  yesterday {peaks}"

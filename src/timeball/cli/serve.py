@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Annotated
 
@@ -12,22 +11,23 @@ from timeball.cli.tree import AppReference, DatabaseAppReference, command_withou
 
 commands = ungrouped_commands()
 
-
-Slots = Annotated[int | None, typer.Option(help="How many executions run together.", min=1, max=10_000)]
-Queues = Annotated[list[str] | None, typer.Option("--queue", help="A queue to serve; repeat for more. None means all.")]
+Slots = Annotated[int | None, typer.Option(help="How many executions may run at once.", min=1, max=10_000)]
+Queues = Annotated[
+    list[str] | None, typer.Option("--queue", help="A queue to serve; repeat for more. Default: all queues.")
+]
 Processes = Annotated[int, typer.Option(help="How many worker processes to run.", min=1, max=256)]
-Demo = Annotated[bool, typer.Option("--demo", help="With a few jobs to look at, all called demo-...")]
+Demo = Annotated[bool, typer.Option("--demo", help="Create three jobs to look at, all named demo-...")]
 
 
 @command_without_session(commands, "up", "timeball up", "timeball up app:tb", "timeball up --demo")
 def up(reference: AppReference = None, slots: Slots = None, queue: Queues = None, demo: Demo = False) -> None:
     """Run everything on this machine: API, dashboard, scheduler, worker and, without a database of your own, the embedded
     PostgreSQL."""
-    from timeball.cli.supervisor import CHILD, ProcessSupervisor, up_children
+    from timeball.cli.supervisor import ProcessSupervisor, is_supervised, up_children
 
-    if CHILD not in os.environ:
+    if not is_supervised():
         raise typer.Exit(ProcessSupervisor(up_children(sys.argv[1:], reference)).run())
-    from timeball.cli.nodes import run_nodes
+    from timeball.cli.processes import run_nodes
 
     run_nodes(reference, slots=slots, queues=queue, with_scheduler=True, with_worker=True, with_demo=demo)
 
@@ -39,15 +39,15 @@ def api(
     port: Annotated[int | None, typer.Option(help="The port; TIMEBALL_PORT, or 8080.", min=0, max=65535)] = None,
 ) -> None:
     """Run the HTTP API and the dashboard alone. Any number may run."""
-    from timeball.cli.api import run_api
+    from timeball.cli.processes import run_api
 
     run_api(reference, host, port)
 
 
 @command_without_session(commands, "scheduler", "timeball scheduler")
 def scheduler(reference: DatabaseAppReference = None) -> None:
-    """Run a scheduler. Any number may run; they share the schedule among themselves."""
-    from timeball.cli.nodes import run_nodes
+    """Run a scheduler. Any number may run; they divide the schedule among themselves."""
+    from timeball.cli.processes import run_nodes
 
     run_nodes(reference, with_scheduler=True)
 
@@ -59,6 +59,6 @@ def worker(reference: AppReference = None, slots: Slots = None, queue: Queues = 
         from timeball.cli.supervisor import ProcessSupervisor, worker_children
 
         raise typer.Exit(ProcessSupervisor(worker_children(sys.argv[1:], processes)).run())
-    from timeball.cli.nodes import run_nodes
+    from timeball.cli.processes import run_nodes
 
     run_nodes(reference, slots=slots, queues=queue, with_worker=True)

@@ -1,16 +1,17 @@
-"""Several processes as one: `timeball up` (nodes, API) and `timeball worker --processes N`.
+"""Several processes that start, run and stop together: `timeball up` and `timeball worker --processes N`.
 
-The process that was started supervises: it starts the others, passes signals on, starts again what dies, and does nothing else.
-Each child has one end of a socket as its standard input:
+`ProcessSupervisor` runs in the process that was started. It starts children, passes signals on, restarts a child that dies, and does
+nothing else. Each child is a `timeball` command, and its standard input is a socket to the supervisor. `SupervisorLink` is the
+child's end of that socket. Both sides send JSON, one message to a line:
 
-- the child says that it has started; the supervisor says `go`. Nodes have opened the database before the API looks at it, and run
-  nothing before the API has its address: a mistake is told once, by one of them, and ends all with its exit code.
-- what the nodes have counted goes to the API, which shows it under `/metrics`.
-- the end of the socket is the end of the supervisor: a child that is left alone ends in good order (`cli/nodes.py`).
+- `started`: the child is ready. `go`: the child that this one waits for is ready too. So the nodes open the database before the API
+  needs it, and run nothing before the API has its port: a mistake is reported once, by one child, and ends all with its exit code.
+- `metrics`: what the nodes count. The supervisor passes it on to the API, which shows it under `/metrics`.
+- The end of the stream means that the supervisor is gone: the child then stops as if it had received SIGTERM.
 
-A child that dies is started again, after a pause that doubles with every death; too many deaths within a few minutes end everything,
-with the reason. A child that ends with 0 has been drained, and is not started again.
-Children have process groups of their own, or Ctrl-C in a terminal would reach them twice, and twice means "at once".
+A child that dies is restarted after a pause, which doubles with every death. Too many deaths within a few minutes stop everything,
+with the reason. A child that exits with 0 has been drained, and is not restarted.
+Children have process groups of their own. Otherwise Ctrl-C in a terminal would reach them twice, and twice means "at once".
 """
 
 from __future__ import annotations
@@ -22,22 +23,31 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from timeball.cli.errors import FAILED, OK
-from timeball.telemetry.output import queue_standard_output
+from timeball.telemetry.output import drain_standard_output, queue_standard_output
 
-# What tells a child which of the processes it is; it has no prefix of a setting, and the child takes it out of its environment.
-CHILD = "_TIMEBALL_CHILD"
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from prometheus_client.metrics_core import Metric
+
+Message = dict[str, Any]
+
+# Says which child a process is. It does not have the prefix of settings, and the child removes it from its environment.
+CHILD_VARIABLE = "_TIMEBALL_CHILD"
 
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
 _MAX_DEATHS = 10
 _DEATH_WINDOW_SECONDS = 300.0
-# How long a child may take to leave once it was told a second time to hurry.
+# How long the children may take to leave after the second signal.
 _KILL_AFTER_SECONDS = 10.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -48,11 +58,11 @@ class ChildSpec:
 
     name: str
     arguments: Sequence[str]
-    # Parts are stopped stage by stage: the API answers as long as the nodes run.
+    # Children are stopped stage by stage: the API answers as long as the nodes run.
     stage: int = 0
-    # The part that has to have started before this one is told to go.
+    # The child that has to be ready before this one may go.
     waits_for: str | None = None
-    # Whether it may end by itself, as drained nodes do.
+    # Whether it may exit by itself, as drained nodes do.
     may_exit: bool = True
 
 
@@ -66,16 +76,29 @@ def up_children(arguments: Sequence[str], reference: str | None) -> list[ChildSp
 
 
 def worker_children(arguments: Sequence[str], number: int) -> list[ChildSpec]:
-    """So many workers, each started with the same arguments."""
+    """The processes of `timeball worker --processes N`: each has the same arguments, without that option."""
     alone = _without_processes(arguments)
     return [ChildSpec(f"worker-{index}", alone) for index in range(1, number + 1)]
 
 
+def _without_processes(arguments: Sequence[str]) -> list[str]:
+    kept: list[str] = []
+    skips_next = False
+    for argument in arguments:
+        if skips_next:
+            skips_next = False
+        elif argument == "--processes":
+            skips_next = True
+        elif not argument.startswith("--processes="):
+            kept.append(argument)
+    return kept
+
+
 class ProcessSupervisor:
-    """Runs parts until told to stop, until all have left, or until one cannot be kept alive."""
+    """Runs children until it is told to stop, until all have exited, or until one dies too often."""
 
     def __init__(self, specs: Sequence[ChildSpec]) -> None:
-        self._children = {spec.name: _ChildProcess(spec) for spec in specs}
+        self._children = {spec.name: _Child(spec) for spec in specs}
         self._selector = selectors.DefaultSelector()
         self._signals: socket.socket = _catch_signals()
         self._selector.register(self._signals, selectors.EVENT_READ)
@@ -85,12 +108,12 @@ class ProcessSupervisor:
         self._code = OK
 
     def run(self) -> int:
-        """Run them; the exit code."""
-        # Its last words are not to hold up the end of it.
+        """Run the children; returns the exit code."""
+        # A terminal that does not read must not hold up the exit.
         queue_standard_output()
         for child in self._children.values():
             self._start(child)
-        while any(child.is_wanted or child.is_running for child in self._children.values()):
+        while any(child.should_run or child.is_running for child in self._children.values()):
             for key, _ in self._selector.select(self._seconds_to_wait()):
                 if key.fileobj is self._signals:
                     self._on_signals(self._signals.recv(4096))
@@ -101,72 +124,72 @@ class ProcessSupervisor:
 
     # starting
 
-    def _start(self, child: _ChildProcess) -> None:
+    def _start(self, child: _Child) -> None:
         child.start()
         assert child.socket is not None
         self._selector.register(child.socket, selectors.EVENT_READ, child)
-        self._release_waiting()
+        self._release_children()
 
-    def _release_waiting(self) -> None:
-        """Tell the parts to go whose awaited part has started."""
+    def _release_children(self) -> None:
+        """Say `go` to every child whose awaited child is ready."""
         for child in self._children.values():
             awaited = None if child.spec.waits_for is None else self._children[child.spec.waits_for]
             if awaited is None or awaited.has_ever_started:
-                child.go()
+                child.release()
 
-    def _on_messages(self, child: _ChildProcess) -> None:
+    def _on_messages(self, child: _Child) -> None:
         for message in child.receive():
             if "started" in message:
                 child.has_ever_started = True
                 child.address = message["started"] or child.address
-                self._release_waiting()
+                self._release_children()
             elif "metrics" in message:
                 for other in self._children.values():
                     if other.spec.stage > child.spec.stage:
                         other.send(message)
 
-    # looking after
+    # restarting
 
     def _check_children(self) -> None:
         for child in self._children.values():
-            code = child.ended()
+            code = child.exit_code()
             if code is not None:
                 if child.socket is not None:
                     self._on_messages(child)
                     self._selector.unregister(child.socket)
-                child.forget()
-                self._on_ended(child, code)
+                child.forget_process()
+                self._on_exit(child, code)
             elif child.start_at is not None and time.monotonic() >= child.start_at:
                 self._start(child)
         self._stop_stages()
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._kill_all()
 
-    def _on_ended(self, child: _ChildProcess, code: int) -> None:
+    def _on_exit(self, child: _Child, code: int) -> None:
         if self._is_stopping:
-            child.is_wanted = False
+            child.should_run = False
             self._keep_exit_code(code, was_asked=True)
         elif code == OK and child.spec.may_exit:
-            child.is_wanted = False
+            child.should_run = False
         elif not child.has_ever_started:
-            # What is wrong with it was told by itself, unless a signal ended it.
+            # The child has reported what is wrong, unless a signal ended it.
             if code < 0:
-                _say(f"timeball: the process of the {child.spec.name} {describe_exit(code)} while it started")
-            self._end_all(code)
+                _say(f"timeball: the {child.spec.name} process {describe_exit(code)} while it started")
+            self._stop_all(code)
         else:
             self._schedule_restart(child, code)
 
-    def _schedule_restart(self, child: _ChildProcess, code: int) -> None:
+    def _schedule_restart(self, child: _Child, code: int) -> None:
         now = time.monotonic()
         child.deaths = [*(death for death in child.deaths if now - death < _DEATH_WINDOW_SECONDS), now]
         child.reason = describe_exit(code)
         if len(child.deaths) >= _MAX_DEATHS:
             _say(
-                f"timeball: the process of the {child.spec.name} ended {len(child.deaths)} times within {_DEATH_WINDOW_SECONDS:g} s",
-                f"  the last time it {child.reason}; it is not started again, and everything is stopped",
-                "  its last words stand above; what ran in it then is shown by: timeball runs --status running",
+                f"timeball: the {child.spec.name} process died {len(child.deaths)} times within {_DEATH_WINDOW_SECONDS:g} s",
+                f"  the last time it {child.reason}; it is not restarted, and everything stops",
+                "  its last log lines are above; what it was running: timeball runs --status running",
             )
-            self._end_all(FAILED)
+            self._stop_all(FAILED)
             return
         child.start_at = now + min(_FIRST_PAUSE * 2 ** (len(child.deaths) - 1), _LONGEST_PAUSE)
 
@@ -181,9 +204,9 @@ class ProcessSupervisor:
         for number in numbers:
             if number in _STOP_SIGNALS:
                 self._stop_requests += 1
-                self._stop(number)
+                self._on_stop_signal(number)
 
-    def _stop(self, number: int) -> None:
+    def _on_stop_signal(self, number: int) -> None:
         self._is_stopping = True
         if self._stop_requests == 2:
             self._kill_at = time.monotonic() + _KILL_AFTER_SECONDS
@@ -192,24 +215,24 @@ class ProcessSupervisor:
         for child in self._children.values():
             child.start_at = None
             if not child.is_running:
-                child.is_wanted = False
+                child.should_run = False
             elif child.is_signalled:
                 child.send_signal(signal.SIGTERM)
         if not any(child.has_ever_started for child in self._children.values()):
             self._code = 128 + number
         self._stop_stages()
 
-    def _end_all(self, code: int) -> None:
+    def _stop_all(self, code: int) -> None:
         self._is_stopping = True
         self._keep_exit_code(code, was_asked=False)
         for child in self._children.values():
             child.start_at = None
-            child.is_wanted = child.is_running
+            child.should_run = child.is_running
         self._stop_stages()
 
     def _stop_stages(self) -> None:
-        """Tell the first stage that still runs to leave; the next follows when it is gone. Twice told, all leave together."""
-        left = [child for child in self._children.values() if child.is_wanted or child.is_running]
+        """Stop the lowest stage that still runs; the next follows when it is gone. After a second signal all stop together."""
+        left = [child for child in self._children.values() if child.should_run or child.is_running]
         if not self._is_stopping and not any(child.spec.stage == 0 for child in left):
             self._is_stopping = True
         if not self._is_stopping or not left:
@@ -226,14 +249,14 @@ class ProcessSupervisor:
             child.send_signal(signal.SIGKILL)
 
     def _keep_exit_code(self, code: int, *, was_asked: bool) -> None:
-        # One that has not come so far as to heed the signal ends by it.
-        is_quiet = was_asked and code == -signal.SIGTERM
-        if not is_quiet and not self._code:
+        # A child that does not handle SIGTERM yet dies of it.
+        is_expected = was_asked and code == -signal.SIGTERM
+        if not is_expected and not self._code:
             self._code = code if code >= 0 else 128 - code
 
 
-class _ChildProcess:
-    """One part, through all its processes."""
+class _Child:
+    """The supervisor's view of one child, over all its restarts."""
 
     def __init__(self, spec: ChildSpec) -> None:
         self.spec = spec
@@ -241,14 +264,14 @@ class _ChildProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._received = b""
         self._unsent = b""
-        self._may_go = False
-        self.is_wanted = True
+        self._is_released = False
+        self.should_run = True
         self.is_signalled = False
         self.has_ever_started = False
         self.start_at: float | None = None
         self.deaths: list[float] = []
         self.reason = ""
-        # Where the API listens: one that was started again listens there too.
+        # Where the API listens: a restarted one listens there too.
         self.address = ""
 
     @property
@@ -257,14 +280,14 @@ class _ChildProcess:
 
     def start(self) -> None:
         self.start_at = None
-        self._may_go = False
+        self._is_released = False
         ours, theirs = socket.socketpair()
-        about = {"name": self.spec.name, "deaths": len(self.deaths), "reason": self.reason}
+        identity = {"name": self.spec.name, "deaths": len(self.deaths), "reason": self.reason}
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "timeball", *self._arguments()],
                 stdin=theirs.fileno(),
-                env=os.environ | {CHILD: json.dumps(about)},
+                env=os.environ | {CHILD_VARIABLE: json.dumps(identity)},
                 process_group=0,
             )
         finally:
@@ -276,23 +299,23 @@ class _ChildProcess:
         port = self.address.rpartition(":")[2]
         return [*self.spec.arguments, *(["--port", port] if port else [])]
 
-    def go(self) -> None:
-        if self.is_running and not self._may_go:
-            self._may_go = True
+    def release(self) -> None:
+        if self.is_running and not self._is_released:
+            self._is_released = True
             self.send({"go": True})
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Tell a child something; one that does not listen misses it, and never gets half of it."""
+    def send(self, message: Message) -> None:
+        """Send a message; a child that does not read misses it, and never gets half of it."""
         if not self._unsent:
-            self._unsent = json.dumps(message).encode() + b"\n"
+            self._unsent = _encode(message)
         if self.socket is not None:
             try:
                 self._unsent = self._unsent[self.socket.send(self._unsent) :]
             except OSError:
                 return
 
-    def receive(self) -> list[dict[str, Any]]:
-        """What the child has said."""
+    def receive(self) -> list[Message]:
+        """The messages that have arrived."""
         assert self.socket is not None
         try:
             while data := self.socket.recv(65536):
@@ -300,12 +323,12 @@ class _ChildProcess:
         except OSError:
             pass
         *lines, self._received = self._received.split(b"\n")
-        return [message for line in lines if (message := _message_of(line)) is not None]
+        return [message for line in lines if (message := _decode(line)) is not None]
 
-    def ended(self) -> int | None:
+    def exit_code(self) -> int | None:
         return None if self._process is None else self._process.poll()
 
-    def forget(self) -> None:
+    def forget_process(self) -> None:
         self._process = None
         self._received = self._unsent = b""
         if self.socket is not None:
@@ -317,16 +340,8 @@ class _ChildProcess:
             self._process.send_signal(number)
 
 
-def _message_of(line: bytes) -> dict[str, Any] | None:
-    try:
-        message = json.loads(line)
-    except ValueError:
-        return None
-    return message if isinstance(message, dict) else None
-
-
 def _catch_signals() -> socket.socket:
-    """Signals as bytes to be selected for, so that none falls between a look and a wait."""
+    """Receive signals as bytes of a socket, so that none is missed between a check and a wait."""
     receiver, sender = socket.socketpair()
     receiver.setblocking(False)
     sender.setblocking(False)
@@ -350,14 +365,136 @@ def _say(*lines: str) -> None:
     sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 
-def _without_processes(arguments: Sequence[str]) -> list[str]:
-    kept: list[str] = []
-    skips_next = False
-    for argument in arguments:
-        if skips_next:
-            skips_next = False
-        elif argument == "--processes":
-            skips_next = True
-        elif not argument.startswith("--processes="):
-            kept.append(argument)
-    return kept
+def _encode(message: Message) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+def _decode(line: bytes) -> Message | None:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) else None
+
+
+# How often a child sends its metrics.
+_METRICS_SECONDS = 5.0
+# Past the worker's grace period: by then a child that can stop has recorded what it ran.
+_ORPHAN_EXIT_SECONDS = 15.0
+
+
+def is_supervised() -> bool:
+    """Whether a supervisor has started this process, and `connect_to_supervisor` has not been called yet."""
+    return CHILD_VARIABLE in os.environ
+
+
+def connect_to_supervisor() -> SupervisorLink | None:
+    """The link to the supervisor of this process, if it has one; programs that this process starts have none."""
+    identity = os.environ.pop(CHILD_VARIABLE, None)
+    return None if identity is None else SupervisorLink(json.loads(identity), _detach_socket())
+
+
+def _detach_socket() -> socket.socket:
+    """Move the socket away from fd 0, where the programs that a handler starts would inherit it."""
+    connection = socket.socket(fileno=os.dup(0))
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    return connection
+
+
+class SupervisorLink:
+    """The child's end of the socket.
+
+    A thread reads it, so that the end of the supervisor is noticed whatever the event loop does: this process then sends itself
+    SIGTERM, and exits by force if that takes too long.
+    """
+
+    def __init__(self, identity: Message, connection: socket.socket) -> None:
+        self.name: str = identity["name"]
+        # How often this child has died lately, and how it ended the last time.
+        self.deaths: int = identity["deaths"]
+        self.reason: str = identity["reason"]
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._released = threading.Event()
+        self._on_release: Callable[[], object] = lambda: None
+        # Writes the metrics of this process; and the metrics of the nodes, as they arrived last.
+        self.write_metrics: Callable[[], str] | None = None
+        self.received_metrics = ""
+        self.grace_seconds = 0.0
+        # A child is not in the foreground of its terminal, and may write there all the same.
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+        connection.settimeout(_METRICS_SECONDS)
+        threading.Thread(target=self._listen, name="supervisor", daemon=True).start()
+
+    @property
+    def trouble(self) -> str | None:
+        """How the process before this one ended, if this one is a restart."""
+        return f"its process was restarted: the one before {self.reason}" if self.deaths else None
+
+    def report_started(self, address: str = "") -> None:
+        """Say that this process is ready: from now on, the supervisor restarts it if it dies."""
+        self._send({"started": address})
+
+    def wait(self) -> None:
+        """Wait until the child that this one waits for is ready."""
+        self._released.wait()
+
+    async def wait_async(self) -> None:
+        """The same on an event loop."""
+        import asyncio
+
+        loop, released = asyncio.get_running_loop(), asyncio.Event()
+        self._on_release = lambda: loop.call_soon_threadsafe(released.set)
+        if not self._released.is_set():
+            await released.wait()
+
+    def release(self) -> None:
+        """End the wait."""
+        self._released.set()
+        self._on_release()
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics of the nodes, for Prometheus."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        return text_string_to_metric_families(self.received_metrics)
+
+    def _listen(self) -> None:
+        received = b""
+        while True:
+            try:
+                data = self._connection.recv(65536)
+            except TimeoutError:
+                self._send_metrics()
+                continue
+            except OSError:
+                data = b""
+            if not data:
+                self._exit_orphaned()
+                return
+            *lines, received = (received + data).split(b"\n")
+            for line in lines:
+                self._on_message(json.loads(line))
+
+    def _on_message(self, message: Message) -> None:
+        if "go" in message:
+            self.release()
+        elif "metrics" in message:
+            self.received_metrics = message["metrics"]
+
+    def _send_metrics(self) -> None:
+        if self.write_metrics is not None:
+            self._send({"metrics": self.write_metrics()})
+
+    def _send(self, message: Message) -> None:
+        # An error means that the supervisor is gone, which the thread notices.
+        with self._sending, suppress(OSError):
+            self._connection.sendall(_encode(message))
+
+    def _exit_orphaned(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(self.grace_seconds + _ORPHAN_EXIT_SECONDS)
+        drain_standard_output()
+        os._exit(FAILED)

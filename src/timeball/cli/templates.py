@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from timeball.cli.job_options import Arguments, JobFlags, read_pairs
-from timeball.cli.jobs import JOB_DETAILS
 from timeball.cli.output import Column, ColumnKind
 from timeball.cli.session import CliSession, take
 from timeball.cli.tree import Limit, Yes, command, command_group, list_command
+from timeball.cli.views import JOB_DETAILS
 
 if TYPE_CHECKING:
     from timeball.client import AsyncClient
 
 templates = command_group(
     "templates",
-    "Templates: jobs to make more of.",
+    "Templates: patterns to create jobs from.",
     ["timeball templates", "timeball templates use welcome to=a@b.co --in 10m"],
 )
 
@@ -43,10 +43,10 @@ _DETAILS = [
 def list_templates(session: CliSession, limit: Limit = 50) -> None:
     """List the templates."""
 
-    async def look(client: AsyncClient) -> list[Any]:
+    async def read(client: AsyncClient) -> list[Any]:
         return await take(client.templates.iterate(limit=min(limit, 200)), limit)
 
-    session.printer.rows(session.talk(look), _COLUMNS, empty="no templates yet")
+    session.printer.rows(session.talk(read), _COLUMNS, empty="no templates yet")
 
 
 @command(templates, "show", "timeball templates show welcome")
@@ -58,18 +58,18 @@ def show_template(session: CliSession, template: TemplateRef) -> None:
 @command(templates, "create", "timeball templates create greeting test.echo to={{to}} --queue mail")
 def create_template(
     session: CliSession,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")],
-    handler: Annotated[str, typer.Argument(metavar="HANDLER", help="What runs.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the template.")],
+    handler: Annotated[str, typer.Argument(metavar="HANDLER", help="The handler to run.")],
     options: JobFlags,
     arguments: Arguments = None,
 ) -> None:
-    """Keep a job as a template; `{{name}}` in its payload is filled in when it is used."""
+    """Create a template; each `{{variable}}` in its payload gets a value when the template is used."""
     fields = options.fields(arguments)
     description = fields.pop("description", None)
     job = {"handler": handler, **fields}
-    made = session.talk(lambda client: client.templates.create(name, job, description))
-    session.printer.details(made, _DETAILS)
-    session.printer.warn(made)
+    template = session.talk(lambda client: client.templates.create(name, job, description))
+    session.printer.details(template, _DETAILS)
+    session.printer.warn(template)
 
 
 @command(
@@ -79,18 +79,18 @@ def edit_template(
     session: CliSession,
     template: TemplateRef,
     options: JobFlags,
-    rename: Annotated[str | None, typer.Option("--rename", help="Another name.")] = None,
+    rename: Annotated[str | None, typer.Option("--rename", help="A new name.")] = None,
 ) -> None:
-    """Change a template; jobs that were made of it stay as they are."""
+    """Change a template; jobs that were created from it stay as they are."""
     fields = options.fields()
     description = fields.pop("description", None)
 
     async def change(client: AsyncClient) -> Any:
-        present = await client.templates.get(template)
+        current = await client.templates.get(template)
         changes: dict[str, Any] = {} if rename is None else {"name": rename}
         changes |= {} if description is None else {"description": description}
-        changes |= {"job": present.job | fields} if fields else {}
-        return await client.templates.update(present.id, present.version, **changes)
+        changes |= {"job": current.job | fields} if fields else {}
+        return await client.templates.update(current.id, current.version, **changes)
 
     changed = session.talk(change)
     session.printer.details(changed, _DETAILS)
@@ -99,7 +99,7 @@ def edit_template(
 
 @command(templates, "delete", "timeball templates delete welcome --yes")
 def delete_template(session: CliSession, template: TemplateRef, yes: Yes = False) -> None:
-    """Delete a template; the jobs that were made of it stay."""
+    """Delete a template; jobs that were created from it stay."""
     session.printer.confirm(f"Delete the template {template}?", yes=yes)
     session.talk(lambda client: client.templates.delete(template))
     session.printer.say(f"{template} is deleted")
@@ -113,13 +113,13 @@ def use_template(
     template: TemplateRef,
     options: JobFlags,
     variables: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="What stands for the {{name}}s.")
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="The values of the template's variables.")
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="A name for the job.")] = None,
 ) -> None:
-    """Make a job of a template, with other values for the given options."""
+    """Create a job from a template; options override its values."""
     fields: Any = options.fields() | ({} if name is None else {"name": name})
-    filled = read_pairs(variables or (), "the variables") or None
-    made = session.talk(lambda client: client.templates.use(template, filled, **fields))
-    session.printer.details(made, JOB_DETAILS)
-    session.printer.warn(made)
+    values = read_pairs(variables or (), "the variables") or None
+    job = session.talk(lambda client: client.templates.use(template, values, **fields))
+    session.printer.details(job, JOB_DETAILS)
+    session.printer.warn(job)

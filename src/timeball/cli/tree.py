@@ -1,4 +1,18 @@
-"""How commands join the command line: groups, decorators, shared options, lazy loading."""
+"""How commands join the command line: groups, decorators, shared options, lazy loading.
+
+A command is a function whose first parameter is a `CliSession`; the options that make a session are added to its own:
+
+    jobs = command_group("jobs", "Jobs: what to run and when.", ["timeball jobs"])
+
+    @list_command(jobs, "timeball jobs list")
+    def list_jobs(session: CliSession, queue: Annotated[str | None, typer.Option()] = None) -> None: ...
+
+    @command(jobs, "pause", "timeball jobs pause nightly")
+    def pause_job(session: CliSession, job: Annotated[str, typer.Argument()]) -> None: ...
+
+The docstring of the function is the help. `app.py` lists all commands with their modules and summaries: a module is
+imported when its command is called, and `timeball --help` imports none of them. A test compares the summaries with the docstrings.
+"""
 
 from __future__ import annotations
 
@@ -18,40 +32,34 @@ from typer.models import ArgumentInfo
 from timeball.cli.output import OutputFormat, TimeStyle
 from timeball.cli.session import CliSession
 
-# The root of the tree, whose branches are imported when somebody asks for them: `timeball --help` needs none of their code.
-#
-# What a branch says of itself before it is there stands in the table of `main`; a test compares it with the branch.
-# Values that need no reading are left as they are: for any other, Typer builds a Pydantic adapter, and importing Pydantic takes
-# longer than all the rest of `timeball next`.
-
 
 class CliCommand(TyperCommand):
-    """A command that reads its values quickly."""
+    """A command."""
 
     def get_params(self, ctx: Any) -> Any:
-        """What can be typed behind it."""
+        """Its options and arguments."""
         return _convert_lazily(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """What was typed behind it."""
+        """Read what was typed."""
         with _with_context(ctx):
             return super().parse_args(ctx, args)
 
 
 class CliGroup(TyperGroup):
-    """A group of commands that reads its values quickly."""
+    """A group of commands."""
 
     def get_params(self, ctx: Any) -> Any:
-        """What can be typed behind it."""
+        """Its options."""
         return _convert_lazily(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """What was typed behind it."""
+        """Read what was typed."""
         with _with_context(ctx):
             return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that was typed."""
+        """The command that was typed; UnknownCommand with suggestions if there is none."""
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-") and not ctx.resilient_parsing:
             from timeball.cli.errors import UnknownCommand
 
@@ -60,48 +68,48 @@ class CliGroup(TyperGroup):
 
 
 class LazyCommand(TyperCommand):
-    """A command that stands in the tree and has not been imported: its name, where it lives, and what it does in a sentence."""
+    """A command or group that has not been imported: its name, its `module:attribute`, and its summary."""
 
     def __init__(self, name: str, location: str, summary: str) -> None:
         super().__init__(name, help=summary, rich_markup_mode=None)
         self._location = location
 
     def load(self) -> Any:
-        """The command itself: a noun, or one of several in its module."""
+        """Import it: a group, or one of the ungrouped commands of its module."""
         module, _, attribute = self._location.partition(":")
         group = typer.main.get_group(getattr(import_module(f"timeball.cli.{module}"), attribute))
         return group if group.name == self.name else group.commands[str(self.name)]
 
 
 class LazyGroup(CliGroup):
-    """The root: its commands are branches, until one of them is to be run or completed."""
+    """The root, whose commands are imported when they are run or completed."""
 
     lazy_commands: ClassVar[Sequence[LazyCommand]] = ()
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        for branch in self.lazy_commands:
-            self.add_command(branch)
+        for lazy_command in self.lazy_commands:
+            self.add_command(lazy_command)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that was typed, imported."""
-        name, found, rest = super().resolve_command(ctx, args)
-        return name, found.load() if isinstance(found, LazyCommand) else found, rest
+        name, resolved, rest = super().resolve_command(ctx, args)
+        return name, resolved.load() if isinstance(resolved, LazyCommand) else resolved, rest
 
 
 def with_examples(text: str | None, examples: Sequence[str]) -> str:
-    """A help text that starts with examples. `\\b` keeps the lines as they are."""
-    words = inspect.cleandoc(text or "")
+    """A help text with examples behind its first paragraph. `\\b` keeps their lines as they are."""
+    text = inspect.cleandoc(text or "")
     if not examples:
-        return words
-    summary, _, rest = words.partition("\n\n")
-    shown = "\n".join(["\b", "Examples:", *(f"  {example}" for example in examples)])
-    return "\n\n".join(part for part in (summary, shown, rest) if part)
+        return text
+    summary, _, rest = text.partition("\n\n")
+    example_lines = "\n".join(["\b", "Examples:", *(f"  {example}" for example in examples)])
+    return "\n\n".join(part for part in (summary, example_lines, rest) if part)
 
 
 @contextmanager
 def _with_context(ctx: Any) -> Iterator[None]:
-    """Let an error know the command that it is about; Typer forgets it for some."""
+    """Add the command to errors that Typer raises without it."""
     try:
         yield
     except TyperException as error:
@@ -111,7 +119,11 @@ def _with_context(ctx: Any) -> Iterator[None]:
 
 
 class _LazyConverter:
-    """Stands in the place of what reads the value of a parameter, and makes that one when a value has to be read."""
+    """Converts the value of a parameter with Typer's own converter, which is built only if the value needs conversion.
+
+    Typer builds a Pydantic adapter for every parameter of a command, even for those that were not given. Importing Pydantic takes as
+    long as all the rest of `timeball next`, and half of the memory of the supervisor.
+    """
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         if not _needs_conversion(value, param.type_descriptor):
@@ -125,80 +137,66 @@ _LAZY_CONVERTER = _LazyConverter()
 
 def _convert_lazily(parameters: list[Any]) -> list[Any]:
     for parameter in parameters:
-        # A release of Typer that keeps it elsewhere is slower, and right all the same.
+        # A release of Typer without this field is slower, and correct all the same.
         if getattr(parameter, "_runtime_param", _LAZY_CONVERTER) is None:
             parameter._runtime_param = _LAZY_CONVERTER
     return parameters
 
 
 def _needs_conversion(value: Any, descriptor: Any) -> bool:
-    """Whether something was given, and is not yet of the kind that is wanted: a default is, and any text where text is wanted."""
+    """Whether a value was given that is not of the parameter's type yet, unlike a default, or a text for a text parameter."""
     if value is None or value == ():
         return False
     return type(value) is not descriptor.annotation or descriptor.parameter_info.parser is not None
 
 
 AppReference = Annotated[
-    str | None, typer.Argument(metavar="[APP]", help="Where your handlers are: module:attribute, such as app:tb.")
+    str | None,
+    typer.Argument(metavar="[APP]", help="The program with your handlers: module:attribute, such as app:tb."),
 ]
-
-
-# How commands join the tree: each is given a Session, and has the options that every command has.
-#
-# jobs = noun("jobs", "Jobs: what to run and when.")
-#
-# @listing(jobs)
-# def list_jobs(session: Session, queue: Annotated[str | None, typer.Option()] = None) -> None: ...
-#
-# @command(jobs, "pause")
-# def pause(session: Session, job: Annotated[str, typer.Argument()]) -> None:
-# """Let nothing of a job start. (The first line of the help; its examples stand in `examples`.)"""
-
-CommandFunction = Callable[..., Any]
+DatabaseAppReference = Annotated[
+    str | None,
+    typer.Argument(metavar="[APP]", help="Your program, if it names its own database: module:attribute."),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
+Reason = Annotated[str | None, typer.Option("--reason", help="Why; recorded in the audit log.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="How many to show at most.")]
 
 Url = Annotated[
     str | None,
-    typer.Option("--url", help="The server to talk to; TIMEBALL_URL, or else the database of this environment."),
+    typer.Option("--url", help="The server to call. Default: TIMEBALL_URL, or else the database of this environment."),
 ]
 OutputOption = Annotated[
     OutputFormat | None,
-    typer.Option("-o", "--output", help="How to print; by itself a table for people, lines for pipes."),
+    typer.Option("-o", "--output", help="The format. Default: a table on a terminal, plain lines in a pipe."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
 Times = Annotated[
     TimeStyle | None,
-    typer.Option("--time", help="How to write instants; by itself relative for people, utc for pipes."),
+    typer.Option("--time", help="How to print instants. Default: relative on a terminal, utc in a pipe."),
 ]
 
-
-# Options that several commands share.
-DatabaseAppReference = Annotated[
-    str | None, typer.Argument(metavar="[APP]", help="Your program, if it names its own database: module:attribute.")
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
-Reason = Annotated[str | None, typer.Option("--reason", help="Why; stands in the audit.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="How many to show at most.")]
+CommandFunction = Callable[..., Any]
 
 
 def command_group(name: str, help_text: str, examples: Sequence[str] = ()) -> typer.Typer:
-    """A noun of the tree; alone it lists."""
+    """A noun whose verbs are commands; called alone, it lists."""
     return typer.Typer(name=name, help=with_examples(help_text, examples), cls=CliGroup, rich_markup_mode=None)
 
 
 def ungrouped_commands() -> typer.Typer:
-    """Commands of one file that stand in the tree without a noun."""
+    """The commands of a module that have no noun before them."""
     return typer.Typer(cls=CliGroup, rich_markup_mode=None)
 
 
 def list_command(group: typer.Typer, *examples: str) -> Callable[[CommandFunction], CommandFunction]:
-    """What a noun does when it stands alone; also its `list`."""
-
+    """The `list` command of a noun, which also runs when no verb follows."""
     return lambda function: default_command(group)(command(group, "list", *examples)(function))
 
 
 def default_command(group: typer.Typer) -> Callable[[CommandFunction], CommandFunction]:
-    """What a noun does when no verb follows."""
+    """A command that runs when no verb follows a noun."""
 
     def decorate(function: CommandFunction) -> CommandFunction:
         run = _unless_subcommand(with_session(function))
@@ -209,7 +207,7 @@ def default_command(group: typer.Typer) -> Callable[[CommandFunction], CommandFu
 
 
 def command(group: typer.Typer, name: str, *examples: str) -> Callable[[CommandFunction], CommandFunction]:
-    """A command whose first parameter is a Session; `--help` starts with the examples."""
+    """A command whose first parameter is a CliSession."""
 
     def decorate(function: CommandFunction) -> CommandFunction:
         group.command(name, cls=CliCommand, help=with_examples(function.__doc__, examples))(with_session(function))
@@ -221,7 +219,7 @@ def command(group: typer.Typer, name: str, *examples: str) -> Callable[[CommandF
 def command_without_session(
     group: typer.Typer, name: str, *examples: str
 ) -> Callable[[CommandFunction], CommandFunction]:
-    """A command that talks to no server and prints in its own way."""
+    """A command that calls no server and has none of the common options."""
 
     def decorate(function: CommandFunction) -> CommandFunction:
         group.command(name, cls=CliCommand, help=with_examples(function.__doc__, examples))(function)
@@ -231,8 +229,7 @@ def command_without_session(
 
 
 def with_session(function: CommandFunction) -> CommandFunction:
-    """*function* as Typer sees it: without its Session, with the options that make one."""
-
+    """*function* as Typer sees it: without its session, with the options that make one."""
     _, *own = inspect.signature(function, eval_str=True).parameters.values()
     groups: dict[str, Any] = {
         parameter.name: parameter.annotation for parameter in own if is_dataclass(parameter.annotation)
@@ -255,7 +252,7 @@ def with_session(function: CommandFunction) -> CommandFunction:
 
 
 def _expand_options(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
-    """A parameter as it is; one that is a dataclass stands for its fields, each an option that several commands share."""
+    """A parameter as it is; a dataclass stands for its fields, which are options that several commands share."""
     group = parameter.annotation
     if not is_dataclass(group):
         yield parameter
@@ -268,19 +265,19 @@ def _expand_options(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]
 def _unless_subcommand(run: CommandFunction) -> CommandFunction:
     defaults: dict[str, Any] = {}
 
-    def alone(ctx: typer.Context, **given: Any) -> Any:
+    def run_default(ctx: typer.Context, **given: Any) -> Any:
         return None if ctx.invoked_subcommand else run(**defaults, **given)
 
     context = _parameter("ctx", typer.Context, inspect.Parameter.empty)
-    # An argument of a noun would take the verb behind it for its value.
-    everything = inspect.signature(run).parameters.values()
-    options = [parameter for parameter in everything if not _is_argument(parameter)]
-    defaults.update({parameter.name: parameter.default for parameter in everything if _is_argument(parameter)})
-    return _with_signature(alone, [context, *options], run)
+    # Arguments are left out: the verb behind the noun would be taken for the value of one.
+    parameters = inspect.signature(run).parameters.values()
+    options = [parameter for parameter in parameters if not _is_argument(parameter)]
+    defaults.update({parameter.name: parameter.default for parameter in parameters if _is_argument(parameter)})
+    return _with_signature(run_default, [context, *options], run)
 
 
 def _is_argument(parameter: inspect.Parameter) -> bool:
-    return any(isinstance(each, ArgumentInfo) for each in get_args(parameter.annotation))
+    return any(isinstance(metadata, ArgumentInfo) for metadata in get_args(parameter.annotation))
 
 
 def _with_signature(run: Any, parameters: Sequence[inspect.Parameter], model: CommandFunction) -> CommandFunction:
@@ -289,8 +286,8 @@ def _with_signature(run: Any, parameters: Sequence[inspect.Parameter], model: Co
     run.__signature__ = inspect.Signature(named)
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in named}
     run.__name__, run.__doc__ = model.__name__, model.__doc__
-    introduced: CommandFunction = run
-    return introduced
+    function: CommandFunction = run
+    return function
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -1,4 +1,4 @@
-"""`timeball workers` and `timeball handlers`: the nodes that are alive, and what they can run."""
+"""`timeball workers`, `handlers` and `queues`: what runs executions, and what waits to be run."""
 
 from __future__ import annotations
 
@@ -13,16 +13,13 @@ from timeball.cli.tree import Limit, Reason, Yes, command, command_group, list_c
 if TYPE_CHECKING:
     from timeball.client import AsyncClient
 
-
-# `timeball workers`: the nodes that are alive.
-
 workers = command_group(
     "workers",
-    "Workers and schedulers: who is alive, and with what.",
+    "Workers and schedulers that are alive.",
     ["timeball workers", "timeball workers drain WORKER --yes"],
 )
 
-NodeRef = Annotated[str, typer.Argument(metavar="WORKER", help="An id, wrk_... or sch_..., as the list shows it.")]
+NodeRef = Annotated[str, typer.Argument(metavar="WORKER", help="The id of a worker or scheduler, wrk_... or sch_...")]
 
 _NODE_COLUMNS = [
     Column("id"),
@@ -47,40 +44,38 @@ _NODE_DETAILS = [
 @list_command(workers, "timeball workers list", "timeball workers list --all")
 def list_workers(
     session: CliSession,
-    all_: Annotated[bool, typer.Option("--all", help="Schedulers too.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="List schedulers too.")] = False,
 ) -> None:
-    """List the workers that are believed alive."""
+    """List the workers that are alive."""
 
-    async def look(client: AsyncClient) -> list[Any]:
+    async def read(client: AsyncClient) -> list[Any]:
         return [*await client.workers.list(), *(await client.workers.schedulers() if all_ else [])]
 
     empty = "no worker is alive; start one with: timeball worker app:tb"
-    session.printer.rows(session.talk(look), _NODE_COLUMNS, empty=empty)
+    session.printer.rows(session.talk(read), _NODE_COLUMNS, empty=empty)
 
 
 @command(workers, "show", "timeball workers show WORKER")
 def show_worker(session: CliSession, worker: NodeRef) -> None:
-    """Show one worker or scheduler, with the handlers it knows or the shards it looks after."""
+    """Show one worker with its handlers, or one scheduler with its shards."""
     session.printer.details(session.talk(lambda client: client.workers.get(worker)), _NODE_DETAILS)
 
 
 @command(workers, "drain", "timeball workers drain WORKER --yes")
 def drain_worker(session: CliSession, worker: NodeRef, reason: Reason = None, yes: Yes = False) -> None:
-    """Ask a worker or scheduler to finish what it runs, take nothing more, and end."""
+    """Drain a worker or scheduler: it finishes what it runs, takes nothing more, and exits."""
 
     async def drain(client: AsyncClient) -> Any:
-        found = await client.workers.get(worker)
-        session.printer.confirm(f"Drain {found.name}, which runs {found.busy} executions?", yes=yes)
-        return await client.workers.drain(found.id, reason)
+        node = await client.workers.get(worker)
+        session.printer.confirm(f"Drain {node.name}, which runs {node.busy} executions?", yes=yes)
+        return await client.workers.drain(node.id, reason)
 
     session.printer.details(session.talk(drain), _NODE_DETAILS)
 
 
-# `timeball handlers`: what can be run, what each handler takes, and which versions of it workers have.
-
 handlers = command_group(
     "handlers",
-    "Handlers: what can be run, and what each takes.",
+    "Handlers: what can be run, and which payload each takes.",
     ["timeball handlers", "timeball handlers show http.webhook"],
 )
 
@@ -108,17 +103,17 @@ _HANDLER_DETAILS = [
 
 @list_command(handlers, "timeball handlers list", "timeball handlers list -o json")
 def list_handlers(session: CliSession, limit: Limit = 200) -> None:
-    """List the handlers in the box, of installed packages, and that workers have or have published."""
+    """List the handlers that are built in, that installed packages bring, and that workers have."""
 
-    async def look(client: AsyncClient) -> list[Any]:
+    async def read(client: AsyncClient) -> list[Any]:
         return await take(client.handlers.iterate(limit=min(limit, 200)), limit)
 
-    session.printer.rows(session.talk(look), _HANDLER_COLUMNS, empty="no handlers")
+    session.printer.rows(session.talk(read), _HANDLER_COLUMNS, empty="no handlers")
 
 
 @command(handlers, "show", "timeball handlers show http.webhook", "timeball handlers show http.webhook --json")
 def show_handler(session: CliSession, handler: HandlerName) -> None:
-    """Show one handler: what it takes, what its jobs are given, and which workers have which version."""
+    """Show one handler: its payload, the options of its jobs, and which workers have which version."""
     session.printer.details(session.talk(lambda client: client.handlers.get(handler)), _HANDLER_DETAILS)
 
 
@@ -145,5 +140,91 @@ def _option_text(value: Any) -> str:
 
 
 def _version_text(version: Any) -> str:
-    words = [version["fingerprint"][:8], *(["newest"] if version["is_newest"] else [])]
-    return f"{' '.join(words)}: {', '.join(version['workers']) or 'no living worker'}"
+    label = version["fingerprint"][:8] + (" newest" if version["is_newest"] else "")
+    return f"{label}: {', '.join(version['workers']) or 'no living worker'}"
+
+
+queues = command_group(
+    "queues", "Queues: what waits, what runs, what is paused.", ["timeball queues", "timeball queues pause mail"]
+)
+
+QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+
+_QUEUE_COLUMNS = [
+    Column("name"),
+    Column("state", lambda queue: "paused" if queue["is_paused"] else "active", ColumnKind.STATE),
+    Column("depth", kind=ColumnKind.NUMBER),
+    Column("running", kind=ColumnKind.NUMBER),
+    Column("max running", kind=ColumnKind.NUMBER),
+    Column("oldest", "oldest_at", ColumnKind.INSTANT),
+    Column("reason", "pause_reason"),
+]
+
+
+@list_command(queues, "timeball queues", "timeball queues list -o json")
+def list_queues(session: CliSession) -> None:
+    """List the queues that have waiting or running executions, a pause or a limit."""
+    session.printer.rows(
+        session.talk(lambda client: client.queues.list()),
+        _QUEUE_COLUMNS,
+        empty="no queue has waiting or running executions",
+    )
+
+
+@command(queues, "show", "timeball queues show mail")
+def show_queue(session: CliSession, queue: QueueName) -> None:
+    """Show one queue."""
+    session.printer.details(session.talk(lambda client: client.queues.get(queue)), _QUEUE_COLUMNS)
+
+
+@command(queues, "pause", 'timeball queues pause mail --reason "mail server down"')
+def pause_queue(session: CliSession, queue: QueueName, reason: Reason = None) -> None:
+    """Pause a queue: nothing starts; running executions go on."""
+    session.printer.details(session.talk(lambda client: client.queues.pause(queue, reason)), _QUEUE_COLUMNS)
+
+
+@command(queues, "resume", "timeball queues resume mail")
+def resume_queue(session: CliSession, queue: QueueName, reason: Reason = None) -> None:
+    """Resume a paused queue."""
+    session.printer.details(session.talk(lambda client: client.queues.resume(queue, reason)), _QUEUE_COLUMNS)
+
+
+@command(queues, "limit", "timeball queues limit mail 10", "timeball queues limit mail none")
+def limit_queue(
+    session: CliSession,
+    queue: QueueName,
+    number: Annotated[str, typer.Argument(metavar="N|none", help="How many may run at once; none removes the limit.")],
+    reason: Reason = None,
+) -> None:
+    """Limit how many executions of a queue run at once, across all workers."""
+    limit = _limit(number)
+    session.printer.details(session.talk(lambda client: client.queues.limit(queue, limit, reason)), _QUEUE_COLUMNS)
+
+
+@command(queues, "purge", "timeball queues purge mail --confirm mail")
+def purge_queue(
+    session: CliSession,
+    queue: QueueName,
+    confirm: Annotated[str | None, typer.Option("--confirm", help="The name of the queue again.")] = None,
+    reason: Reason = None,
+) -> None:
+    """Cancel all queued executions of a queue; running executions and schedules go on."""
+    if confirm is None:
+        confirm = session.printer.ask(
+            f"This cancels all queued executions of {queue}. Type its name to continue:", "--confirm"
+        )
+    confirmation = confirm
+    with session.printer.progress("executions cancelled") as advance:
+        purged = session.talk(lambda client: client.queues.purge(queue, confirm=confirmation, reason=reason))
+        advance(purged.cancelled)
+    session.printer.details(purged, [Column("queue"), Column("cancelled")])
+
+
+def _limit(text: str) -> int | None:
+    if text == "none":
+        return None
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+        from timeball.domain.values.field_errors import unexpected_value
+
+        raise unexpected_value("the limit", text, "a whole number from 1 on, or none", field="max_running")
+    return int(text)

@@ -1,6 +1,6 @@
 """The HTTP API from Python: `Client` for programs that wait, `AsyncClient` for coroutines."""
 
-from timeball.config.extras import explain_missing_extra
+from timeball.config.environment import explain_missing_extra
 
 with explain_missing_extra():
     from timeball.client.clients import AsyncClient, Client

@@ -33,8 +33,7 @@ from timeball.client.transport import (
     SendRequest,
     Step,
 )
-from timeball.config.local_key import find_local_key
-from timeball.config.server_urls import server_url_problem
+from timeball.config.servers import find_local_key, server_url_problem
 from timeball.errors import InvalidInput
 
 

@@ -32,7 +32,7 @@ from pydantic_settings import (
 )
 from pydantic_settings import SettingsError as Undecodable
 
-from timeball.config.server_urls import broker_parameter_problem, database_url_problem, server_url_problem
+from timeball.config.servers import broker_parameter_problem, database_url_problem, server_url_problem
 from timeball.config.sources import (
     SETTINGS_FILE,
     SettingSources,
@@ -84,23 +84,23 @@ class _LeaseSection(_Section):
 
 
 class SchedulerSettings(_LeaseSection):
-    """How a scheduler looks ahead and hoists."""
+    """How a scheduler looks ahead and promotes."""
 
     lease_seconds: float = Field(
         default=10, gt=0, le=_A_YEAR, description="How long a scheduler is believed alive after a renewal."
     )
     renew_seconds: float = Field(default=3, gt=0, le=_A_YEAR, description="How often a scheduler renews its lease.")
-    hoist_window_ms: int = Field(
-        default=500, ge=1, le=10_000, description="How long before its time an execution is hoisted."
+    promotion_window_ms: int = Field(
+        default=500, ge=1, le=10_000, description="How long before its time an execution is promoted."
     )
     look_ahead_seconds: float = Field(default=3, ge=2, le=60, description="How far ahead a scheduler reads.")
-    batch: int = Field(default=1_000, ge=1, le=10_000, description="The most rows one hoist moves.")
+    batch: int = Field(default=1_000, ge=1, le=10_000, description="The most rows one promotion moves.")
     page: int = Field(default=2_000, ge=1, le=50_000, description="The most rows of a shard that one reading takes.")
     definitions: int = Field(default=100_000, ge=100, description="How many job definitions are kept in memory.")
 
     @property
-    def hoist_window(self) -> timedelta:
-        return timedelta(milliseconds=self.hoist_window_ms)
+    def promotion_window(self) -> timedelta:
+        return timedelta(milliseconds=self.promotion_window_ms)
 
     @property
     def look_ahead(self) -> timedelta:

@@ -27,7 +27,7 @@ from timeball.dashboard.assets import Assets
 from timeball.dashboard.components import time_tag
 from timeball.dashboard.context import ANONYMOUS, KeyManager, PageContext, Site
 from timeball.dashboard.formatting import FILTERS, STATES
-from timeball.dashboard.internal_api import ApiProblem, ReadCache
+from timeball.dashboard.internal_api import ApiProblem
 from timeball.dashboard.pages import (
     admin,
     dead_letters,
@@ -46,6 +46,7 @@ from timeball.dashboard.pages import (
     timeline,
     workers,
 )
+from timeball.dashboard.read_cache import ReadCache
 from timeball.dashboard.session import CookieSigner, SessionAuthenticator, SessionBackend, was_identified
 from timeball.errors import InvalidInput, NotFound, StoreUnavailable, TimeballError, quote_text
 from timeball.version import __version__
@@ -121,7 +122,7 @@ def make_web_app(parts: WebDependencies, gate: KeyAuthenticator | None = None) -
 
 
 def make_dashboard(
-    parts: WebDependencies, api: ASGIApp, tries: FailedKeyLimiter, gate: KeyAuthenticator | None = None
+    parts: WebDependencies, api: Starlette, tries: FailedKeyLimiter, gate: KeyAuthenticator | None = None
 ) -> Starlette:
     """The pages, over an API of the same process."""
     assets = Assets()
@@ -141,7 +142,11 @@ def make_dashboard(
     app.state.site = Site(
         api=api,
         queries=parts.queries,
+        catalogue=parts.catalogue,
         authenticator=authenticator,
+        limits=tries.limits,
+        # One for pages and API together: what is much work takes turns in the whole process.
+        heavy=api.state.context.turns,
         key_manager=parts.keys,
         live=parts.live,
         settings=parts.settings,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from zoneinfo import ZoneInfo
 
@@ -19,14 +19,17 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from timeball.api.auth import Caller, Role
+from timeball.api.context import CatalogueReader
 from timeball.api.errors import HttpProblem
+from timeball.api.limits import HeavyRequestLimiter, RateLimiter
 from timeball.application.events import EventHub
-from timeball.application.queries.lookup import Queries
+from timeball.application.queries import Queries
 from timeball.config.settings import Settings
 from timeball.dashboard.assets import Assets
 from timeball.dashboard.components import Components, form_fields
 from timeball.dashboard.formatting import search_term
-from timeball.dashboard.internal_api import InternalApi, ReadCache
+from timeball.dashboard.internal_api import InternalApi
+from timeball.dashboard.read_cache import ReadCache
 from timeball.dashboard.session import (
     LOCAL_KEY_PARAMETER,
     CookieSigner,
@@ -41,14 +44,15 @@ from timeball.dashboard.session import (
 )
 from timeball.domain.node import NodeKind
 from timeball.domain.scheduling.civil_time import load_zone
+from timeball.domain.search import PageRequest
 from timeball.domain.values.json_text import parse_json
 from timeball.errors import InvalidInput
 
-# What all pages share: the templates, the files, the API, and who is at the reception.
+Answer = TypeVar("Answer")
 
 
 class KeyManager(Protocol):
-    """Where API keys are made, listed and revoked."""
+    """Creates, lists and revokes API keys."""
 
     async def create(self, role: str, name: str, expires_in: timedelta | None, audit: Any) -> tuple[Any, str]: ...
     async def list(self) -> Sequence[Any]: ...
@@ -61,7 +65,10 @@ class Site:
 
     api: ASGIApp
     queries: Queries
+    catalogue: CatalogueReader
     authenticator: SessionAuthenticator
+    limits: RateLimiter
+    heavy: HeavyRequestLimiter
     key_manager: KeyManager
     live: EventHub
     settings: Settings
@@ -69,19 +76,17 @@ class Site:
     templates: Environment
     read_cache: ReadCache
     signer: CookieSigner
-    # How many there are of what the side of every page names: as they were last counted, by the page each stands beside.
+    # The numbers beside the links of the sidebar, by path, as they were last counted.
     counts: dict[str, str] = field(default_factory=dict)
-    # How many streams the browsers of each caller hold open now.
+    # How many event streams each caller holds open now.
     streams: Counter[str] = field(default_factory=Counter)
 
     def render(self, template: str, /, **variables: Any) -> str:
-        """A template, filled in."""
+        """The text of a template with these variables."""
         return self.templates.get_template(template).render(**variables)
 
 
-# One request for a page, and all that its page has at hand: who looks, the API in their name, forms, addresses, answers.
-
-# Who has not logged in: may see the login and the pages that say no.
+# A caller that has not logged in: it sees the login page and error pages only.
 ANONYMOUS = Caller("stranger", Role.VIEWER)
 TOAST_COOKIE = "timeball_toast"
 _TOAST_SECONDS = 30
@@ -91,41 +96,47 @@ _MAX_FORM_FIELDS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """The way back: a path to post to, and what to post."""
+    """How an action is undone: a path to post to, and what to post."""
 
     path: str
     fields: Mapping[str, str]
 
 
 class PageContext:
-    """A request for a page."""
+    """One request for a page: its caller, what it asks for, and the means to read, write and respond.
+
+    A page reads through `site.queries` and writes through `api`.
+    """
 
     def __init__(self, request: Request, site: Site, caller: Caller) -> None:
         self.request = request
         self.site = site
         self.caller = caller
-        self.api = InternalApi(site.api, caller, site.read_cache, use_cache=self.is_partial)
+        self.api = InternalApi(site.api, caller, site.read_cache)
         self.form: dict[str, str] = {}
         self.form_pairs: list[tuple[str, str]] = []
-        # Strangers are shown nothing that only visitors may see.
         self.is_anonymous = caller.name == ANONYMOUS.name
-        # A page that shows something only this once must not fetch itself anew, nor its parts.
+        # A page that shows something only once must not refresh itself or its parts.
         self.is_static = False
         self._is_toast_shown = False
 
-    # what is asked
+    # the request
 
     @property
     def path(self) -> Mapping[str, Any]:
-        """What stands in the places of the route."""
+        """The parameters of the route."""
         return self.request.path_params
 
     def query(self, name: str, default: str = "") -> str:
-        """A parameter of the address, without blanks around it."""
+        """A query parameter, stripped."""
         return self.request.query_params.get(name, default).strip()[:1_000]
 
+    def page_request(self, limit: int) -> PageRequest:
+        """The page of a list that the address asks for."""
+        return PageRequest(limit=limit, cursor=self.query("cursor") or None)
+
     async def read_form(self) -> None:
-        """Read what a form sent."""
+        """Read the submitted form."""
         body = bytearray()
         try:
             async for chunk in self.request.stream():
@@ -143,22 +154,28 @@ class PageContext:
         self.form = dict(self.form_pairs)
 
     def form_list(self, name: str) -> list[str]:
-        """All values that a form gave under one name."""
+        """All values of the form's fields of one name."""
         return [value for key, value in self.form_pairs if key == name]
 
     @property
     def is_partial(self) -> bool:
-        """Whether only the part that refreshes is wanted."""
+        """Whether the request asks only for the part of the page that refreshes."""
         return self.request.headers.get("hx-request-type") == "partial"
+
+    # reads
+
+    async def shared(self, key: Hashable, read: Callable[[], Awaitable[Answer]]) -> Answer:
+        """What *read* returns; browsers that refresh the same part at the same moment share one read."""
+        return await (self.site.read_cache.get(key, read) if self.is_partial else read())
 
     # addresses
 
     def url(self, path: str, /, **params: Any) -> str:
-        """An address of ours, below the prefix we are mounted under."""
+        """An address of the dashboard with query parameters."""
         return self.site_url(path) + _query_text(params)
 
     def site_url(self, path: str) -> str:
-        """A path of ours, below the prefix we are mounted under."""
+        """A path of the dashboard, below the prefix that it is mounted under."""
         return self._prefix + path
 
     @cached_property
@@ -166,7 +183,7 @@ class PageContext:
         return str(self.request.scope.get("root_path", ""))
 
     def here(self, **changes: Any) -> str:
-        """This very address with some parameters changed; None takes one away."""
+        """This address with some parameters changed; None removes one."""
         pairs = [(name, value) for name, value in self.request.query_params.multi_items() if name not in changes]
         pairs += [(name, str(value)) for name, value in changes.items() if value not in (None, "")]
         path = quote(self.request.scope["path"])
@@ -176,7 +193,7 @@ class PageContext:
 
     @cached_property
     def components(self) -> Components:
-        """What the pages are put together from."""
+        """The HTML components, for this caller and this address."""
         sprite = self.site_url(f"/static/{self.site.assets['icons.svg'].address}")
         return Components(sprite, form_fields(self._token, self.here()), self.site_url, self.can)
 
@@ -188,10 +205,10 @@ class PageContext:
     def _token(self) -> str:
         return csrf_token(self._browser, self.request)
 
-    # answers
+    # responses
 
     def can(self, role: str) -> bool:
-        """Whether the visitor may do what needs this role."""
+        """Whether the caller has this role."""
         return role in self._roles
 
     @cached_property
@@ -214,27 +231,27 @@ class PageContext:
         return response
 
     def go(self, path: str, toast: str | None = None, *, undo: Undo | None = None, kind: str = "done") -> Response:
-        """Send the browser on to an address of ours, and tell there what was done."""
+        """Redirect the browser, and show a toast on the page it goes to."""
         response = RedirectResponse(path, 303)
         if toast is not None:
-            way_back = None if undo is None else {"path": undo.path, "fields": dict(undo.fields)}
-            note = orjson.dumps({"text": toast[:500], "kind": kind, "undo": way_back})
+            reverse = None if undo is None else {"path": undo.path, "fields": dict(undo.fields)}
+            note = orjson.dumps({"text": toast[:500], "kind": kind, "undo": reverse})
             signed = self.site.signer.sign(note, self._reader)
             set_cookie(response, self.request, TOAST_COOKIE, signed, _TOAST_SECONDS)
         return response
 
     def back(self, otherwise: str) -> str:
-        """Where a form wants to return to, if that is one of our own pages."""
-        wanted = self.form.get("back", "")
-        parts = urlsplit(wanted)
+        """The address that the form returns to, if it is one of the dashboard's pages; *otherwise* if not."""
+        target = self.form.get("back", "")
+        parts = urlsplit(target)
         prefix = self.site_url("/")
-        is_ours = not parts.scheme and not parts.netloc and wanted.startswith(prefix) and not wanted.startswith("//")
-        return wanted if is_ours and "\\" not in wanted and wanted.isprintable() else self.site_url(otherwise)
+        is_ours = not parts.scheme and not parts.netloc and target.startswith(prefix) and not target.startswith("//")
+        return target if is_ours and "\\" not in target and target.isprintable() else self.site_url(otherwise)
 
     def pop_toast(self) -> Any:
-        """What was done just now, for the page that tells it: a part, fetched meanwhile by the page before, must not take it away.
+        """The toast of the last action; None if there is none, or if it was not signed for this caller and browser.
 
-        None if nothing was done, or if the note about it was not written here for this visitor.
+        Only whole pages call it: a part that the previous page fetches meanwhile must not use the toast up.
         """
         cookie = self.request.cookies.get(TOAST_COOKIE)
         if cookie is None:
@@ -245,7 +262,7 @@ class PageContext:
 
     @property
     def _reader(self) -> str:
-        """For whom a note is signed: this visitor in this browser."""
+        """The reader that a toast is signed for: this caller in this browser."""
         return f"{self._browser} {self.caller.name}"
 
     def _drop_cookie(self, response: Response, name: str) -> None:
@@ -257,23 +274,21 @@ def _query_text(params: Mapping[str, Any]) -> str:
     return f"?{urlencode(given, doseq=True)}" if given else ""
 
 
-# From a request to a page: who looks, whether they may, whether a change comes from one of our own forms.
-
 PageFunction: TypeAlias = Callable[[PageContext], Awaitable[Response]]
 
 
 class PageRouter:
-    """The pages of one topic; each names the role it needs."""
+    """The pages of one module; each names the role it requires."""
 
     def __init__(self) -> None:
         self.routes: list[Route] = []
 
     def get(self, path: str, role: Role = Role.VIEWER) -> Callable[[PageFunction], PageFunction]:
-        """A page to look at."""
+        """Register a page that shows something."""
         return self._add(path, "GET", role)
 
     def post(self, path: str, role: Role) -> Callable[[PageFunction], PageFunction]:
-        """Something to do."""
+        """Register an action."""
         return self._add(path, "POST", role)
 
     def _add(self, path: str, method: str, role: Role) -> Callable[[PageFunction], PageFunction]:
@@ -296,18 +311,24 @@ def _endpoint(page: PageFunction, role: Role) -> Callable[[Request], Awaitable[R
         await site.signer.prepare()
         context = PageContext(request, site, caller)
         request.state.context = context
-        # Before the form is read: its size is not for callers to choose who may not send it.
+        # Before the form is read: a caller without the role must not make the server read a large one.
         caller.needs(role, f"{request.method} {request.url.path[:200]}")
         if request.method == "POST":
+            # The API counts the write against the caller's limits.
             await context.read_form()
             check_csrf(request, context.form.get("token", ""))
-        return await page(context)
+            return await page(context)
+        site.limits.begin(caller.name)
+        try:
+            return await page(context)
+        finally:
+            site.limits.end(caller.name)
 
     return endpoint
 
 
 def _begin_local_session(request: Request, session: str) -> Response:
-    """Keep the local key out of the address, where it would be seen and stored: the browser gets a cookie instead."""
+    """Replace the local key in the address, where it would be seen and stored, by a cookie."""
     address = request.url.remove_query_params(LOCAL_KEY_PARAMETER)
     response = RedirectResponse(f"{address.path}?{address.query}" if address.query else address.path, 303)
     set_session_cookie(response, request, session)
@@ -315,18 +336,16 @@ def _begin_local_session(request: Request, session: str) -> Response:
 
 
 def _redirect_to_login(request: Request) -> Response:
-    """Log in first, then come back; a part or a stream cannot ask for a key, so its whole page goes."""
+    """Send the browser to the login page, and back afterwards. A part or a stream cannot show a login, so its whole page goes there."""
     prefix = request.scope.get("root_path", "")
     is_page = "text/html" in request.headers.get("accept", "text/html") or "*/*" in request.headers["accept"]
     if request.method != "GET" or request.headers.get("hx-request") or not is_page:
         return Response(status_code=401, headers={"HX-Redirect": f"{prefix}/login"})
-    wanted = request.scope["path"].removeprefix(prefix)
+    path = request.scope["path"].removeprefix(prefix)
     query = request.url.query
-    target = request.url.replace_query_params(next=f"{wanted}?{query}" if query else wanted).query
-    return RedirectResponse(f"{prefix}/login?{target}", 303)
+    params = request.url.replace_query_params(next=f"{path}?{query}" if query else path).query
+    return RedirectResponse(f"{prefix}/login?{params}", 303)
 
-
-# Where to look: the page of a thing that a read names by its kind and its id.
 
 _TARGET_PATHS = {
     "job": "/jobs/{id}",
@@ -341,11 +360,11 @@ _TARGET_PATHS = {
 }
 
 
-def target_url(context: PageContext, target: Mapping[str, str] | None) -> str | None:
-    """The address of what is meant; None if no page shows it."""
+def target_url(context: PageContext, target: tuple[str, str] | None) -> str | None:
+    """The page of a thing that the doctor names by kind and id; None if there is none."""
     if target is None:
         return None
-    kind, name = target["kind"], target["id"]
+    kind, name = target
     if kind == "queue":
         return context.url("/queues/one", name=name)
     if kind == "handler":
@@ -354,13 +373,11 @@ def target_url(context: PageContext, target: Mapping[str, str] | None) -> str | 
     return None if path is None else context.site_url(path.format(id=name))
 
 
-# The zone a visitor chose: their browser says it, and pages that draw hours and days keep to it.
-
 ZONE_COOKIE = "timeball_zone"
 
 
 def browser_zone(request: Request) -> ZoneInfo:
-    """The zone of a visitor; UTC if their browser has not said it yet, or said nonsense."""
+    """The time zone that the browser reports in a cookie; UTC if it has not, or if the zone is unknown."""
     try:
         return load_zone(unquote(request.cookies.get(ZONE_COOKIE, "UTC")))
     except InvalidInput:
@@ -373,11 +390,11 @@ def zone_label(zone: ZoneInfo) -> str:
 
 
 async def known_handlers(queries: Queries) -> list[str]:
-    """The handlers that some live worker knows, or that workers have published."""
+    """The handlers that a living worker has, or that workers have published."""
     nodes = await queries.nodes(NodeKind.WORKER)
-    return sorted({*(name for node in nodes for name in node.handlers), *await queries.contracts.names()})
+    return sorted({*(name for node in nodes for name in node.handlers), *await queries.handlers.names()})
 
 
 def parse_json_field(text: str, field: str) -> Any:
-    """JSON from a field of a form."""
+    """The value of a form field that holds JSON."""
     return parse_json(text, field, field=field, hint='such as {"to": "a@b.co"}')

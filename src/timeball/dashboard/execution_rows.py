@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from timeball.api.documents import execution_document
-from timeball.application.queries.views import ExecutionView
+from timeball.application.queries.executions import ExecutionView
 from timeball.dashboard.context import PageContext
 from timeball.domain.execution import Attempt, Execution, ExecutionState
 
@@ -91,14 +91,14 @@ def _attempts_note(execution: Execution) -> str:
 
 async def named_execution_rows(context: PageContext, executions: Sequence[Execution]) -> list[dict[str, Any]]:
     """Executions as they are shown, each with the name of its job."""
-    names = await context.site.queries.job_names([one.job_id for one in executions])
+    names = await context.site.queries.jobs.names([one.job_id for one in executions])
     rows = await execution_rows(context, executions)
     return [row | {"job_name": names.get(one.job_id)} for one, row in zip(executions, rows, strict=True)]
 
 
 async def execution_rows(context: PageContext, executions: Sequence[Execution]) -> list[dict[str, Any]]:
     """Executions as they are shown; late is the first start, and a retry that waited for its turn was not."""
-    tried = await context.site.queries.attempts_of([one for one in executions if _has_earlier_attempts(one)])
+    tried = await context.site.queries.executions.attempts([one for one in executions if _has_earlier_attempts(one)])
     return [
         execution_document(one) | {"lateness_ms": first_start_lateness_ms(one, tried.get(one.id, ()))}
         for one in executions

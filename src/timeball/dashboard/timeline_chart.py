@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from markupsafe import Markup, escape
 
-from timeball.dashboard.formatting import format_milliseconds, parse_instant, pluralize
+from timeball.application.queries.timeline import BandStep
+from timeball.dashboard.formatting import format_milliseconds, pluralize
+from timeball.domain.forecast.timeline import MarkRow, TimelineMark
 
 # The part of time a visitor looks at: where it begins, how much it shows, and the ways on from there.
 
@@ -149,8 +150,6 @@ def _tick(local: datetime, step: timedelta) -> AxisTick:
 
 # The time line as SVG: past solid, running striped, predicted outlined; places in percent, so that it fits every width.
 
-Document = Mapping[str, Any]
-
 ROW_HEIGHT = 28
 BAND_HEIGHT = 52
 _STRIPES = (
@@ -176,20 +175,20 @@ def _label(x: float, tick: AxisTick) -> str:
     return f'<text class="tick{_day(tick)}" x="{x:.2f}%" y="15"{anchor}>{escape(tick.text)}</text>'
 
 
-def rows(view: TimeWindow, drawn: Sequence[Document]) -> Markup:
+def rows(view: TimeWindow, drawn: Sequence[MarkRow]) -> Markup:
     """One line for each row."""
     height = ROW_HEIGHT * len(drawn)
     parts = [_STRIPES, *_grid(view, height)]
     for number in range(1, len(drawn) + 1):
         parts.append(f'<line class="rule" x1="0" x2="100%" y1="{ROW_HEIGHT * number}" y2="{ROW_HEIGHT * number}"/>')
     for number, row in enumerate(drawn):
-        parts += [_mark(view, mark, ROW_HEIGHT * number) for mark in row["marks"]]
+        parts += [_mark(view, mark, ROW_HEIGHT * number) for mark in row.marks]
     return _svg("lines", height, summary(view, drawn), [*parts, *_now(view, height)])
 
 
-def band(view: TimeWindow, steps: Sequence[Document], slots: int) -> Markup:
+def band(view: TimeWindow, steps: Sequence[BandStep], slots: int) -> Markup:
     """How many slots are busy, and need to be, against those there are."""
-    top = max([slots, *(step["peak"] for step in steps), *(step["busy"] for step in steps), 1])
+    top = max([slots, *(step.peak for step in steps), *(step.busy for step in steps), 1])
     parts = _grid(view, BAND_HEIGHT)
     for step in steps:
         parts += _step(view, step, top, slots)
@@ -199,97 +198,85 @@ def band(view: TimeWindow, steps: Sequence[Document], slots: int) -> Markup:
     return _svg("band", BAND_HEIGHT, band_summary(steps, slots), [*parts, *_now(view, BAND_HEIGHT)])
 
 
-def summary(view: TimeWindow, drawn: Sequence[Document]) -> str:
+def summary(view: TimeWindow, drawn: Sequence[MarkRow]) -> str:
     """The drawing in one sentence."""
-    marks = [mark for row in drawn for mark in row["marks"]]
-    numbers = {kind: sum(mark["count"] for mark in marks if mark["kind"] == kind) for kind in ("past", "predicted")}
-    runs = sum(mark["count"] for mark in marks if mark["kind"] == "running")
+    marks = [mark for row in drawn for mark in row.marks]
+    numbers = {kind: sum(mark.count for mark in marks if mark.kind == kind) for kind in ("past", "predicted")}
+    runs = sum(mark.count for mark in marks if mark.kind == "running")
     return (
         f"{view.title}: {pluralize(len(drawn), 'row')}, {pluralize(numbers['past'], 'run')} past, "
         f"{runs} running, {numbers['predicted']} predicted"
     )
 
 
-def band_summary(steps: Sequence[Document], slots: int) -> str:
+def band_summary(steps: Sequence[BandStep], slots: int) -> str:
     """The slots in one sentence."""
-    peak = max((step["peak"] for step in steps), default=0)
-    over = [step for step in steps if step["note"]]
-    short = f"; not enough at {pluralize(len(over), 'place')}, first: {over[0]['note']}" if over else ""
+    peak = max((step.peak for step in steps), default=0)
+    over = [step for step in steps if step.note]
+    short = f"; not enough at {pluralize(len(over), 'place')}, first: {over[0].note}" if over else ""
     return f"{pluralize(slots, 'slot')}, at most {peak} needed at once{short}"
 
 
-def mark_tone(mark: Document) -> str:
+def mark_tone(mark: TimelineMark) -> str:
     """The colour of a mark: that of the worst that happened in it."""
-    states = mark["states"]
+    states = mark.states
     if states.get("dead"):
         return "tone-bad"
-    if mark["kind"] == "past" and not states.get("succeeded"):
+    if mark.kind == "past" and not states.get("succeeded"):
         return "tone-calm"
-    return {"past": "tone-good", "running": "tone-live", "predicted": "tone-calm"}[mark["kind"]]
+    return {"past": "tone-good", "running": "tone-live", "predicted": "tone-calm"}[mark.kind]
 
 
-def mark_title(mark: Document, view: TimeWindow) -> str:
+def mark_title(mark: TimelineMark, view: TimeWindow) -> str:
     """What a mark stands for, in words."""
-    return _mark_title(mark, *_ends(mark), view)
-
-
-def _mark_title(mark: Document, start: datetime, end: datetime, view: TimeWindow) -> str:
+    start, end = mark.start, mark.end
     at = f"{start.astimezone(view.zone):%a %H:%M:%S}"
-    if mark["count"] > 1:
+    if mark.count > 1:
         until = f"{end.astimezone(view.zone):%H:%M:%S}"
-        how = ", ".join(f"{count} {state}" for state, count in mark["states"].items()) or mark["kind"]
-        return f"{mark['count']} runs {at} – {until}: {how}"
+        how = ", ".join(f"{count} {state}" for state, count in mark.states.items()) or mark.kind
+        return f"{mark.count} runs {at} – {until}: {how}"
     lasts = format_milliseconds((end - start).total_seconds() * 1_000)
-    if mark["kind"] == "predicted":
-        return f"{at} expected, " + ("no history yet" if mark["is_guess"] else f"usually takes {lasts}")
-    if mark["kind"] == "running":
+    if mark.kind == "predicted":
+        return f"{at} expected, " + ("no history yet" if mark.is_guess else f"usually takes {lasts}")
+    if mark.kind == "running":
         return f"running since {at}, usually ends {end.astimezone(view.zone):%H:%M:%S}"
-    return f"{at} {next(iter(mark['states']), 'ended')} after {lasts}"
+    return f"{at} {next(iter(mark.states), 'ended')} after {lasts}"
 
 
-def _mark(view: TimeWindow, mark: Document, top: int) -> str:
-    start, end = _ends(mark)
-    x = view.percent_of(start)
-    width = max(view.percent_of(end) - x, 0.0)
+def _mark(view: TimeWindow, mark: TimelineMark, top: int) -> str:
+    x = view.percent_of(mark.start)
+    width = max(view.percent_of(mark.end) - x, 0.0)
     # A place of its own for what was expected without any history: lower than what is known.
-    lower = 6 if mark["is_guess"] else 0
+    lower = 6 if mark.is_guess else 0
     drawn = _rect(
-        f"{mark['kind']} {mark_tone(mark)}",
+        f"{mark.kind} {mark_tone(mark)}",
         (x, top + 6 + lower, width, ROW_HEIGHT - 12 - lower),
-        _mark_title(mark, start, end, view),
-        mark["execution_id"],
+        mark_title(mark, view),
+        mark.execution_id,
     )
-    if mark["count"] < _MANY or width < 3:
+    if mark.count < _MANY or width < 3:
         return drawn
     y = top + ROW_HEIGHT / 2 + 4
-    return f'{drawn}<text class="times" x="{x + width / 2:.2f}%" y="{y}">×{mark["count"]}</text>'
+    return f'{drawn}<text class="times" x="{x + width / 2:.2f}%" y="{y}">×{mark.count}</text>'
 
 
-def _step(view: TimeWindow, step: Document, top: float, slots: int) -> list[str]:
-    start, end = _ends(step)
-    need = max(step["busy"], step["peak"])
+def _step(view: TimeWindow, step: BandStep, top: float, slots: int) -> list[str]:
+    need = max(step.busy, step.peak)
     if not need:
         return []
-    kind = "predicted" if step["is_predicted"] else "past"
+    kind = "predicted" if step.is_predicted else "past"
     title = (
-        f"{start.astimezone(view.zone):%a %H:%M}: {step['busy']:g} busy on average, {step['peak']} at once, of {slots}"
+        f"{step.start.astimezone(view.zone):%a %H:%M}: {step.busy:g} busy on average, {step.peak} at once, of {slots}"
     )
     tall = max(need / top * (BAND_HEIGHT - 4), 1.5)
-    x = view.percent_of(start)
+    x = view.percent_of(step.start)
     return [
         _rect(
-            f"{kind} {'tone-bad' if step['note'] else 'tone-live'}",
-            (x, round(BAND_HEIGHT - tall, 1), max(view.percent_of(end) - x - 0.08, 0.05), round(tall, 1)),
-            f"{title}; {step['note']}" if step["note"] else title,
+            f"{kind} {'tone-bad' if step.note else 'tone-live'}",
+            (x, round(BAND_HEIGHT - tall, 1), max(view.percent_of(step.end) - x - 0.08, 0.05), round(tall, 1)),
+            f"{title}; {step.note}" if step.note else title,
         )
     ]
-
-
-def _ends(drawn: Document) -> tuple[datetime, datetime]:
-    start, end = parse_instant(drawn["start"]), parse_instant(drawn["end"])
-    assert start is not None
-    assert end is not None
-    return start, end
 
 
 def _grid(view: TimeWindow, height: int) -> list[str]:

@@ -91,11 +91,11 @@ class OperationItem:
     execution_id: ExecutionId | None = None
     job_id: JobId | None = None
     status: str | None = None
-    made: ExecutionId | None = None
+    result_id: ExecutionId | None = None
     error: str | None = None
 
     @property
-    def chosen(self) -> ExecutionId:
+    def new_execution_id(self) -> ExecutionId:
         """The id that was chosen for what is made."""
-        assert self.made is not None
-        return self.made
+        assert self.result_id is not None
+        return self.result_id

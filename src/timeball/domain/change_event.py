@@ -71,20 +71,20 @@ _TOPIC_OF_KIND = {"attempt": "executions", "scheduler": "workers"}
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Which happenings somebody wants to hear of; nothing named means all."""
+    """Which events somebody wants to hear of; nothing named means all."""
 
     types: tuple[str, ...] = ()
     queue: str | None = None
     job_id: JobId | None = None
 
-    def wants(self, happening: ChangeEvent) -> bool:
-        """Whether a happening is wanted; a type may end with a star: `execution.*`."""
-        if self.types and not any(fnmatchcase(happening.type, wanted) for wanted in self.types):
+    def wants(self, event: ChangeEvent) -> bool:
+        """Whether a event is wanted; a type may end with a star: `execution.*`."""
+        if self.types and not any(fnmatchcase(event.type, wanted) for wanted in self.types):
             return False
-        if self.queue is not None and happening.queue != self.queue:
+        if self.queue is not None and event.queue != self.queue:
             return False
-        return self.job_id is None or happening.job_id == self.job_id
+        return self.job_id is None or event.job_id == self.job_id
 
-    def select(self, happenings: Iterable[ChangeEvent]) -> list[ChangeEvent]:
+    def select(self, events: Iterable[ChangeEvent]) -> list[ChangeEvent]:
         """Those that are wanted."""
-        return [happening for happening in happenings if self.wants(happening)]
+        return [event for event in events if self.wants(event)]

@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from timeball.domain.job import JobSpec
 from timeball.domain.policies import Delivery, Overlap
+
+if TYPE_CHECKING:
+    from timeball.domain.job import JobSpec
 
 # The fields of a job that a handler's declaration gives.
 OPTION_FIELDS = (

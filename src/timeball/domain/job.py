@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from hashlib import blake2b
 from typing import Any, TypeVar
 
 from timeball.domain.policies import (
@@ -23,7 +22,7 @@ from timeball.domain.policies import (
     RetryPolicy,
 )
 from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, Schedule, ScheduleKind, parse_schedule
-from timeball.domain.values.ids import JobId, shard_of
+from timeball.domain.values.ids import JobId, jitter_of, shard_of
 from timeball.domain.values.json_text import to_json
 from timeball.domain.values.text import check_description, check_label
 from timeball.errors import InvalidInput
@@ -152,14 +151,6 @@ class Job:
     def is_serial(self) -> bool:
         """Whether its occurrences wait for each other, which they do by a limit of one."""
         return self.overlap in (Overlap.QUEUE, Overlap.CANCEL_RUNNING) and self.rule.is_recurring
-
-
-def jitter_of(job_id: JobId, jitter_seconds: int) -> timedelta:
-    """The share of its jitter that falls to a job."""
-    if not jitter_seconds:
-        return timedelta(0)
-    digest = int.from_bytes(blake2b(job_id.bytes, digest_size=8).digest(), "big")
-    return timedelta(microseconds=digest % (jitter_seconds * 1_000_000 + 1))
 
 
 def define_job(spec: JobSpec, job_id: JobId, now: datetime, shards: int, created_by: str | None = None) -> Job:

@@ -13,8 +13,13 @@ import orjson
 from timeball.domain.job import SPEC_FIELDS, Job, JobSpec, redefine_job, spec_of
 from timeball.domain.policies import SkipReason
 from timeball.domain.scheduling.civil_time import MICROSECOND, tzdata_version
-from timeball.domain.scheduling.misfire import SkippedRange, skipped_between, split_first
-from timeball.domain.scheduling.occurrences import NextOccurrence, first_occurrence
+from timeball.domain.scheduling.occurrences import (
+    NextOccurrence,
+    SkippedRange,
+    first_occurrence,
+    skipped_between,
+    split_first,
+)
 from timeball.domain.scheduling.schedule import Once
 from timeball.errors import Conflict, InvalidInput
 
@@ -22,10 +27,10 @@ from timeball.errors import Conflict, InvalidInput
 #
 # Each is a pure function from what was found (`JobSnapshot`) to what is to be written (`JobChange`). The store reads the
 # one and writes the other in a single transaction, and repeats both when a scheduler was quicker. So a change and a
-# hoist, in any order, leave exactly one truth.
+# promotion, in any order, leave exactly one truth.
 #
 # The ledger's rules: everything a job owed up to its watermark is recorded. An edit answers for what comes after *now*
-# and after whatever has been hoisted already; what the old version still owed by then is recorded as skipped. A pause
+# and after whatever has been promoted already; what the old version still owed by then is recorded as skipped. A pause
 # keeps the watermark in `paused_from`; the resumption records what fell into the pause.
 
 
@@ -35,7 +40,7 @@ class JobSnapshot:
 
     job: Job
     pending: NextOccurrence | None
-    # The latest scheduled instant that has been hoisted and is not finished: it may lie a moment ahead.
+    # The latest scheduled instant that has been promoted and is not finished: it may lie a moment ahead.
     promoted_until: datetime | None
     now: datetime
 

@@ -114,7 +114,7 @@ def replacement_outcome(outcome: Outcome, why: str) -> Outcome:
 class Decision(NamedTuple):
     """Where an execution goes after what was found, and its standing when that was decided."""
 
-    finding: FinishedAttempt
+    attempt: FinishedAttempt
     facts: AttemptFacts
     transition: Transition
 

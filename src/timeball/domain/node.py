@@ -29,7 +29,7 @@ _MEANWHILE = "work goes on through PostgreSQL"
 class BrokerReport:
     """What was found, and what to do if it is not as it should be."""
 
-    found: str
+    detail: str
     advice: str | None = None
 
     @property
@@ -53,15 +53,15 @@ def report_broker(nodes: Sequence[NodeStatus]) -> BrokerReport:
         used = ", ".join(f"{broker_name(kind)}: {number}" for kind, number in sorted(kinds.items()))
         return BrokerReport(f"the nodes use different ones ({used})", "set TIMEBALL_BROKER_URL alike on all nodes")
     if silent:
-        found = f"{counted(len(silent), 'worker')} got no tickets from {broker_name(silent[0].broker)}; {_MEANWHILE}"
-        return BrokerReport(found, "run a scheduler with the same TIMEBALL_BROKER_URL")
+        detail = f"{counted(len(silent), 'worker')} got no tickets from {broker_name(silent[0].broker)}; {_MEANWHILE}"
+        return BrokerReport(detail, "run a scheduler with the same TIMEBALL_BROKER_URL")
     return BrokerReport(f"{broker_name(next(iter(kinds), 'postgresql'))} carries due work")
 
 
 def _broker_down(down: Sequence[NodeStatus], number: int) -> BrokerReport:
     name, error = broker_name(down[0].broker), down[0].broker_status.error
-    found = f"{len(down)} of {counted(number, 'node')} cannot use {name} ({error}); {_MEANWHILE}"
-    return BrokerReport(found, f"bring {name} back, or unset TIMEBALL_BROKER_URL")
+    detail = f"{len(down)} of {counted(number, 'node')} cannot use {name} ({error}); {_MEANWHILE}"
+    return BrokerReport(detail, f"bring {name} back, or unset TIMEBALL_BROKER_URL")
 
 
 # Nodes: the processes of a running system, their leases, and each scheduler's fair share of the shards.

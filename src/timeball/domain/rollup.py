@@ -165,7 +165,7 @@ class Rollup:
     at: datetime
     queue: str = ""
     handler: str = ""
-    tally: RollupCounts = field(default_factory=RollupCounts)
+    counts: RollupCounts = field(default_factory=RollupCounts)
     lateness: DurationSketch = field(default_factory=DurationSketch)
     lateness_seconds: float = 0.0
     duration: DurationSketch = field(default_factory=DurationSketch)
@@ -191,7 +191,7 @@ def sum_rollups(rollups: Iterable[Rollup], at: datetime, queue: str = "", handle
         at=at,
         queue=queue,
         handler=handler,
-        tally=RollupCounts(**{name: sum(getattr(part.tally, name) for part in parts) for name in COUNTED_FIELDS}),
+        counts=RollupCounts(**{name: sum(getattr(part.counts, name) for part in parts) for name in COUNTED_FIELDS}),
         lateness=merge_sketches(part.lateness for part in parts),
         lateness_seconds=sum(part.lateness_seconds for part in parts),
         duration=merge_sketches(part.duration for part in parts),

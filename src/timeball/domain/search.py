@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 import orjson
@@ -283,6 +283,24 @@ class JobOrder(StrEnum):
     def is_by_name(self) -> bool:
         """Whether only jobs that have a name are listed."""
         return self in (JobOrder.NAME, JobOrder.NAME_BACKWARDS)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSituation:
+    """The state of a job beside its definition: whether it has unfinished executions, the next run, and the last result."""
+
+    is_live: bool
+    next_run_at: datetime | None
+    last_id: ExecutionId | None
+    last_state: ExecutionState | None
+    last_finished_at: datetime | None
+
+
+class RecentRuns(NamedTuple):
+    """States and durations of executions; an execution that never started has a duration of zero."""
+
+    states: Sequence[str]
+    milliseconds: Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from timeball.config.extras import explain_missing_extra
+from timeball.config.environment import explain_missing_extra
 from timeball.errors import InvalidInput
 from timeball.telemetry.events import ServiceFailed
 

@@ -1,9 +1,9 @@
-"""Enqueues from any thread or event loop, or inside the caller's own transaction."""
+"""Enqueues from any thread or event loop: durably when the call returns, or inside the caller's own transaction."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -18,8 +18,7 @@ from timeball.domain.job import Job, JobSpec
 from timeball.domain.values.ids import ExecutionId, JobId, parse_id
 from timeball.errors import NotFound, StoreError
 from timeball.sdk.background_loop import BackgroundLoop
-from timeball.sdk.batcher import Batcher, ThreadFuture
-from timeball.sdk.direct_connection import DirectPath
+from timeball.sdk.enqueue_paths import Batcher, DirectPath, ThreadFuture, closed_error
 
 if TYPE_CHECKING:
     from timeball.application.commands import Commands
@@ -28,77 +27,75 @@ if TYPE_CHECKING:
     from timeball.env import Env
     from timeball.runtime import Runtime
     from timeball.sdk.transactions import TransactionBatch
-    from timeball.store.db.direct_connection import LoopConnection, ThreadConnection
+    from timeball.store.db.direct_connection import DirectConnection
     from timeball.store.types import CreatedJob, EnqueueRow, PreparedJob
 
-# The ids of enqueued executions, which are those of their jobs; occurrences of a schedule have ids of version 8.
+# The UUID version of enqueued executions, whose id is also that of their job; occurrences of a schedule have version 8.
 _ENQUEUED_VERSION = 7
-# A clock that has not been compared with the database's for longer is compared before it is relied on.
+# A clock that was compared with the database's longer ago is compared again before it is relied on.
 _CLOCK_IS_GOOD_FOR_SECONDS = 5.0
-# While more than these wait for a commit they share, whoever goes alone would only make them wait for his.
+# While more callers than these wait for a shared commit, a caller joins them: its own commit would only delay theirs.
 _MAX_WAITING_FOR_DIRECT = 2
-# A program has so many kinds of wishes at most, or makes a new one each time.
+# A program has at most so many kinds of requests, or makes a new one for each call.
 _MAX_CACHED = 1_000
-# How long the published contract of a handler that is not known here is relied on.
+# How long the published contract of a handler that is not declared here is relied on.
 _CONTRACTS_ARE_GOOD_FOR_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class EnqueueRequest:
-    """A one-off somebody wants: its job without the payload, and what only the moment of sending can fill in."""
+    """What an enqueue asks for, without the payload; the same object serves every enqueue with the same options."""
 
     spec: JobSpec
+    # Counted from the database's now at the moment of the enqueue.
     delay: timedelta | None = None
+    # The caller's own connection, in whose transaction the job is written.
     connection: Any = None
-    # The fields that were told, if the handler is not known here: the others are as workers have published them.
+    # For a handler that is not declared here, the fields that the caller set; workers have published the others.
     given_fields: frozenset[str] | None = None
     # Whether such a handler is given payloads that its published contract refuses.
     is_unchecked: bool = False
 
 
 class PublishedOptions(NamedTuple):
-    """What a handler that is not known here gives to its jobs, and what refuses a payload that it could never take."""
+    """What workers have published of a handler that is not declared here: its options, and a check of its payloads."""
 
     options: Mapping[str, Any]
     check: Callable[[str], None]
 
+    def apply(self, request: EnqueueRequest, payloads: Sequence[str]) -> EnqueueRequest:
+        """The request with these options, once its payloads are checked."""
+        if not request.is_unchecked:
+            for payload in payloads:
+                self.check(payload)
+        if not self.options:
+            return request
+        assert request.given_fields is not None
+        return replace(request, spec=inherit_options(request.spec, request.given_fields, self.options))
+
 
 def _accept_any_payload(_payload: str) -> None:
-    """Nothing was published: every payload is taken."""
+    """The check of a handler of which nothing is published."""
 
 
 class SdkRuntime:
-    """What the portal keeps open: the parts of this process, used in its loop alone, and the way past it."""
+    """What a program keeps open once it uses the database: the parts, and the two ways of an enqueue.
+
+    Coroutines of this class run in the background loop. The plain methods may be called from any thread.
+    """
 
     def __init__(self, parts: Runtime) -> None:
         self.parts = parts
-        self.enqueues: Batcher[tuple[EnqueueRequest, str], CreatedJob] = Batcher(self._create)
-        database, monotonic = parts.store.database, parts.env.clock.monotonic
-        self.shortcut: DirectPath[ThreadConnection] = DirectPath(database.thread_connection, monotonic)
-        self.ashortcut: DirectPath[LoopConnection] = DirectPath(database.loop_connection, monotonic)
-        self._compared_at = parts.env.clock.monotonic()
-        self._patterns: dict[int, tuple[EnqueueRequest, PreparedJob | None]] = {}
-        self._contracts: dict[str, tuple[float, PublishedOptions]] = {}
-
-    def contract_of(self, handler: str) -> PublishedOptions | None:
-        """What workers have published of a handler, from any thread; None if that was not read lately."""
-        read_at, found = self._contracts.get(handler, (float("-inf"), None))
-        is_fresh = self.parts.env.clock.monotonic() - read_at < _CONTRACTS_ARE_GOOD_FOR_SECONDS
-        return found if is_fresh else None
-
-    async def read_contract(self, handler: str) -> PublishedOptions:
-        """The same, read now."""
-        commands = self.commands
-        known = await commands.contracts.published(handler)
-        if len(self._contracts) >= _MAX_CACHED:
-            self._contracts.clear()
-        found = (
-            PublishedOptions({}, _accept_any_payload)
-            if known is None
-            else PublishedOptions(known.newest.options, partial(commands.contracts.check_published, known))
+        loop = asyncio.get_running_loop()
+        self.batcher: Batcher[tuple[EnqueueRequest, str], CreatedJob] = Batcher(self._create)
+        self.direct_path = DirectPath(
+            parts.store.database.direct_connection,
+            lambda open_: loop.call_soon_threadsafe(loop.run_in_executor, None, open_),
+            parts.env.clock.monotonic,
         )
-        self._contracts[handler] = self.parts.env.clock.monotonic(), found
-        return found
+        self._compared_at = parts.env.clock.monotonic()
+        self._prepared: dict[int, tuple[EnqueueRequest, PreparedJob | None]] = {}
+        self._published: dict[str, tuple[float, PublishedOptions]] = {}
 
     @property
     def commands(self) -> Commands:
@@ -106,56 +103,76 @@ class SdkRuntime:
 
     @staticmethod
     def actor(reason: str | None) -> Actor:
-        """Who gives commands here."""
+        """The program, as the audit names it."""
         from timeball.application.commands.requests import Actor
 
         return Actor(reason=reason)
 
+    def published_options(self, handler: str) -> PublishedOptions | None:
+        """What workers have published of a handler; None if that was not read lately."""
+        read_at, options = self._published.get(handler, (float("-inf"), None))
+        is_fresh = self.parts.env.clock.monotonic() - read_at < _CONTRACTS_ARE_GOOD_FOR_SECONDS
+        return options if is_fresh else None
+
+    async def read_published_options(self, handler: str) -> PublishedOptions:
+        """Read what workers have published of a handler."""
+        contracts = self.commands.contracts
+        contract = await contracts.published(handler)
+        if len(self._published) >= _MAX_CACHED:
+            self._published.clear()
+        options = (
+            PublishedOptions({}, _accept_any_payload)
+            if contract is None
+            else PublishedOptions(contract.newest.options, partial(contracts.check_published, contract))
+        )
+        self._published[handler] = self.parts.env.clock.monotonic(), options
+        return options
+
+    def prepared_job(self, request: EnqueueRequest) -> PreparedJob | None:
+        """What is checked and encoded once for all jobs of this request; None if each of its jobs has to be."""
+        cached = self._prepared.get(id(request))
+        if cached is None:
+            if len(self._prepared) >= _MAX_CACHED:
+                self._prepared.clear()
+            prepared = self.commands.jobs.pattern(request.spec) if request.delay is None else None
+            # With the request itself: while it is kept, no other one can have its id.
+            cached = self._prepared[id(request)] = (request, prepared)
+        return cached[1]
+
+    def prepared_for_direct(self, request: EnqueueRequest) -> PreparedJob | None:
+        """The prepared job of a request that may take the direct path; None if it has to join others, or is not plain."""
+        if self.batcher.waiting > _MAX_WAITING_FOR_DIRECT:
+            self.direct_path.forget_loop()
+            return None
+        return self.prepared_job(request)
+
     async def now(self) -> datetime:
-        """The database's time: this machine may have slept, or its clock have drifted, since it was last compared."""
+        """The database's time: this machine may have slept, or its clock have drifted, since the last comparison."""
         clock = self.parts.env.clock
         if clock.monotonic() - self._compared_at > _CLOCK_IS_GOOD_FOR_SECONDS:
             await self.parts.store.learn_clock()
             self._compared_at = clock.monotonic()
         return clock.now()
 
-    async def _create(self, requests: Sequence[tuple[EnqueueRequest, str]]) -> list[CreatedJob]:
-        first = requests[0][0]
-        is_alike = len(requests) == 1 or all(request is first for request, _ in requests)
-        if is_alike and (pattern := self.pattern(first)) is not None:
-            return await self.commands.jobs.enqueue(pattern, [payload for _, payload in requests])
-        specs = [with_payload(await self._spec(request), payload) for request, payload in requests]
-        return [await self.known(made) for made in await self.commands.jobs.create_all(specs)]
-
-    def pattern(self, request: EnqueueRequest) -> PreparedJob | None:
-        """What can be checked and encoded once for all jobs of this wish, from any thread; None if each is something of its own."""
-        known = self._patterns.get(id(request))
-        if known is None:
-            if len(self._patterns) >= _MAX_CACHED:
-                self._patterns.clear()
-            pattern = self.commands.jobs.pattern(request.spec) if request.delay is None else None
-            # With the wish itself: while it is kept, no other can have its id.
-            known = self._patterns[id(request)] = (request, pattern)
-        return known[1]
-
-    def direct_pattern(self, request: EnqueueRequest, way: DirectPath[Any]) -> PreparedJob | None:
-        """The pattern of a wish that can go by this way; None if it is something of its own, or comes with a crowd."""
-        if self.enqueues.crowd > _MAX_WAITING_FOR_DIRECT:
-            way.reset_streak()
-            return None
-        return self.pattern(request)
+    async def _create(self, items: Sequence[tuple[EnqueueRequest, str]]) -> list[CreatedJob]:
+        first = items[0][0]
+        is_alike = len(items) == 1 or all(request is first for request, _ in items)
+        if is_alike and (prepared := self.prepared_job(first)) is not None:
+            return await self.commands.jobs.enqueue(prepared, [payload for _, payload in items])
+        specs = [with_payload(await self._spec(request), payload) for request, payload in items]
+        return [await self.resolve_job(created) for created in await self.commands.jobs.create_all(specs)]
 
     async def create_many(self, request: EnqueueRequest, payloads: Sequence[str]) -> list[ExecutionId]:
         """Create many jobs, all or none."""
         spec = await self._spec(request)
         if spec.max_running is None:
             return await self.commands.jobs.enqueue_many(spec, payloads)
-        # A bulk enqueue knows no limits; creating does, and is all or none too.
-        made = await self.commands.jobs.create_all([with_payload(spec, payload) for payload in payloads])
-        return [execution_of(created) for created in made]
+        # A bulk enqueue has no limits. `create_all` has, and is all or none, too.
+        jobs = await self.commands.jobs.create_all([with_payload(spec, payload) for payload in payloads])
+        return [execution_of(created) for created in jobs]
 
     async def prepare(self, request: EnqueueRequest, payloads: Sequence[str]) -> TransactionBatch:
-        """Jobs for the caller to write."""
+        """Jobs for the caller to write in its own transaction."""
         from timeball.sdk.transactions import TransactionBatch
         from timeball.store.audit import creation_audit
 
@@ -170,30 +187,30 @@ class SdkRuntime:
             },
             jobs=[job for job, _ in prepared],
             openings=[opening for _, opening in prepared if opening is not None],
-            hoist_window=self.parts.store.hoist_window,
+            promotion_window=self.parts.store.promotion_window,
             now=self.parts.env.clock.statement_now(),
         )
 
-    async def known(self, made: CreatedJob) -> CreatedJob:
-        """For an execution that was there already, the job it belongs to."""
-        if made.is_new:
-            return made
-        execution_id = execution_of(made)
+    async def resolve_job(self, created: CreatedJob) -> CreatedJob:
+        """For an execution that existed before, because it holds the unique key: with the id of the job it belongs to."""
+        if created.is_new:
+            return created
+        execution_id = execution_of(created)
         if execution_id.version == _ENQUEUED_VERSION:
-            return replace(made, job_id=JobId(execution_id))
-        holder = await self.parts.store.history.find(execution_id)
-        return made if holder is None else replace(made, job_id=holder.job_id)
+            return replace(created, job_id=JobId(execution_id))
+        execution = await self.parts.store.history.find(execution_id)
+        return created if execution is None else replace(created, job_id=execution.job_id)
 
     async def find_job(self, key: str) -> Job:
         """The job of this name, or of this id (`job_...`)."""
         jobs = self.parts.store.jobs
-        found = await jobs.find_by_name(key)
-        if found is None and key.startswith("job_"):
+        job = await jobs.find_by_name(key)
+        if job is None and key.startswith("job_"):
             job_id = JobId(parse_id("job", key))
-            found = (await jobs.find([job_id])).get(job_id)
-        if found is None or found.deleted_at is not None:
+            job = (await jobs.find([job_id])).get(job_id)
+        if job is None or job.deleted_at is not None:
             raise NotFound("job", key)
-        return found
+        return job
 
     async def _spec(self, request: EnqueueRequest) -> JobSpec:
         if request.delay is None:
@@ -206,14 +223,14 @@ def with_payload(spec: JobSpec, payload: str) -> JobSpec:
     return replace(spec, payload=orjson.Fragment(payload))
 
 
-def execution_of(made: CreatedJob) -> ExecutionId:
+def execution_of(created: CreatedJob) -> ExecutionId:
     """The execution of an enqueued job: it always has one."""
-    assert made.execution_id is not None
-    return made.execution_id
+    assert created.execution_id is not None
+    return created.execution_id
 
 
 class EnqueueClient:
-    """Sends wishes; every verb has a twin for coroutines, with an `a` before its name."""
+    """Writes what is enqueued. Methods for coroutines have an `a` before their names."""
 
     def __init__(self, settings: Callable[[], Settings], env: Callable[[], Env | None] = lambda: None) -> None:
         self._settings = settings
@@ -224,151 +241,142 @@ class EnqueueClient:
         return _open_sdk_runtime(self._settings(), self._env())
 
     def send(self, request: EnqueueRequest, payload: str) -> CreatedJob:
-        """Enqueue one job; it is committed when this returns, or lies in the caller's transaction."""
+        """Enqueue one job; it is committed when this returns, or written in the caller's transaction."""
         if request.given_fields is not None:
-            request = self._with_published_options(request, request.given_fields, [payload])
+            request = self._with_published_options(request, [payload])
         if request.connection is not None:
-            return self._write(request, [payload])[0]
-        slip: ThreadFuture[CreatedJob] | None = None
-        while slip is None:
-            runtime = self._runtime()
-            made = self._send_directly(runtime, request, payload)
-            if made is not None:
-                return made
-            slip = runtime.enqueues.submit((request, payload))
+            return self._write_in_transaction(request, [payload])[0]
+        future: ThreadFuture[CreatedJob] | None = None
+        while future is None:
+            runtime = self.background_loop.resource
+            if runtime is None:
+                runtime = self.background_loop.call(_identity)
+            created = self._send_directly(runtime, request, payload)
+            if created is not None:
+                return created
+            future = runtime.batcher.submit((request, payload))
         try:
-            return slip.result()
+            return future.result()
         except BaseException:
-            slip.cancel()
+            future.cancel()
             raise
-
-    def _send_directly(self, runtime: SdkRuntime, request: EnqueueRequest, payload: str) -> CreatedJob | None:
-        """Enqueue one job without waking another thread; None, and nothing is done, if that is not possible now."""
-        pattern = runtime.direct_pattern(request, runtime.shortcut)
-        if pattern is None:
-            return None
-        commands = runtime.commands
-        own: list[EnqueueRow] = []
-
-        def write(line: ThreadConnection) -> CreatedJob:
-            own.append(commands.jobs.prepare_alone(pattern, payload))
-            return commands.jobs.enqueue_direct(pattern, own[0], line)
-
-        try:
-            return runtime.shortcut.run(write)
-        except StoreError:
-            if runtime.shortcut.is_closed:
-                raise
-            # Whether it was written is not known. There is time now for another thread, which looks.
-            return self.background_loop.call(lambda runtime: runtime.commands.jobs.make_sure(pattern, own))[0]
 
     async def asend(self, request: EnqueueRequest, payload: str) -> CreatedJob:
         if request.given_fields is not None:
-            request = await self._awith_published_options(request, request.given_fields, [payload])
+            request = await self._awith_published_options(request, [payload])
         if request.connection is not None:
-            return (await self._awrite(request, [payload]))[0]
+            return (await self._awrite_in_transaction(request, [payload]))[0]
         future: asyncio.Future[CreatedJob] | None = None
         while future is None:
-            runtime = await self._aruntime()
-            made = await self._asend_directly(runtime, request, payload)
-            if made is not None:
-                return made
-            future = runtime.enqueues.asubmit((request, payload))
+            runtime = self.background_loop.resource
+            if runtime is None:
+                runtime = await self.background_loop.acall(_identity)
+            created = await self._asend_directly(runtime, request, payload)
+            if created is not None:
+                return created
+            future = runtime.batcher.asubmit((request, payload))
         return await future
 
-    async def _asend_directly(self, runtime: SdkRuntime, request: EnqueueRequest, payload: str) -> CreatedJob | None:
-        pattern = runtime.direct_pattern(request, runtime.ashortcut)
-        if pattern is None:
+    def _send_directly(self, runtime: SdkRuntime, request: EnqueueRequest, payload: str) -> CreatedJob | None:
+        """Write a job without waking another thread; None, and nothing is done, if that is not possible now."""
+        prepared = runtime.prepared_for_direct(request)
+        if prepared is None:
             return None
-        commands = runtime.commands
-        own: list[EnqueueRow] = []
+        jobs = runtime.commands.jobs
+        rows: list[EnqueueRow] = []
 
-        def write(line: LoopConnection) -> Coroutine[Any, Any, CreatedJob]:
-            own.append(commands.jobs.prepare_alone(pattern, payload))
-            return commands.jobs.aenqueue_direct(pattern, own[0], line)
+        def write(connection: DirectConnection) -> CreatedJob:
+            rows.append(jobs.prepare_row(prepared, payload))
+            return jobs.enqueue_direct(prepared, rows[0], connection)
 
         try:
-            return await runtime.ashortcut.arun(write)
+            return runtime.direct_path.run(write)
         except StoreError:
-            if runtime.ashortcut.is_closed:
-                raise
-            return (await self.background_loop.acall(lambda runtime: runtime.commands.jobs.make_sure(pattern, own)))[0]
+            if runtime.direct_path.is_closed:
+                raise closed_error() from None
+            return self.background_loop.call(_make_sure(prepared, rows))
+
+    async def _asend_directly(self, runtime: SdkRuntime, request: EnqueueRequest, payload: str) -> CreatedJob | None:
+        prepared = runtime.prepared_for_direct(request)
+        if prepared is None:
+            return None
+        jobs = runtime.commands.jobs
+        rows: list[EnqueueRow] = []
+
+        def write(connection: DirectConnection) -> Awaitable[CreatedJob]:
+            rows.append(jobs.prepare_row(prepared, payload))
+            return jobs.aenqueue_direct(prepared, rows[0], connection)
+
+        try:
+            return await runtime.direct_path.arun(write)
+        except StoreError:
+            if runtime.direct_path.is_closed:
+                raise closed_error() from None
+            return await self.background_loop.acall(_make_sure(prepared, rows))
 
     def send_many(self, request: EnqueueRequest, payloads: Sequence[str]) -> list[ExecutionId]:
         """Enqueue many jobs that differ only in their payloads, all or none."""
         if request.given_fields is not None:
-            request = self._with_published_options(request, request.given_fields, payloads)
+            request = self._with_published_options(request, payloads)
         if request.connection is None:
             return self.background_loop.call(lambda runtime: runtime.create_many(request, payloads))
-        return [execution_of(made) for made in self._write(request, payloads)]
+        return [execution_of(created) for created in self._write_in_transaction(request, payloads)]
 
     async def asend_many(self, request: EnqueueRequest, payloads: Sequence[str]) -> list[ExecutionId]:
         if request.given_fields is not None:
-            request = await self._awith_published_options(request, request.given_fields, payloads)
+            request = await self._awith_published_options(request, payloads)
         if request.connection is None:
             return await self.background_loop.acall(lambda runtime: runtime.create_many(request, payloads))
-        return [execution_of(made) for made in await self._awrite(request, payloads)]
+        return [execution_of(created) for created in await self._awrite_in_transaction(request, payloads)]
 
-    def _with_published_options(
-        self, request: EnqueueRequest, given_fields: frozenset[str], payloads: Sequence[str]
-    ) -> EnqueueRequest:
-        """The wish with the published options of a handler that is not known here; its payloads are checked."""
-        handler, runtime = request.spec.handler, self.background_loop.resource
-        known = None if runtime is None else runtime.contract_of(handler)
-        if known is None:
-            known = self.background_loop.call(lambda runtime: runtime.read_contract(handler))
-        return _apply_published_options(request, given_fields, payloads, known)
+    def _with_published_options(self, request: EnqueueRequest, payloads: Sequence[str]) -> EnqueueRequest:
+        """The request with the published options of a handler that is not declared here; its payloads are checked."""
+        handler = request.spec.handler
+        options = self._cached_options(handler)
+        if options is None:
+            options = self.background_loop.call(lambda runtime: runtime.read_published_options(handler))
+        return options.apply(request, payloads)
 
-    async def _awith_published_options(
-        self, request: EnqueueRequest, given_fields: frozenset[str], payloads: Sequence[str]
-    ) -> EnqueueRequest:
-        handler, runtime = request.spec.handler, self.background_loop.resource
-        known = None if runtime is None else runtime.contract_of(handler)
-        if known is None:
-            known = await self.background_loop.acall(lambda runtime: runtime.read_contract(handler))
-        return _apply_published_options(request, given_fields, payloads, known)
+    async def _awith_published_options(self, request: EnqueueRequest, payloads: Sequence[str]) -> EnqueueRequest:
+        handler = request.spec.handler
+        options = self._cached_options(handler)
+        if options is None:
+            options = await self.background_loop.acall(lambda runtime: runtime.read_published_options(handler))
+        return options.apply(request, payloads)
 
-    def _runtime(self) -> SdkRuntime:
+    def _cached_options(self, handler: str) -> PublishedOptions | None:
         runtime = self.background_loop.resource
-        return self.background_loop.call(_identity) if runtime is None else runtime
+        return None if runtime is None else runtime.published_options(handler)
 
-    async def _aruntime(self) -> SdkRuntime:
-        runtime = self.background_loop.resource
-        return await self.background_loop.acall(_identity) if runtime is None else runtime
-
-    def _write(self, request: EnqueueRequest, payloads: Sequence[str]) -> list[CreatedJob]:
+    def _write_in_transaction(self, request: EnqueueRequest, payloads: Sequence[str]) -> list[CreatedJob]:
         from timeball.sdk.transactions import create_in_transaction
 
-        made = create_in_transaction(
-            request.connection, self.background_loop.call(lambda runtime: runtime.prepare(request, payloads))
-        )
-        return self.background_loop.call(_resolve_existing(made))
+        batch = self.background_loop.call(lambda runtime: runtime.prepare(request, payloads))
+        return self.background_loop.call(_resolve_jobs(create_in_transaction(request.connection, batch)))
 
-    async def _awrite(self, request: EnqueueRequest, payloads: Sequence[str]) -> list[CreatedJob]:
+    async def _awrite_in_transaction(self, request: EnqueueRequest, payloads: Sequence[str]) -> list[CreatedJob]:
         from timeball.sdk.transactions import acreate_in_transaction
 
-        made = await acreate_in_transaction(
-            request.connection, await self.background_loop.acall(lambda runtime: runtime.prepare(request, payloads))
-        )
-        return await self.background_loop.acall(_resolve_existing(made))
+        batch = await self.background_loop.acall(lambda runtime: runtime.prepare(request, payloads))
+        return await self.background_loop.acall(_resolve_jobs(await acreate_in_transaction(request.connection, batch)))
 
 
-def _apply_published_options(
-    request: EnqueueRequest, given_fields: frozenset[str], payloads: Sequence[str], known: PublishedOptions
-) -> EnqueueRequest:
-    if not request.is_unchecked:
-        for payload in payloads:
-            known.check(payload)
-    return (
-        replace(request, spec=inherit_options(request.spec, given_fields, known.options)) if known.options else request
-    )
+def _make_sure(
+    prepared: PreparedJob, rows: Sequence[EnqueueRow]
+) -> Callable[[SdkRuntime], Coroutine[Any, Any, CreatedJob]]:
+    """Read back by its id a job that may or may not have been written, and write it if it was not."""
+
+    async def make_sure(runtime: SdkRuntime) -> CreatedJob:
+        return (await runtime.commands.jobs.make_sure(prepared, rows))[0]
+
+    return make_sure
 
 
-def _resolve_existing(made: Sequence[CreatedJob]) -> Callable[[SdkRuntime], Coroutine[Any, Any, list[CreatedJob]]]:
-    async def look(runtime: SdkRuntime) -> list[CreatedJob]:
-        return [await runtime.known(created) for created in made]
+def _resolve_jobs(jobs: Sequence[CreatedJob]) -> Callable[[SdkRuntime], Coroutine[Any, Any, list[CreatedJob]]]:
+    async def resolve(runtime: SdkRuntime) -> list[CreatedJob]:
+        return [await runtime.resolve_job(created) for created in jobs]
 
-    return look
+    return resolve
 
 
 async def _identity(runtime: SdkRuntime) -> SdkRuntime:
@@ -385,5 +393,5 @@ async def _open_sdk_runtime(settings: Settings, env: Env | None) -> AsyncIterato
         try:
             yield runtime
         finally:
-            runtime.enqueues.close()
-            await asyncio.gather(*(asyncio.to_thread(way.close) for way in (runtime.shortcut, runtime.ashortcut)))
+            runtime.batcher.close()
+            runtime.direct_path.close()

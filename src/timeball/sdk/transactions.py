@@ -45,7 +45,7 @@ class TransactionBatch:
 
     jobs: Sequence[Job]
     openings: Sequence[FirstExecution]
-    hoist_window: timedelta
+    promotion_window: timedelta
     # What the statement takes as now; None is the database's own clock.
     now: datetime | None
     # What is written into the audit with some of the jobs: the parameters of the statement.
@@ -124,7 +124,7 @@ def _statement(
     if all(map(is_plain, jobs, columns)) and all(opening.run_at is None for opening in openings):
         return "create_plain_jobs", shared
     firsts = json_text(asdict(opening) for opening in openings)
-    return "create_jobs", {**shared, "firsts": firsts, "hoist_window": batch.hoist_window}
+    return "create_jobs", {**shared, "firsts": firsts, "promotion_window": batch.promotion_window}
 
 
 def _uuid(value: object) -> UUID:
@@ -182,7 +182,7 @@ def _sqlalchemy_text(name: str) -> Any:
 
     types: dict[str, Any] = {
         "now": DateTime(timezone=True),
-        "hoist_window": Interval(),
+        "promotion_window": Interval(),
         "keys": ARRAY(Text()),
         "id": Uuid(),
     }

@@ -1,4 +1,4 @@
-"""What the HTTP front keeps: API keys, dashboard sessions, and the answers to idempotent requests."""
+"""API keys, dashboard sessions, and requests under an idempotency key."""
 
 from __future__ import annotations
 
@@ -24,10 +24,8 @@ from timeball.store.types import AuditEntry
 if TYPE_CHECKING:
     from timeball.store.db.database import Database
 
-# API keys: made, listed, revoked, recognised.
-#
-# A token is `tb_<id>_<secret>`, the secret 256 random bits; the table holds its SHA-256. A slow hash would protect a
-# guessable password; nobody guesses 256 bits, so a quick one is right here.
+# A token is `tb_<id>_<secret>`. The secret has 256 random bits, and the table has its SHA-256. A slow hash would protect a password
+# that can be guessed; 256 bits cannot be guessed, so a fast hash is enough.
 
 _TOKEN_PREFIX = "tb"  # noqa: S105 - the part of a key that is not secret
 ROLES = ("viewer", "operator", "editor", "admin")
@@ -35,7 +33,7 @@ ROLES = ("viewer", "operator", "editor", "admin")
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key as it may be shown: everything but the token."""
+    """An API key without its token."""
 
     id: str
     name: str
@@ -47,13 +45,13 @@ class ApiKey:
 
 
 class ApiKeyStore:
-    """The keys of this database."""
+    """The API keys of this database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def create(self, role: str, name: str, expires_in: timedelta | None, audit: AuditEntry) -> tuple[ApiKey, str]:
-        """Make a key; the second of the pair is its token, which can never be shown again."""
+        """Create a key, and return it with its token, which cannot be read again."""
         if role not in ROLES:
             raise unexpected_value("role", role, list_choices(ROLES))
         check_label(name, "name")
@@ -77,13 +75,13 @@ class ApiKeyStore:
         return await self._database.once(work, note), f"{_TOKEN_PREFIX}_{key_id}_{secret}"
 
     async def recognise(self, token: str) -> ApiKey | None:
-        """The key a token belongs to, if it may be used now."""
+        """The key of a token, if it is neither revoked nor expired."""
         prefix, _, rest = token.partition("_")
         key_id, _, secret = rest.partition("_")
         if prefix != _TOKEN_PREFIX or not secret or not token.isascii() or not key_id.isalnum():
             return None
         row = await self._database.fetch_row("find_api_key", id=key_id)
-        # A comparison is made either way, so that the time tells nothing.
+        # It compares in either case, so that the time does not tell whether the key exists.
         known = b"" if row is None else row["token_hash"]
         if not hmac.compare_digest(known, _hash(secret)):
             return None
@@ -91,11 +89,11 @@ class ApiKeyStore:
         return _key_from(row)
 
     async def list(self) -> Sequence[ApiKey]:
-        """All keys, the revoked and expired ones too."""
+        """All keys, including revoked and expired ones."""
         return [_key_from(row) for row in await self._database.fetch("list_api_keys")]
 
     async def revoke(self, key_id: str, audit: AuditEntry) -> ApiKey:
-        """Let a key open nothing from now on."""
+        """Revoke a key."""
         note = self._database.env.new_id()
 
         async def work(connection: Any) -> ApiKey:
@@ -111,7 +109,7 @@ class ApiKeyStore:
         return found
 
     async def note_refused(self, place: str, count: int) -> None:
-        """Write down that requests or logins from a place bore no valid key."""
+        """Audit that requests or logins from a place had no valid key."""
         note = self._database.env.new_id()
         entry = AuditEntry("unknown", place=place)
 
@@ -122,16 +120,16 @@ class ApiKeyStore:
         await self._database.once(work, note)
 
     async def any_made(self) -> bool:
-        """Whether a key was ever made here."""
+        """Whether a key was ever created."""
         return bool(await self._database.fetch_value("has_api_keys"))
 
     async def any_usable(self) -> bool:
-        """Whether somebody could come in with a key now."""
+        """Whether there is a key that is neither revoked nor expired."""
         return bool(await self._database.fetch_value("has_usable_api_key"))
 
 
 def _key_from(row: Any) -> ApiKey:
-    """A key out of its row."""
+    """A key from its row."""
     return ApiKey(
         row["id"],
         row["name"],
@@ -147,10 +145,8 @@ def _hash(secret: str) -> bytes:
     return sha256(secret.encode()).digest()
 
 
-# Sessions of the dashboard: a browser that showed an API key once, and bears a cookie from then on.
-#
-# The cookie is 256 random bits, the table holds its SHA-256 (see keys: nobody guesses 256 bits). A session is never more
-# than its key: once that is revoked or expired, so is the session. It ends after a week, and earlier if it is not used.
+# A session of the dashboard is a browser that has shown an API key, and sends a cookie from then on. The cookie has 256 random bits, and
+# the table has its SHA-256. A session is valid only while its key is. It ends after a week, and earlier if it is not used.
 
 SESSION_LASTS = timedelta(days=7)
 
@@ -162,10 +158,7 @@ class SessionStore:
         self._database = database
 
     async def begin(self, key_id: str, audit: AuditEntry, ends: str | None = None) -> str:
-        """Begin a session of a key, and end the one that the browser had; returns the value of its cookie.
-
-        It can never be shown again.
-        """
+        """Begin a session, and end the one that the browser had; returns the value of the cookie, which cannot be read again."""
         token = secrets.token_urlsafe(32)
         await self._database.fetch("forget_old_sessions")
         note = self._database.env.new_id()
@@ -182,18 +175,18 @@ class SessionStore:
         return token
 
     async def recognise(self, token: str, idle: timedelta, *, is_use: bool) -> ApiKey | None:
-        """The key behind a session, if both may be used now; a session ends after *idle* without a use."""
+        """The key of a session, if both are valid; a session ends after *idle* without a use."""
         row = await self._database.fetch_row("find_session", token_hash=_token_hash(token), idle=idle)
         if row is not None and is_use:
             await self._database.fetch("note_session_use", token_hash=_token_hash(token))
         return None if row is None else _key_from(row)
 
     async def end(self, token: str) -> None:
-        """Let a session open nothing from now on."""
+        """End a session."""
         await self._database.fetch("end_session", token_hash=_token_hash(token))
 
     async def signing_secret(self) -> bytes:
-        """What signs notes in cookies; the same for all processes on this database."""
+        """The secret that signs messages in cookies, the same for all processes of this database."""
         secret: bytes = await self._database.fetch_value("read_dashboard_secret")
         return secret
 
@@ -202,11 +195,10 @@ def _token_hash(token: str) -> bytes:
     return sha256(token.encode()).digest()
 
 
-# Requests made under an Idempotency-Key: begun, answered, forgotten.
-#
-# The answer is written after the work is committed. A server that dies between the two leaves the key in flight; after
-# `PATIENCE` it may be used again, and at once if the server could only say that it does not know. The same request is then the same
-# idempotency: what makes jobs or executions makes them under the ids of the first time, and finds them.
+# The answer to a request under an Idempotency-Key is stored after its work is committed. A server that dies in between leaves the key
+# reserved. The request may be repeated after `IN_FLIGHT_TIMEOUT`, and at once if the server has answered that it does not know the
+# outcome. The repeated request uses the ids of the first one, so it finds jobs and executions that the first one has created.
+
 
 IN_FLIGHT_TIMEOUT = timedelta(minutes=5)
 _SWEEP_EVERY = 100
@@ -214,7 +206,7 @@ _SWEEP_EVERY = 100
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyRecord:
-    """What is known under a key: the request, and its answer if there is one."""
+    """A request under a key, and its answer if there is one."""
 
     request_hash: bytes
     status: int | None
@@ -223,14 +215,14 @@ class IdempotencyRecord:
 
 
 class IdempotencyKeyStore:
-    """The requests of the last day that bore a key."""
+    """The requests of the last day under idempotency keys."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._begun = 0
 
     async def begin(self, caller: str, key: str, request_hash: bytes) -> IdempotencyRecord | IdempotentRequest:
-        """Reserve a key for a request; if it is taken, what is known under it."""
+        """Reserve a key for a request; if it is taken, return the request under it."""
         fresh = self._database.env.new_id()
         self._begun += 1
         if self._begun % _SWEEP_EVERY == 1:
@@ -248,22 +240,22 @@ class IdempotencyKeyStore:
             if ours is not None:
                 return IdempotentRequest(UUID(ours["seed"]), is_repeated=ours["seed"] != str(fresh))
             known = await self._database.fetch_row("find_request", caller=caller, key=key)
-            if known is not None:  # otherwise it was forgotten this very moment, and is free again
+            if known is not None:  # otherwise it was deleted in between, and is free again
                 return _idempotency_record_from(known)
         return IdempotencyRecord(request_hash, None, {}, b"")
 
     async def finish(self, caller: str, key: str, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        """Keep the answer."""
+        """Store the answer."""
         await self._database.fetch(
             "finish_request", caller=caller, key=key, status=status, headers=orjson.dumps(headers).decode(), body=body
         )
 
     async def forget(self, caller: str, key: str) -> None:
-        """Let the key be used again: nothing was done."""
+        """Release the key: nothing was done."""
         await self._database.fetch("forget_request", caller=caller, key=key)
 
     async def leave_open(self, caller: str, key: str) -> None:
-        """Let the key be used again for the same: nobody knows whether it was done."""
+        """Let the same request run again under the key: it is unknown whether it was done."""
         await self._database.fetch("leave_request_open", caller=caller, key=key, patience=IN_FLIGHT_TIMEOUT)
 
 

@@ -28,7 +28,7 @@ async def write_audit(
     before: Mapping[str, Any] | None,
     after: Mapping[str, Any] | None,
 ) -> None:
-    """Add a row to the audit; by its id a repeated write sees whether the first one was committed (`Database.once`)."""
+    """Insert an audit row. By its id a repeated write sees whether the first one was committed (`Database.once`)."""
     await database.fetch("write_audit", connection, **_audit_columns(audit_id, entry, action, subject, before, after))
 
 

@@ -1,7 +1,7 @@
-"""The change stream: what happened since a position, read from what is recorded anyway.
+"""The change stream: the events since a position, read from records that exist anyway.
 
-A position is a snapshot of the database: it knows of every transaction whether it had seen it. So nothing is told twice or left out,
-in whatever order transactions commit, and no process has to remember anything for another to go on from there.
+A position is a snapshot of the database, which knows of every transaction whether it was committed. So no event is repeated or left out,
+in whatever order transactions commit, and any process can continue from a position that another has returned.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LARGEST = 2**63 - 1
 _JOB_SUBJECT = "job:"
 
 
-# What operators do about keys is no business of those who watch.
+# Actions about keys and sessions are not published.
 _PRIVATE = ("key.", "session.")
 
 
@@ -36,40 +36,40 @@ class ChangeStream:
         self._database = database
 
     async def position(self) -> str:
-        """Where the stream is now."""
-        found: str = await self._database.fetch_value("position")
-        return found
+        """The present position."""
+        position: str = await self._database.fetch_value("position")
+        return position
 
-    async def since(self, position: str, most: int) -> ChangeBatch:
-        """What happened since a position, in the order of time; InvalidInput if it is none."""
-        rows = await self._database.fetch("changes", position=checked_position(position), most=most + 1)
-        happened = [row for row in rows if row["source"] is not None]
-        is_whole = len(happened) <= most and not rows[0]["is_from_elsewhere"]
-        told = [happening for row in happened[:most] for happening in _happenings_of(row)] if is_whole else []
-        return ChangeBatch(rows[0]["position"], told, is_whole)
+    async def since(self, position: str, limit: int) -> ChangeBatch:
+        """The events since a position, in the order of time; InvalidInput if it is not a position."""
+        rows = await self._database.fetch("changes", position=checked_position(position), limit=limit + 1)
+        records = [row for row in rows if row["source"] is not None]
+        is_complete = len(records) <= limit and not rows[0]["is_from_elsewhere"]
+        events = [event for row in records[:limit] for event in _events_of(row)] if is_complete else []
+        return ChangeBatch(rows[0]["position"], events, is_complete)
 
-    async def dropped(self, most: int) -> list[ChangeEvent]:
-        """The starts of what runs just now, the earliest first."""
-        rows = await self._database.fetch("dropped", most=most)
+    async def started(self, limit: int) -> list[ChangeEvent]:
+        """The starts of the executions that run now, the earliest first."""
+        rows = await self._database.fetch("started_executions", limit=limit)
         return [_start_of(row) for row in reversed(rows)]
 
 
 def checked_position(position: str) -> str:
-    """A position as it was given out; InvalidInput if it was not."""
-    found = _POSITION.fullmatch(position)
-    numbers = [int(number) for number in re.findall(r"[0-9]+", position)] if found else []
-    if found and max(numbers) <= _LARGEST and 0 < numbers[0] <= numbers[1]:
+    """The position, if it has the form of one; InvalidInput otherwise."""
+    is_form = _POSITION.fullmatch(position) is not None
+    numbers = [int(number) for number in re.findall(r"[0-9]+", position)] if is_form else []
+    if is_form and max(numbers) <= _LARGEST and 0 < numbers[0] <= numbers[1]:
         inside = numbers[2:]
         if inside == sorted(set(inside)) and all(numbers[0] <= number < numbers[1] for number in inside):
             return position
     raise InvalidInput(
-        f"since is {position[:60]!r}, which is no position of the stream",
+        f"since is {position[:60]!r}, which is not a position of the stream",
         field="since",
         hint="use the id of an event, or next_cursor, as it was given",
     )
 
 
-def _happenings_of(row: Any) -> Iterator[ChangeEvent]:
+def _events_of(row: Any) -> Iterator[ChangeEvent]:
     if row["source"] == "audit":
         if not row["what"].startswith(_PRIVATE):
             yield _action_of(row)
@@ -99,7 +99,7 @@ def _end_of(row: Any) -> ChangeEvent:
 
 def _about_execution(what: str, at: datetime, row: Any, data: dict[str, Any]) -> ChangeEvent:
     worker = row["worker"]
-    # While it runs, nobody but its worker knows the moment of a start exactly: an id made of that would change at the end.
+    # While an execution runs, only its worker knows the exact moment of the start: an id made from it would change at the end.
     moment = row["scheduled_for"] if what == EXECUTION_STARTED else at
     return ChangeEvent(
         id=change_event_id(moment, what, row["id"], row["fence"]),

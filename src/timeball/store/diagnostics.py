@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from timeball.domain.rollup import TypicalDuration
     from timeball.store.db.database import Database, Record
 
-# What is looked at to explain an execution: where it is, and what stands around it.
-
 MAX_COMPETITORS = 20
 MAX_AHEAD = 1_000
 _NO_EXECUTION = UUID(int=0)
@@ -31,9 +29,9 @@ _NO_EXECUTION = UUID(int=0)
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The room of an execution, and what is known of it only there."""
+    """The state table of an execution, and the columns that only this table has."""
 
-    room: ExecutionTable
+    state_table: ExecutionTable
     due_kind: DueKind | None = None
     stop: str | None = None
     progress: float | None = None
@@ -41,36 +39,36 @@ class Location:
 
 
 class ExplainStore:
-    """The surroundings of one execution."""
+    """Reads the facts that explain one execution."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def locate(self, execution_id: ExecutionId) -> Location:
-        """Where an execution is; what is in no room has ended."""
-        row = await self._database.fetch_row("whereabouts", id=execution_id)
+        """The table of an unfinished execution; one that is in none of them has finished."""
+        row = await self._database.fetch_row("locate_execution", id=execution_id)
         if row is None:
             return Location(ExecutionTable.FINISHED)
         kind = None if row["due_kind"] is None else DueKind(row["due_kind"])
-        return Location(ExecutionTable(row["room"]), kind, row["stop"], row["progress"], row["progress_note"])
+        return Location(ExecutionTable(row["state_table"]), kind, row["stop"], row["progress"], row["progress_note"])
 
     async def read_gates(self, queue: str, limit_key: str | None, unique_key: str | None) -> Mapping[str, Any]:
-        """The queue, the limit and the key of an execution, as they stand."""
+        """The state of the queue, the limit and the unique key of an execution."""
         row = await self._database.fetch_row("gate_facts", queue=queue, limit_key=limit_key, unique_key=unique_key)
         assert row is not None
         return dict(row)
 
-    async def rivals(
+    async def competitors(
         self, execution_id: ExecutionId | None, job_id: JobId, queue: str, limit_key: str | None
     ) -> dict[str, list[Competitor]]:
-        """Who may stand in the way, by relation: `job`, `limit`, `queue`."""
+        """Executions that may hold this one up, by relation: `job`, `limit`, `queue`."""
         rows = await self._database.fetch(
-            "rivals",
+            "competitors",
             id=execution_id or _NO_EXECUTION,
             job_id=job_id,
             queue=queue,
             limit_key=limit_key,
-            most=MAX_COMPETITORS,
+            limit=MAX_COMPETITORS,
         )
         usual = await self._usual_of(rows)
         found: dict[str, list[Competitor]] = {"job": [], "limit": [], "queue": []}
@@ -78,25 +76,25 @@ class ExplainStore:
             found[row["relation"]].append(_competitor_from(row, usual))
         return found
 
-    async def on_workers(self, holders: Collection[Incarnation]) -> list[Competitor]:
+    async def running_on(self, holders: Collection[Incarnation]) -> list[Competitor]:
         """What these workers run, the longest running first."""
-        rows = await self._database.fetch("on_workers", holders=list(holders), most=MAX_COMPETITORS)
+        rows = await self._database.fetch("running_on_workers", holders=list(holders), limit=MAX_COMPETITORS)
         usual = await self._usual_of(rows)
         return [_competitor_from(row, usual) for row in rows]
 
-    async def place_in_line(self, execution: Execution) -> int:
-        """How many stand before an execution that is ready."""
+    async def queue_position(self, execution: Execution) -> int:
+        """The number of executions before a ready one in its queue."""
         ahead: int = await self._database.fetch_value(
-            "place_in_line",
+            "queue_position",
             queue=execution.queue,
             priority=execution.priority,
             run_at=execution.run_at,
-            most=MAX_AHEAD,
+            limit=MAX_AHEAD,
         )
         return min(ahead, MAX_AHEAD)
 
-    async def usual(self, job_id: JobId, handler: str) -> TypicalDuration | None:
-        """How long executions of a job usually take."""
+    async def typical_duration(self, job_id: JobId, handler: str) -> TypicalDuration | None:
+        """The typical duration of a job."""
         return (await read_typical_durations(self._database, [job_id])).of(job_id, handler)
 
     async def _usual_of(self, rows: Sequence[Any]) -> TypicalDurations:
@@ -105,7 +103,7 @@ class ExplainStore:
 
 
 def is_parked(run_at: datetime | None) -> bool:
-    """Whether a row waits for a person, not for a time."""
+    """Whether a row waits until its job is resumed."""
     return run_at is not None and run_at >= PARKED_AT
 
 
@@ -114,55 +112,53 @@ def _competitor_from(row: Any, durations: TypicalDurations) -> Competitor:
     return Competitor(
         id=ExecutionId(row["id"]),
         job_id=job_id,
-        room=ExecutionTable(row["room"]),
+        state_table=ExecutionTable(row["state_table"]),
         started_at=row["started_at"],
-        usual=durations.of(job_id, row["handler"]),
+        typical=durations.of(job_id, row["handler"]),
     )
 
-
-# What a doctor looks at: the server, the rooms at a glance, who uses what.
 
 _MAX_USES = 2_000
 
 
 class DoctorStore:
-    """Reads over the whole house, each bounded."""
+    """Reads for the doctor: about the whole installation, each bounded."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def server(self) -> Mapping[str, Any]:
-        """The server: version, durability, its oldest transaction."""
+        """The server: version, durability, oldest transaction."""
         return await self._only("server_facts")
 
-    async def house(self) -> Mapping[str, Any]:
-        """The rooms at a glance."""
-        return await self._only("house_facts")
+    async def installation(self) -> Mapping[str, Any]:
+        """The state tables at a glance."""
+        return await self._only("installation_facts")
 
     async def uses(self) -> dict[tuple[str, str], int]:
-        """How many jobs use which handler in which queue."""
-        rows = await self._database.fetch("uses_of_handlers", most=_MAX_USES)
+        """The number of jobs by queue and handler."""
+        rows = await self._database.fetch("uses_of_handlers", limit=_MAX_USES)
         return {(row["queue"], row["handler"]): row["jobs"] for row in rows}
 
     async def oldest_ready(self, queues: Sequence[str]) -> list[tuple[str, ExecutionId, datetime]]:
-        """What has waited longest in each of these queues."""
+        """The execution of each of these queues that has waited longest."""
         rows = await self._database.fetch("oldest_ready", queues=list(queues))
         return [(row["queue"], ExecutionId(row["id"]), row["run_at"]) for row in rows]
 
     async def versions(self, job_id: JobId) -> dict[int, Mapping[str, Any]]:
-        """The versions of a job that are kept, with the span of instants each answers for."""
+        """The versions of a job that are kept, with the instants that each is responsible for."""
         rows = await self._database.fetch("versions_of_job", job_id=job_id)
         return {row["version"]: dict(row) for row in rows}
 
     async def attempts(self, ids: Sequence[ExecutionId]) -> dict[ExecutionId, list[Attempt]]:
-        """The unsuccessful tries of some executions, each in order."""
+        """The unsuccessful attempts of some executions, each in order."""
         found: dict[ExecutionId, list[Attempt]] = {id_: [] for id_ in ids}
         for row in await self._database.fetch("attempts_of_some", ids=list(ids)):
             found[ExecutionId(row["execution_id"])].append(attempt_from(row))
         return found
 
     async def unsuccessful_tries(self, since: datetime, until: datetime, limit: int) -> list[dict[str, Any]]:
-        """The tries that ended within a span without success, the latest first."""
+        """The unsuccessful attempts that ended within a span, the latest first."""
         rows = await self._database.fetch("unsuccessful_tries", since=since, until=until, limit=limit)
         return [dict(row) for row in rows]
 
@@ -172,33 +168,28 @@ class DoctorStore:
         return dict(row)
 
 
-# The numbers of this moment, cheap however much there is.
-
-# What is ready for longer than this is late: a free slot would have taken it.
+# An execution that has been ready for longer than this is late: a free slot would have taken it.
 LATE_AFTER = timedelta(seconds=2)
 
 
 class GaugeStore:
-    """Reads the numbers of this moment."""
+    """Reads the numbers of this moment, at a cost that does not depend on them."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def present(self) -> dict[str, Any]:
-        """What waits, runs, is late and is dead; each counted up to 10,001."""
-        return dict(await self._database.fetch_row("present_numbers", most=EXACT_UP_TO, late_after=LATE_AFTER) or {})
+        """The numbers of waiting, running, late and dead executions, each counted up to 10,001."""
+        return dict(await self._database.fetch_row("present_numbers", limit=EXACT_UP_TO, late_after=LATE_AFTER) or {})
 
     async def database(self) -> dict[str, Any]:
-        """How the database itself is."""
+        """The health of the database."""
         return dict(await self._database.fetch_row("database_numbers") or {})
-
-
-# What a test asks of the database it has for itself.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedExecution:
-    """An execution, and what its job says of it."""
+    """An execution, and the fields of its job that tests compare."""
 
     execution: Execution
     payload: Any
@@ -207,7 +198,7 @@ class RecordedExecution:
 
 
 class RecordedExecutions:
-    """Reads everything at once: the database of a test is small."""
+    """Reads all executions at once, for the small databases of tests."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -218,8 +209,8 @@ class RecordedExecutions:
         return found
 
     async def executions(self) -> list[RecordedExecution]:
-        """Every execution there is, in the order of their instants."""
-        return [_recorded_from(row) for row in await self._database.fetch("rehearsed_executions")]
+        """All executions, in the order of their instants."""
+        return [_recorded_from(row) for row in await self._database.fetch("recorded_executions")]
 
 
 def _recorded_from(row: Record) -> RecordedExecution:

@@ -22,7 +22,6 @@ from timeball.store.types import AuditEntry, CreatedJob, EnqueueRow, FirstExecut
 
 if TYPE_CHECKING:
     from timeball.domain.job import Job
-    from timeball.store.db.direct_connection import LoopConnection, ThreadConnection
     from timeball.store.db.pool import Connection
     from timeball.store.executions import ExecutionStore
 
@@ -63,12 +62,12 @@ class Enqueuer:
     """Writes new jobs with their first executions."""
 
     def __init__(
-        self, database: Database, notifier: Notifier, executions: ExecutionStore, hoist_window: timedelta
+        self, database: Database, notifier: Notifier, executions: ExecutionStore, promotion_window: timedelta
     ) -> None:
         self._database = database
         self._notifier = notifier
         self._executions = executions
-        self._hoist_window = hoist_window
+        self._promotion_window = promotion_window
 
     async def create(
         self,
@@ -137,7 +136,7 @@ class Enqueuer:
             connection,
             jobs=json_text(columns),
             firsts=json_text(first_execution_columns(opening) for opening in openings),
-            hoist_window=self._hoist_window,
+            promotion_window=self._promotion_window,
             hint=hint,
         )
 
@@ -166,7 +165,7 @@ class Enqueuer:
         """Where workers are to look: not for what lies further ahead than a worker holds, on whichever clock."""
         wakeup = Wakeup()
         now = self._database.env.clock.now()
-        horizon = now + self._hoist_window + _CLOCK_SKEW
+        horizon = now + self._promotion_window + _CLOCK_SKEW
         near = {opening.job_id: opening for opening in openings if opening.run_at is None or opening.run_at <= horizon}
         ready = [job for job in jobs if job.id in near]
         for job in ready[:100]:
@@ -185,19 +184,11 @@ class Enqueuer:
         else:
             await self._write_alike(pattern, rows, connection, None)
 
-    def enqueue_direct(self, pattern: PreparedJob, own: EnqueueRow, line: ThreadConnection) -> None:
-        """Write one of them in a thread that waits by itself."""
-        with self._announced(pattern, own) as given:
-            line.run("enqueue_one", given)
-
-    async def aenqueue_direct(self, pattern: PreparedJob, own: EnqueueRow, line: LoopConnection) -> None:
-        """Write one of them in an event loop of the caller's."""
-        with self._announced(pattern, own) as given:
-            await line.run("enqueue_one", given)
-
-    def _announced(self, pattern: PreparedJob, own: EnqueueRow) -> _AnnouncedWrite:
-        wakeup = self._wakeup_of(pattern, 1, own[0])
-        return _AnnouncedWrite(self._notifier, wakeup, pattern, own, self._database.env.clock.statement_now())
+    def direct_write(self, pattern: PreparedJob, row: EnqueueRow) -> DirectWrite:
+        """Write one of them outside the pool: gives the parameters of `enqueue_one`, to be run inside a `with` block."""
+        return DirectWrite(
+            self._notifier, self._wakeup_of(pattern, 1, row[0]), pattern, row, self._database.env.clock.statement_now()
+        )
 
     async def _write_and_wake(self, pattern: PreparedJob, rows: Sequence[EnqueueRow]) -> None:
         wakeup = self._wakeup_of(pattern, len(rows), rows[0][0] if len(rows) == 1 else None)
@@ -290,7 +281,7 @@ class Enqueuer:
     ) -> list[UUID]:
         moment, slices = await self._database.fetch_value("moment"), _BulkSlices(rows)
         starts_at = run_at or moment
-        is_ready = starts_at <= moment + self._hoist_window
+        is_ready = starts_at <= moment + self._promotion_window
         names = "enqueue_jobs", "enqueue_ready" if is_ready else "enqueue_due"
         at = {"scheduled_at": starts_at, "created_at": moment, "updated_at": moment}
         given = {"template": json_text([job_columns(template) | at])}
@@ -324,37 +315,36 @@ class Enqueuer:
         self._notifier.tell(wakeup)
 
 
-class _AnnouncedWrite:
-    """One job while it is written outside the pool: gives what `enqueue_one` wants to know, and sees to its hint.
+class DirectWrite:
+    """One job while it is written outside the pool: gives the parameters of `enqueue_one`, and sees to its wake-up.
 
     Not made of a generator: there is one for each enqueue, and it would take longer than what it does.
     """
 
-    __slots__ = ("_carried", "_hints", "_notifier", "_now", "_own", "_pattern")
+    __slots__ = ("_carried", "_notifier", "_now", "_pattern", "_row", "_wakeup")
 
     def __init__(
-        self, notifier: Notifier, wakeup: Wakeup, pattern: PreparedJob, own: EnqueueRow, now: datetime | None
+        self, notifier: Notifier, wakeup: Wakeup, pattern: PreparedJob, row: EnqueueRow, now: datetime | None
     ) -> None:
         self._notifier = notifier
-        self._hints = wakeup
+        self._wakeup = wakeup
         self._pattern = pattern
-        self._own = own
+        self._row = row
         self._now = now
         self._carried: Wakeup | None = None
 
     def __enter__(self) -> Mapping[str, Any]:
-        self._carried = self._notifier.take_pending(self._hints)
+        self._carried = self._notifier.take_pending(self._wakeup)
         hint = None if self._carried is None else self._carried.encode()
-        id_, shard, payload = self._own
+        id_, shard, payload = self._row
         return {**self._pattern.columns, "id": id_, "shard": shard, "payload": payload, "hint": hint, "now": self._now}
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is None:
-            # It is written now, and may be spoken of.
             if self._carried is None:
-                self._notifier.tell(self._hints)
+                self._notifier.tell(self._wakeup)
         elif self._carried is not None:
-            # They announce the work of others too.
+            # They announce the work of others, too.
             self._notifier.tell(self._carried)
 
 

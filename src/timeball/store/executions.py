@@ -43,49 +43,49 @@ if TYPE_CHECKING:
 
 SUPERSEDED_REASON = "superseded by the next occurrence"
 
-# PostgreSQL plans a statement five times for the values it is given, before one plan does for all.
+# PostgreSQL plans a prepared statement for its values five times, before it considers one plan for all values.
 _WARM_UP_CLAIMS = 6
 
 
 class ExecutionStore:
-    """Every move of an execution. Each is one statement; those that count a limit lock it first."""
+    """Moves executions between the state tables. Each move is one statement; a move that counts a limit locks it first."""
 
     def __init__(self, database: Database, notifier: Notifier, shards: int) -> None:
         self._database = database
         self._notifier = notifier
         self._shards = shards
 
-    # `due` to `ready`: a scheduler reads what falls due, plans it, and moves it
+    # `due` to `ready`: a scheduler reads due rows, plans their promotion, and promotes them
 
     async def look_ahead(self, bounds: Mapping[int, datetime], horizon: timedelta, limit: int) -> list[DueKey]:
-        """What of these shards, from each one's bound on, falls due within the horizon: at most *limit* a shard, the first ones."""
+        """The keys of rows that are due within the horizon, from the bound of each shard on: the first *limit* of each shard."""
         rows = await self._database.fetch(
             "look_ahead", shards=list(bounds), bounds=list(bounds.values()), horizon=horizon, limit=limit
         )
         return [DueKey._make(row) for row in rows]
 
     async def due_rows(self, ids: Sequence[ExecutionId]) -> list[DueRow]:
-        """These rows of `due`, in no order; those that are gone are missing."""
+        """These rows of `due`, in no order; rows that are gone are missing."""
         return [due_row_from(row) for row in await self._database.fetch("due_rows", ids=list(ids))]
 
     async def busy_jobs(self, job_ids: Sequence[JobId]) -> set[JobId]:
-        """Those of the jobs that have an unfinished execution which is no longer only scheduled."""
+        """The jobs that have an unfinished execution which is no longer only scheduled."""
         rows = await self._database.fetch("busy_jobs", job_ids=list(job_ids))
         return {JobId(row["job_id"]) for row in rows}
 
     async def promote(
-        self, promotions: Sequence[Promotion], ownership: ShardOwnership, hoist_window: timedelta, tzdata: str
+        self, promotions: Sequence[Promotion], ownership: ShardOwnership, promotion_window: timedelta, tzdata: str
     ) -> set[ExecutionId]:
-        """Do what was planned for these rows of `due`, each only if it still is as it was read; returns those done.
+        """Promote these rows of `due` as planned, each only if it still is as it was read; returns the promoted ones.
 
-        Taking the row and writing its successor are one statement: no occurrence can be recorded twice, none can fall between.
+        Deleting the row and inserting its successor is one statement, so no occurrence is recorded twice, and none is left out.
         """
-        # Locked in this order: two batches with the same rows do not wait for each other.
+        # The statement locks rows in this order, so that two batches with the same rows do not wait for each other.
         in_order = sorted(promotions, key=lambda promotion: promotion.row.id.int)
         rows = await self._database.fetch(
-            "hoist",
+            "promote",
             **promotion_arrays(in_order, self._database.env.new_id),
-            hoist_window=hoist_window,
+            promotion_window=promotion_window,
             shards=list(ownership.epochs),
             epochs=list(ownership.epochs.values()),
             incarnation=ownership.incarnation,
@@ -113,7 +113,7 @@ class ExecutionStore:
             await self.unblock(sorted(limits))
 
     async def park(self, rows: Sequence[DueRow]) -> None:
-        """Let waiting retries and snoozes wait until their job is resumed, if it still is paused."""
+        """Park retries and snoozes until their job is resumed, if it still is paused."""
         await self._database.fetch(
             "park",
             parked_at=PARKED_AT,
@@ -123,14 +123,14 @@ class ExecutionStore:
         )
 
     async def occurrences_of_other_tzdata(self, shards: Sequence[int], tzdata: str, limit: int) -> list[DueRow]:
-        """Pending occurrences that were computed by older time-zone data than ours."""
+        """Pending occurrences that were computed with older time-zone data than these."""
         rows = await self._database.fetch(
             "occurrences_of_other_tzdata", shards=list(shards), tzdata=tzdata, limit=limit
         )
         return [due_row_from(row) for row in rows]
 
     async def move_occurrence(self, row: DueRow, fresh: NextOccurrence) -> bool:
-        """Put another instant in the place of a pending occurrence, if that is still as it was read."""
+        """Replace a pending occurrence by another instant, if it still is as it was read."""
         moved = await self._database.fetch(
             "move_occurrence",
             id=row.id,
@@ -144,7 +144,7 @@ class ExecutionStore:
         return bool(moved)
 
     async def end_occurrence(self, row: DueRow, tzdata: str) -> bool:
-        """Record a pending occurrence as not run, its job having come to its end by these data, if it is still as it was read."""
+        """Record a pending occurrence as skipped because these data yield none, if it still is as it was read."""
         ended = await self._database.fetch(
             "end_occurrence",
             id=row.id,
@@ -155,22 +155,22 @@ class ExecutionStore:
         )
         return bool(ended)
 
-    # `ready` to `running`: each claim has an id, made by the worker, by which a lost reply is read back
+    # `ready` to `running`: the worker makes the id of each claim, by which a lost reply is read back
 
     async def lanes(self) -> dict[Lane, tuple[LanePosition, bool]]:
-        """Every lane that has something ready, most urgent first, with a mark at its first and whether its queue is limited."""
+        """Every lane with ready executions, the most urgent first: the position of its first, and whether its queue is limited."""
         rows = sorted(await self._database.fetch("lanes"), key=lambda row: (row["queue"], -row["priority"]))
         return {
             (row["queue"], row["priority"]): (LanePosition(row["run_at"], row["id"]), row["is_limited"]) for row in rows
         }
 
     async def has_unclaimed(self, lanes: Mapping[Lane, datetime], handlers: Sequence[str], age: timedelta) -> bool:
-        """Whether the first of one of these lanes, each from its instant on, has been ready for so long: nobody seems to take it."""
-        marks = {lane: LanePosition(run_at) for lane, run_at in lanes.items()}
-        is_left: bool = await self._database.fetch_value(
-            "is_anything_left", **lane_arrays(marks), handlers=handlers, age=age
+        """Whether the first execution of one of these lanes, from its instant on, has been ready for *age* without being claimed."""
+        positions = {lane: LanePosition(run_at) for lane, run_at in lanes.items()}
+        has_unclaimed: bool = await self._database.fetch_value(
+            "has_unclaimed", **lane_arrays(positions), handlers=handlers, age=age
         )
-        return is_left
+        return has_unclaimed
 
     async def claim(
         self,
@@ -179,17 +179,17 @@ class ExecutionStore:
         claim_id: ClaimId,
         connection: Connection | None = None,
     ) -> ClaimResult:
-        """Give up to *slots* due executions of these lanes to one worker, most urgent first, and up to *holds* that come next.
+        """Give up to *slots* due executions of these lanes to one worker, the most urgent first, and up to *holds* that come next.
 
-        Each lane is read from its mark on. No two workers are ever given the same execution. Paused and limited queues give nothing here.
+        Each lane is read from its position on. No two workers are ever given the same execution. Paused and limited queues give nothing.
         """
-        most = request.slots + request.holds
-        return await self._claim(request, lanes, claim_id, most, is_limited=False, connection=connection)
+        limit = request.slots + request.holds
+        return await self._claim(request, lanes, claim_id, limit, is_limited=False, connection=connection)
 
     async def claim_limited(
         self, request: ClaimRequest, queue: str, lanes: Mapping[Lane, LanePosition], claim_id: ClaimId
     ) -> ClaimResult:
-        """The same for one queue that has a limit: its row is locked first, so that the count is exact across all workers."""
+        """The same for one limited queue: its row is locked first, so that the count is exact across all workers."""
 
         async def work(connection: Connection) -> ClaimResult:
             limit = await self._database.fetch_value("lock_queue", connection, queue=queue)
@@ -211,7 +211,7 @@ class ExecutionStore:
         request: ClaimRequest,
         lanes: Mapping[Lane, LanePosition],
         claim_id: ClaimId,
-        most: int,
+        limit: int,
         *,
         is_limited: bool,
         connection: Connection | None = None,
@@ -224,15 +224,15 @@ class ExecutionStore:
             unclaimed_for=request.unclaimed_for,
             handlers=request.handlers,
             slots=request.slots,
-            looks=2 * request.slots if request.has_rivals else request.slots,
+            lane_limit=2 * request.slots if request.has_competitors else request.slots,
             holds=request.holds,
-            most=most,
+            limit=limit,
             incarnation=request.incarnation,
             claim_id=claim_id,
         )
         return ClaimResult(claims_from(rows, claim_id), rows[0]["is_contended"])
 
-    async def claim_named(
+    async def claim_by_id(
         self,
         request: ClaimRequest,
         execution_id: ExecutionId,
@@ -240,11 +240,12 @@ class ExecutionStore:
         claim_id: ClaimId,
         connection: Connection | None = None,
     ) -> list[ClaimedExecution]:
-        """Give this execution to one worker, if it is ready and due and may be run there. Paused and limited queues give nothing here."""
+        """Give this execution to one worker, if it is ready and due and the worker may run it. Paused and limited queues give nothing."""
         rows = await self._database.fetch(
-            "claim_named",
+            "claim_by_id",
             connection,
             id=execution_id,
+            is_limited=False,
             handlers=request.handlers,
             queues=queues,
             incarnation=request.incarnation,
@@ -253,23 +254,23 @@ class ExecutionStore:
         return claims_from(rows, claim_id)
 
     async def read_back_claim(self, incarnation: Incarnation, claim_id: ClaimId) -> list[ClaimedExecution]:
-        """What a claim gave this worker, when the reply to it was lost."""
+        """The executions of a claim whose reply was lost."""
         rows = await self._database.fetch("read_back_claim", incarnation=incarnation, claim_id=claim_id)
         return [ClaimedExecution._make(tuple(row)) for row in rows]
 
     async def claim_keys(self, incarnation: Incarnation) -> set[ClaimKey]:
-        """Everything that stands in a worker's name, each with its claim."""
-        rows = await self._database.fetch("stakes", incarnation=incarnation)
+        """Every execution that this worker holds by the database, with its claim."""
+        rows = await self._database.fetch("claim_keys", incarnation=incarnation)
         return {(ExecutionId(row["id"]), ClaimId(row["claim_id"])) for row in rows}
 
     async def mark_queue_limited(self, connection: Connection | None = None) -> None:
-        """Count what was claimed before its queue was limited."""
+        """Make executions count for the limit of their queue that were claimed before the queue was limited."""
         await self._database.fetch("mark_queue_limited", connection)
 
     async def warm_up(self) -> None:
-        """Claim from a queue that cannot be, and finish nothing, until every connection at hand has its plans.
+        """Claim from a queue that cannot exist, and finish nothing, until every idle connection has its plans.
 
-        The first claim on a connection takes ten times as long as any later one: the driver asks for the types of all arrays.
+        The first claim on a connection takes ten times as long as later ones, because the driver reads the types of all arrays.
         """
         if not self._database.behind_pgbouncer:
             await self._database.on_each_idle(self._warm_up_on)
@@ -277,12 +278,12 @@ class ExecutionStore:
     async def _warm_up_on(self, connection: Connection) -> None:
         env = self._database.env
         request = ClaimRequest(Incarnation(env.new_id()), [""], slots=1, holds=1)
-        # Where it looks further, into one lane and into several, it takes other plans; those are made once and for all.
-        thorough = replace(request, unclaimed_for=timedelta(seconds=1))
-        for asked, lanes in (*[(request, 1)] * _WARM_UP_CLAIMS, (thorough, 1), (thorough, 2)):
-            marks = {("", priority): LanePosition(env.clock.now()) for priority in range(lanes)}
-            await self.claim(asked, marks, ClaimId(env.new_id()), connection)
-            await self.claim_named(asked, ExecutionId(env.new_id()), None, ClaimId(env.new_id()), connection)
+        # A claim with *unclaimed_for* runs other statements of the functions, for one lane and for several; each is planned once.
+        patient = replace(request, unclaimed_for=timedelta(seconds=1))
+        for asked, lanes in (*[(request, 1)] * _WARM_UP_CLAIMS, (patient, 1), (patient, 2)):
+            positions = {("", priority): LanePosition(env.clock.now()) for priority in range(lanes)}
+            await self.claim(asked, positions, ClaimId(env.new_id()), connection)
+            await self.claim_by_id(asked, ExecutionId(env.new_id()), None, ClaimId(env.new_id()), connection)
             await self.finish_succeeded([], connection)
 
     # `running` to `finished`, or back: written only while the row still names the claim
@@ -290,8 +291,8 @@ class ExecutionStore:
     async def finish_succeeded(
         self, findings: Sequence[FinishedAttempt], connection: Connection | None = None
     ) -> list[FinishedAttempt]:
-        """Record successes, each only while its row still names the claim; returns those that were refused as stale."""
-        # The statement locks them in this order. By their bytes: the database sorts them so, and ids themselves take long to compare.
+        """Record successes, each only while its row still names the claim; returns the stale ones, which were refused."""
+        # The statement locks rows in this order. By bytes: the database sorts so, and comparing the ids themselves takes long.
         in_order = sorted(findings, key=lambda f: f.claimed.id.bytes)
         with unwritable_content():
             row = await self._database.fetch_row(
@@ -311,10 +312,10 @@ class ExecutionStore:
             return []
         return _stale(findings, {(id_, claim_id) for id_, claim_id in row["accepted"] or ()})
 
-    async def standings(self, claims: Sequence[ClaimedExecution]) -> dict[ExecutionId, AttemptFacts]:
-        """What `decide` must know of these claims; those that are stale are missing."""
+    async def attempt_facts(self, claims: Sequence[ClaimedExecution]) -> dict[ExecutionId, AttemptFacts]:
+        """The facts that `decide` needs about these claims; stale ones are missing."""
         rows = await self._database.fetch(
-            "standings",
+            "attempt_facts",
             ids=[claimed.id for claimed in claims],
             fences=[claimed.fence for claimed in claims],
             claim_ids=[claimed.claim_id for claimed in claims],
@@ -333,24 +334,24 @@ class ExecutionStore:
         }
 
     async def record_transitions(self, moves: Sequence[Decision]) -> list[FinishedAttempt]:
-        """Move executions to where `decide` sent them; returns those that stayed where they were.
+        """Move executions to where `decide` has sent them; returns those that stayed where they were.
 
-        A row moves only while it names the claim, and while the standing that was decided upon is still true: to those that nobody has
-        taken away, somebody has said something in between.
+        A row moves only while it names the claim, and while the facts of the decision hold: a request to stop, a pause or a deletion
+        in between keeps it where it is.
         """
         with unwritable_content():
             rows = await self._database.fetch(
                 "record_transitions", transitions=json_text(transition_columns(move, self._shards) for move in moves)
             )
-        refused = _stale([move.finding for move in moves], {(row["id"], row["claim_id"]) for row in rows})
-        await self._after_transitions(rows, [move for move in moves if move.finding not in refused])
+        refused = _stale([move.attempt for move in moves], {(row["id"], row["claim_id"]) for row in rows})
+        await self._after_transitions(rows, [move for move in moves if move.attempt not in refused])
         return refused
 
     async def _after_transitions(self, rows: Sequence[Any], moves: Sequence[Decision]) -> None:
         wakeup = Wakeup()
         for row in rows:
             if row["target"] == "ready":
-                # Uncounted: it comes back from a worker that was full, and any other may take it.
+                # Without a number: a worker without a free slot has released it, and any other may take it.
                 wakeup.add_lane(row["queue"], row["priority"], row["run_at"])
         for finding, _, transition in moves:
             if isinstance(transition, Postpone):
@@ -361,7 +362,7 @@ class ExecutionStore:
             await self.unblock(freed)
 
     async def find_stale(self, findings: Sequence[FinishedAttempt]) -> list[FinishedAttempt]:
-        """Those of the findings that are truly stale: for the others an earlier write, whose reply was lost, did its work."""
+        """The outcomes that are truly stale: the others were recorded by an earlier write whose reply was lost."""
         rows = await self._database.fetch(
             "already_recorded",
             ids=[finding.claimed.id for finding in findings],
@@ -371,7 +372,7 @@ class ExecutionStore:
         return [f for f in findings if not is_recorded(f.outcome, *known[f.claimed.id, f.claimed.claim_id])]
 
     async def report_progress(self, claimed: ClaimedExecution, progress: float, note: str | None) -> None:
-        """Note how far an attempt has come, while its row still names the claim."""
+        """Store the progress of an attempt, while its row still names the claim."""
         with unwritable_content():
             await self._database.fetch(
                 "report_progress",
@@ -383,8 +384,8 @@ class ExecutionStore:
             )
 
     async def orphans(self, limit: int) -> list[OrphanedClaim]:
-        """What nobody alive holds, and what has run past its deadline."""
-        rows = sorted(await self._database.fetch("reap_orphans", limit=limit))
+        """Running executions without a living holder, and those past their deadline."""
+        rows = sorted(await self._database.fetch("orphaned_claims", limit=limit))
         return [
             OrphanedClaim(
                 claimed=claimed_from(row),
@@ -398,11 +399,11 @@ class ExecutionStore:
     # `blocked` to `ready`, and requests to stop
 
     async def unblock(self, keys: Sequence[str]) -> None:
-        """Let blocked executions of these limits into `ready` while there are places."""
+        """Move blocked executions of these limits to `ready` while there are free places."""
 
         async def work(connection: Connection) -> list[Any]:
             await self._database.fetch("lock_limits", connection, keys=list(keys))
-            return await self._database.fetch("promote", connection, keys=list(keys))
+            return await self._database.fetch("unblock", connection, keys=list(keys))
 
         wakeup = Wakeup()
         for row in await self._database.repeat(work):
@@ -410,29 +411,29 @@ class ExecutionStore:
         self._notifier.tell(wakeup)
 
     async def unblock_after_commit(self, keys: Sequence[str]) -> None:
-        """Unblock after another commit, which must not look failed because this fails; the reaper repeats it every few seconds."""
+        """Unblock after another commit. A failure here must not look like one of that commit; the reaper repeats it every few seconds."""
         if keys:
             with suppress(StoreUnavailable):
                 await self.unblock(keys)
 
     async def announce_placed(self, rows: Sequence[Any], *, is_ready_announced: bool) -> None:
-        """Wake workers and schedulers for new rows, and let those in that have a place under their limit."""
+        """Wake workers and schedulers for new rows, and unblock those whose limit has a free place."""
         wakeup = Wakeup()
         for row in rows:
-            if row["room"] == "ready" and not is_ready_announced:
+            if row["state_table"] == "ready" and not is_ready_announced:
                 wakeup.add_lane(row["queue"], row["priority"], row["run_at"], 1, row["execution_id"])
-            elif row["room"] == "due":
+            elif row["state_table"] == "due":
                 wakeup.add_shard(row["shard"], row["run_at"])
         self._notifier.tell(wakeup)
-        await self.unblock_after_commit(sorted({row["limit_key"] for row in rows if row["room"] == "blocked"}))
+        await self.unblock_after_commit(sorted({row["limit_key"] for row in rows if row["state_table"] == "blocked"}))
 
-    async def blocked_keys(self, behind: str, limit: int) -> list[str]:
-        """The limits somebody waits for, in their order: the first few behind one of them."""
-        rows = await self._database.fetch("blocked_keys", behind=behind, limit=limit)
+    async def blocked_keys(self, after: str, limit: int) -> list[str]:
+        """The limits that blocked executions wait for, in order: the first few after one of them."""
+        rows = await self._database.fetch("blocked_keys", after=after, limit=limit)
         return [row["limit_key"] for row in rows]
 
     async def stop(self, ids: Sequence[ExecutionId], reason: str) -> set[ExecutionId]:
-        """Ask the holders of these to stop; returns those that are running."""
+        """Ask the holders of these executions to stop; returns those that are running."""
         return self._wake_holders(await self._database.fetch("request_stop", ids=list(ids), reason=reason))
 
     async def stop_jobs(self, job_ids: Sequence[JobId], reason: str) -> set[ExecutionId]:
@@ -441,7 +442,7 @@ class ExecutionStore:
         return self._wake_holders(rows)
 
     async def stop_superseded_executions(self, keys: Sequence[str]) -> set[ExecutionId]:
-        """Ask the holders of those to stop for which a later occurrence waits behind one of these limits, where their job wants that."""
+        """Ask for a stop of executions whose job has overlap `cancel_running`, if a later occurrence waits for one of these limits."""
         rows = await self._database.fetch("request_stop_of_superseded", keys=list(keys), reason=SUPERSEDED_REASON)
         return self._wake_holders(rows)
 
@@ -452,24 +453,24 @@ class ExecutionStore:
         return {ExecutionId(row["id"]) for row in rows}
 
     async def stops(self, incarnation: Incarnation) -> dict[ExecutionId, str]:
-        """What this holder has been asked to stop, and why."""
+        """The executions that this holder has been asked to stop, with the reason."""
         rows = await self._database.fetch("stops", incarnation=incarnation)
         return {ExecutionId(row["id"]): row["stop"] for row in rows}
 
 
 def _stale(findings: Sequence[FinishedAttempt], accepted: Set[tuple[UUID, UUID]]) -> list[FinishedAttempt]:
-    """By claim, not by execution: a batch may hold a stale and an honest outcome of the same one."""
+    """By claim, not by execution: a batch may have a stale and a valid outcome of one execution."""
     return [f for f in findings if (f.claimed.id, f.claimed.claim_id) not in accepted]
 
 
 class TicketStore:
-    """Reads what is ready, and claims by id. Tickets prove nothing: every rule for claims is asked again here."""
+    """Reads ready executions for tickets, and claims by tickets. Tickets prove nothing: every rule of claims is checked."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def read(self, lanes: Mapping[Lane, datetime], handlers: Sequence[str], limit: int) -> list[ReadyExecution]:
-        """The most urgent of these lanes, each from its bound on, at most *limit* a queue; none of paused and limited queues."""
+        """The most urgent executions of these lanes, each from its bound on: *limit* for each queue, none of paused and limited ones."""
         rows = await self._database.fetch(
             "read_tickets",
             queues=[queue for queue, _ in lanes],
@@ -486,12 +487,13 @@ class TicketStore:
     async def claim(
         self, request: ClaimRequest, ids: Sequence[ExecutionId], queues: Sequence[str] | None, claim_id: ClaimId
     ) -> TicketClaimResult:
-        """Give those of the executions to one worker that are ready, that it may run and that it has room for.
+        """Give those of the executions to one worker that are ready, that it may run, and for which it has slots.
 
-        No two workers are ever given the same execution. Paused and limited queues give nothing here.
+        No two workers are ever given the same execution. Paused and limited queues give nothing.
         """
         rows = await self._database.fetch(
             "claim_tickets",
+            is_limited=False,
             ids=list(dict.fromkeys(ids)),
             handlers=request.handlers,
             queues=queues,
@@ -503,6 +505,6 @@ class TicketStore:
         return TicketClaimResult(claims_from(rows, claim_id), [ExecutionId(id_) for id_ in rows[0]["left_ids"] or ()])
 
     async def namespace(self) -> str:
-        """A short name for this database, other than that of any other which may use the same broker."""
+        """A short name of this database, different from any other that may use the same broker."""
         text: str = await self._database.fetch_value("read_namespace")
         return blake2b(text.encode(), digest_size=6).hexdigest()

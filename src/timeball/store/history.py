@@ -1,4 +1,4 @@
-"""Reads executions and their logs, keeps the daily partitions, and deletes what has outlived its retention."""
+"""Reads executions and their logs, keeps the daily partitions, and deletes what has passed its retention."""
 
 from __future__ import annotations
 
@@ -16,40 +16,38 @@ if TYPE_CHECKING:
     from timeball.domain.values.ids import ExecutionId, JobId
     from timeball.store.db.database import Database
 
-# What has outlived its use: forgotten in small steps, so that nobody waits for it.
-#
-# Days of history are dropped whole (`history.py`). Here is what stands beside them: who was dealt with, what was skipped, who changed
-# what, which requests were answered, the jobs that have nothing left to show, and the limits that nobody shares any more. Queues that
-# people paused or limited stay.
-
 _BATCH = 2_000
 _FIRST_UUID = UUID(int=0)
 
 
 class RetentionStore:
-    """Forgets. Each verb returns how many rows went."""
+    """Deletes what has passed its retention, in small steps that block no other transaction; returns the number of rows.
+
+    `HistoryStore` drops whole days of history. Here is the rest: settlements, skip ranges, audit, idempotency keys, jobs without
+    executions, and limits that are not used any more. Queues that were paused or limited stay.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def days_outside(self, limit: int) -> list[date]:
-        """Days gone by that have records outside partitions of their own."""
+        """Past days that have records in the default partitions."""
         return [row["day"] for row in await self._database.fetch("days_outside", limit=limit)]
 
     async def settled(self, before: datetime) -> int:
-        """Forget which dead executions were dealt with; their history has gone by then."""
+        """Delete the settlements of dead executions, whose history is gone by then."""
         return await self._trim("trim_settled", before)
 
     async def skip_ranges(self, before: datetime) -> int:
-        """Forget what was skipped before the history begins, and recorded before that instant."""
+        """Delete skip ranges from before the beginning of the history that were recorded before this instant."""
         return await self._trim("trim_skip_range", before)
 
     async def audit(self, before: datetime) -> int:
-        """Forget who changed what."""
+        """Delete audit rows."""
         return await self._trim("trim_audit", before)
 
     async def requests(self, now: datetime) -> int:
-        """Forget the answers to requests whose idempotency keys have run out."""
+        """Delete the answers to requests whose idempotency keys have expired."""
         return await self._trim("trim_idempotency_key", now - IDEMPOTENCY_KEYS_KEPT_FOR)
 
     async def _trim(self, statement: str, before: datetime) -> int:
@@ -61,7 +59,7 @@ class RetentionStore:
                 return forgotten
 
     async def deleted_jobs(self, before: datetime) -> int:
-        """Remove jobs that were deleted, with their versions, once no execution of them is left."""
+        """Delete the rows of deleted jobs, with their versions, once they have no execution left."""
         forgotten, last = 0, _FIRST_UUID
         while True:
             rows = await self._database.fetch("deleted_jobs", before=before, after=last, limit=_BATCH)
@@ -71,7 +69,7 @@ class RetentionStore:
             forgotten += await self._spent_jobs([row["id"] for row in rows], before, partition=0, own_is_there=False)
 
     async def limits(self) -> int:
-        """Forget the limits that no job and no execution names."""
+        """Delete the limits that no job and no execution names."""
         forgotten, last = 0, ""
         while True:
             rows = await self._database.fetch("unused_limits", after=last, limit=_BATCH)
@@ -89,9 +87,9 @@ class RetentionStore:
         return removed
 
     async def one_offs(self, ids: Sequence[UUID], partition: int, *, own_is_there: bool) -> int:
-        """Remove those of the jobs that are nameless one-offs, and have no execution outside of a partition.
+        """Delete those of the jobs that are unnamed one-offs, and have no execution outside of a partition.
 
-        *own_is_there*: the execution that each of them was enqueued with is known to lie in that partition.
+        *own_is_there*: the execution that each of them was enqueued with is known to be in that partition.
         """
         return await self._spent_jobs(ids, None, partition=partition, own_is_there=own_is_there)
 
@@ -110,47 +108,45 @@ class RetentionStore:
         return removed
 
 
-# Reading executions, their logs, and keeping the history in shape.
-
 _PARTITION_LOCK = int.from_bytes(b"timebal2", "big") >> 1
 _LAST_ID = UUID(int=2**128 - 1)
 
 
-# By two indexes: an enqueued execution bears its job's id, a trigger or a retry of it does not.
+# By two indexes: an enqueued execution has the id of its job, a trigger or a retry of it does not.
 _ENQUEUED = "SELECT id FROM {partition} WHERE id = job_id AND id > $1 ORDER BY id LIMIT $2"
 _ASKED_FOR = "SELECT DISTINCT job_id AS id FROM {partition} WHERE job_id <> id AND job_id > $1 ORDER BY id LIMIT $2"
 _PARTITIONED = {"finished": "finished_at", "attempt": "finished_at", "log_line": "at"}
 
 
 class HistoryStore:
-    """Executions as people read them; partitions as the janitor keeps them."""
+    """Reads executions of all state tables, and keeps the partitions of the history."""
 
     def __init__(self, database: Database, retention: RetentionStore) -> None:
         self._database = database
         self._retention = retention
 
     async def find(self, execution_id: ExecutionId) -> Execution | None:
-        """One execution, whatever its room."""
+        """One execution, in any state table."""
         row = await self._database.fetch_row("find_execution", id=execution_id)
         return None if row is None else execution_from(row)
 
     async def payload_override(self, execution_id: ExecutionId) -> tuple[str | None, bool]:
-        """The payload an execution was given of its own, as JSON text; None if it ran with its job's.
+        """The payload that was given to the execution itself, as JSON text, and whether it may use bound secrets only.
 
-        And whether that payload may use bound secrets alone.
+        None if the execution uses the payload of its job.
         """
         row = await self._database.fetch_row("payload_override", id=execution_id)
         return (None, False) if row is None else (row["payload"], row["bound_secrets_only"])
 
     async def payload(self, execution_id: ExecutionId) -> str | None:
-        """The payload an execution runs with, as JSON text: its own, or its job's by the version it cites; None if the job is gone."""
+        """The payload of an execution as JSON text: its own, or that of its job in the version that it cites; None if the job is gone."""
         row = await self._database.fetch_row("execution_extras", id=execution_id)
         return None if row is None else row["payload_text"]
 
     async def use_secrets(self, claimed: ClaimedExecution, names: Sequence[str], *, is_bound: bool) -> bool:
-        """Whether an execution that runs may use these secrets; if so, the first use of each by its job is noted.
+        """Whether a running execution may use these secrets; if so, the first use of each is recorded.
 
-        A payload that was written by someone who is no administrator may use only secrets that are bound.
+        A payload whose author is not an administrator may use bound secrets only.
         """
         row = await self._database.fetch_row(
             "use_secrets",
@@ -160,7 +156,7 @@ class HistoryStore:
             notes=[self._database.env.new_id() for _ in names],
             is_bound=is_bound,
         )
-        # Without a row the claim has been lost: then nothing may be used any more.
+        # Without a row the claim is lost, and no secret may be used.
         return row is not None and bool(row["is_allowed"])
 
     async def of_job(self, job_id: JobId, limit: int = 100, before: ExecutionId | None = None) -> list[Execution]:
@@ -169,21 +165,21 @@ class HistoryStore:
         return [execution_from(row) for row in rows]
 
     async def current_of(self, job_id: JobId) -> ExecutionId | None:
-        """What of a job runs, or else waits: the one that is furthest on its way."""
+        """The unfinished execution of a job that is furthest on its way."""
         found: ExecutionId | None = await self._database.fetch_value("current_execution_of_job", job_id=job_id)
         return found
 
     async def last_ended_of(self, job_id: JobId) -> ExecutionId | None:
-        """The latest execution of a job that has ended."""
+        """The latest finished execution of a job."""
         found: ExecutionId | None = await self._database.fetch_value("last_ended_of_job", job_id=job_id)
         return found
 
     async def attempts(self, execution_id: ExecutionId) -> list[Attempt]:
-        """The unsuccessful tries of an execution, in order."""
+        """The unsuccessful attempts of an execution, in order."""
         return [attempt_from(row) for row in await self._database.fetch("attempts_of", id=execution_id)]
 
     async def write_log(self, lines: Sequence[LogRecord]) -> None:
-        """Keep what handlers said, all of it or none; Unwritable if one of the lines cannot be kept."""
+        """Insert log lines, all or none; Unwritable if one of them cannot be stored."""
         with unwritable_content():
             await self._database.fetch(
                 "write_log_lines",
@@ -198,7 +194,7 @@ class HistoryStore:
     async def log(
         self, execution_id: ExecutionId, after: tuple[int, int] = (0, 0), limit: int = 1000
     ) -> list[LogRecord]:
-        """The lines of an execution behind a cursor (fence, number)."""
+        """The log lines of an execution after a cursor (fence, number)."""
         rows = await self._database.fetch("log_lines_of", id=execution_id, fence=after[0], number=after[1], limit=limit)
         return [
             LogRecord(execution_id, row["fence"], row["number"], row["at"], row["level"], row["message"])
@@ -213,7 +209,7 @@ class HistoryStore:
     # partitions
 
     async def moment(self) -> datetime:
-        """The database's time."""
+        """The time of the database."""
         found: datetime = await self._database.fetch_value("moment")
         return found
 
@@ -223,20 +219,20 @@ class HistoryStore:
         return [date.fromisoformat(row["relname"][-8:]) for row in rows]
 
     async def add_day(self, day: date) -> None:
-        """Make the partitions of a day, if nothing of that day lies in the default one already."""
+        """Create the partitions of a day, if they do not exist."""
         start = datetime(day.year, day.month, day.day, tzinfo=UTC)
         async with self._database.transaction() as connection:
             await connection.execute("SET LOCAL lock_timeout = '2s'")
-            # Two processes may start at once, and both find the day missing.
+            # Two processes may start at once, and both may find the day missing.
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _PARTITION_LOCK)
             for table, column in _PARTITIONED.items():
                 await self._add_partition(connection, table, column, start)
 
     async def _add_partition(self, connection: Any, table: str, column: str, start: datetime) -> None:
-        """Rows that came into the default partition before their day was made move along with it.
+        """Create a partition, and move the rows of its day into it from the default partition.
 
-        Nobody may write one there meanwhile, so writers wait; the days ahead are made while their partition is empty.
-        ONLY, because a lock on the other partitions would end any vacuum that is at work there.
+        Writers wait, because they could insert further rows of the day. Days ahead have no rows yet, so that takes no time.
+        ONLY: a lock on the other partitions would end a vacuum that runs there.
         """
         end = start + timedelta(days=1)
         name = f"timeball.{table}_{start:%Y%m%d}"
@@ -253,9 +249,9 @@ class HistoryStore:
         )
 
     async def summarize_until(self, today: date) -> list[date]:
-        """Make the summaries of all days before *today* anew, of each day once; returns those that had their turn.
+        """Rebuild the summaries of all days before *today*, once for each day; returns the days of this call.
 
-        Where nobody has done so yet, it begins with the days from here on.
+        In a database where this has never run, it begins with the present day.
         """
         known = await self.fact("summarized_until")
         last = today - timedelta(days=1)
@@ -277,9 +273,9 @@ class HistoryStore:
             await connection.close()
 
     async def drop_day(self, day: date, batch: int = 5_000) -> int:
-        """Drop a day of history, with the one-off jobs that ran on it; returns how many executions went.
+        """Drop a day of history, with the one-off jobs that ran on it; returns the number of executions.
 
-        What `verify` may still expect begins after the latest instant that was dropped: that is kept as a fact.
+        The latest instant that was dropped is stored as a fact: `verify` expects records only after it.
         """
         suffix = f"{day:%Y%m%d}"
         name = f"timeball.finished_{suffix}"
@@ -297,9 +293,9 @@ class HistoryStore:
         return int(gone)
 
     async def trim_day(self, day: date, states: Sequence[ExecutionState], batch: int = 5_000) -> int:
-        """Delete what ended in these states on a day, in small steps; returns how many executions went.
+        """Delete the executions that ended in these states on a day, in small steps; returns their number.
 
-        For `verify` that day is over as if it had been dropped: from what is left, nobody could tell a hole.
+        `verify` treats the day as if it had been dropped, because it cannot tell a deleted record from a missing one.
         """
         start = datetime(day.year, day.month, day.day, tzinfo=UTC)
         wanted = [state.value for state in states]
@@ -320,7 +316,7 @@ class HistoryStore:
                 deleted += row["deleted"]
 
     async def _raise_floor(self, connection: Any, day: date, latest: datetime | None) -> None:
-        """Nothing up to the end of this day, and up to the latest instant that was deleted, is expected any more."""
+        """Store that `verify` expects no records up to the end of this day, and up to the latest instant that was deleted."""
         end = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
         floor = max(end, latest) if latest else end
         known = await self._database.fetch_value("get_fact", connection, key="history_from")
@@ -328,7 +324,7 @@ class HistoryStore:
             await self._database.fetch("set_fact", connection, key="history_from", value=floor.isoformat())
 
     async def _drop_jobs(self, partition: str, batch: int) -> None:
-        """Remove the one-off jobs that ran on a day, and have nothing else left; in small steps."""
+        """Delete the one-off jobs that ran on a day and have no other execution, in small steps."""
         async with self._database.connection() as connection:
             oid = await connection.fetchval("SELECT $1::text::regclass::oid", partition)
         await self._drop_jobs_found(_ENQUEUED.format(partition=partition), oid, batch, own_is_there=True)

@@ -24,8 +24,7 @@ from timeball.store.types import PARKED_AT, AuditEntry, ExecutionRequest
 
 if TYPE_CHECKING:
     from timeball.domain.job import Job
-    from timeball.domain.scheduling.misfire import SkippedRange
-    from timeball.domain.scheduling.occurrences import JobTiming, NextOccurrence
+    from timeball.domain.scheduling.occurrences import JobTiming, NextOccurrence, SkippedRange
     from timeball.store.db.database import Database
     from timeball.store.db.pool import Connection
     from timeball.store.executions import ExecutionStore
@@ -35,12 +34,12 @@ class JobStore:
     """Finds and changes jobs, each change with the pending occurrence in the same transaction."""
 
     def __init__(
-        self, database: Database, notifier: Notifier, executions: ExecutionStore, hoist_window: timedelta
+        self, database: Database, notifier: Notifier, executions: ExecutionStore, promotion_window: timedelta
     ) -> None:
         self._database = database
         self._notifier = notifier
         self._executions = executions
-        self._hoist_window = hoist_window
+        self._promotion_window = promotion_window
 
     async def request(
         self,
@@ -49,14 +48,13 @@ class JobStore:
         action: str,
         check: Callable[[str], None] | None = None,
     ) -> list[ExecutionId]:
-        """Add executions to jobs that are there, audited in the same transaction: all or none.
+        """Add executions to existing jobs, all or none, audited in the same transaction.
 
-        *check* is given the handler that is to run, once for each of them, while an edit of the job has to wait; what it
-        raises undoes everything.
-        NotFound if one of the jobs is not there, Conflict if an unfinished execution holds the unique key of one.
-        Without *audit* they are part of something that has been audited as a whole. Under the same ids it is done once.
+        *check* is called with the handler of each execution, while the job is locked against edits; an error that it raises rolls
+        everything back. NotFound if one of the jobs does not exist, Conflict if an unfinished execution has the unique key of one.
+        Without *audit* they are part of an operation that has been audited as a whole. Under the same ids it is done once.
         """
-        # Their note bears the id of the first: the rooms would let it in again once it has moved on, the audit never does.
+        # The audit row has the id of the first execution. The state tables would accept that id again once the execution has moved on.
         key = requests[0].id
 
         async def work(connection: Connection) -> list[Any]:
@@ -64,7 +62,7 @@ class JobStore:
                 "add_executions",
                 connection,
                 executions=json_text(execution_request_columns(request) for request in requests),
-                hoist_window=self._hoist_window,
+                promotion_window=self._promotion_window,
             )
             if len(rows) != len(requests):
                 found = {row["job_id"] for row in rows}
@@ -95,16 +93,16 @@ class JobStore:
             hint="wait until that execution has ended, or cancel it",
         )
 
-    # found
+    # reading
 
     async def find(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
-        """These jobs, deleted ones too; those that do not exist are missing."""
+        """These jobs, including deleted ones; those that do not exist are missing."""
         rows = await self._database.fetch("find_jobs", ids=list(ids))
         return {JobId(row["id"]): job_from(row) for row in rows}
 
     async def timetables(self, ids: Sequence[JobId]) -> dict[JobId, JobTiming]:
         """When these jobs run; those that do not exist are missing."""
-        # By the ids that were given: whoever keeps both need not keep each of them twice.
+        # The keys are the objects that were given, so that the scheduler, which keeps both, does not store each id twice.
         given = {id_: id_ for id_ in ids}
         rows = await self._database.fetch("timetables", ids=list(ids))
         return {given[row["id"]]: timetable_from(given[row["id"]], row) for row in rows}
@@ -115,7 +113,7 @@ class JobStore:
         return None if row is None else job_from(row)
 
     async def undeclared(self, modules: Sequence[str], names: Sequence[str]) -> list[Job]:
-        """The active jobs that these modules declared under other names than these."""
+        """The active jobs that these modules have declared under other names than these."""
         rows = await self._database.fetch("undeclared_jobs", modules=list(modules), names=list(names))
         return [job_from(row) for row in rows]
 
@@ -125,15 +123,15 @@ class JobStore:
         return {row["name"]: job_from(row) for row in rows}
 
     async def declared_by(self, declared_by: str) -> list[Job]:
-        """The jobs that a declaration has made and that are not deleted."""
+        """The jobs of a declaration that are not deleted."""
         return [job_from(row) for row in await self._database.fetch("jobs_declared_by", declared_by=declared_by)]
 
-    # changed
+    # changing
 
     async def change(self, job_id: JobId, decide: Callable[[JobSnapshot], JobChange], audit: AuditEntry) -> JobChange:
-        """Change a job: lock it, take its pending occurrence away, and write what *decide* says, in one transaction.
+        """Change a job in one transaction: lock it, delete its pending occurrence, and write what *decide* returns.
 
-        When a scheduler was quicker, all of it is done again on what is there then. NotFound if the job is gone.
+        If a scheduler promotes the occurrence first, everything is repeated on the new state. NotFound if the job does not exist.
         """
         note = self._database.env.new_id()
 
@@ -156,12 +154,12 @@ class JobStore:
         now: datetime = row["moment"]
         pending = await self._take_occurrence(connection, job_id)
         promoted_until = await self._database.fetch_value(
-            "hoisted_until", connection, job_id=job_id, first_ahead=first_id_at(now)
+            "promoted_until", connection, job_id=job_id, first_ahead=first_id_at(now)
         )
         return JobSnapshot(job=job_from(row), pending=pending, promoted_until=promoted_until, now=now)
 
     async def _take_occurrence(self, connection: Connection, job_id: JobId) -> NextOccurrence | None:
-        """A delete that waited for a hoist finds its row gone and does not see the successor: then look again."""
+        """Delete the pending occurrence. After waiting for a promotion, a delete sees neither its row nor the successor: it is repeated."""
         while True:
             row = await self._database.fetch_row("take_occurrence", connection, job_id=job_id)
             if row is not None:
@@ -180,7 +178,7 @@ class JobStore:
         except asyncpg.UniqueViolationError as error:
             raise name_conflict(error, [job]) from error
         if job.limit_key is not None and job.effective_limit is not None:
-            # If that is lower than before, whoever said so, what has no place any more is taken back (timeball.take_back).
+            # If the limit is lower than before, a trigger moves ready executions beyond it back to `blocked` (timeball.block_excess).
             await run("set_limit", connection, key=job.limit_key, max_running=job.effective_limit)
             if job.limit_key != snapshot.job.limit_key:
                 await self._put_under_limit(connection, job)
@@ -196,7 +194,7 @@ class JobStore:
         await run("drop_resumption", connection, job_id=job.id)
         if change.resume_at is not None:
             await self._put_resumption(connection, job, change.resume_at)
-        # An enqueued execution was promised under its id: unless it is moved, it stays, and is parked or cancelled like others.
+        # The caller knows the id of an enqueued execution: it stays unless it is moved, and is parked or cancelled like others.
         pending = change.pending or (snapshot.pending if job.is_enqueued else None)
         if pending is not None:
             await self._put_occurrence(connection, job, pending)
@@ -205,8 +203,8 @@ class JobStore:
         return await self._touch_executions(connection, job, change)
 
     async def _put_under_limit(self, connection: Connection, job: Job) -> None:
-        """What was there before the limit counts for it; what has another limit stays under that."""
-        # Again and again: what was claimed, ended or hoisted meanwhile is seen only by the next look.
+        """Make executions count for the limit that were written before it; those with another limit keep that."""
+        # Repeated: executions that were claimed, finished or promoted in between are seen only by the next statement.
         is_unlimited = True
         while is_unlimited:
             await self._database.fetch("put_under_limit", connection, job_id=job.id, limit_key=job.limit_key)
@@ -217,14 +215,14 @@ class JobStore:
         if change.withdraw is not None:
             reason = change.withdraw.value
             await run("park_waiting", connection, job_id=job.id, parked_at=PARKED_AT)
-            # Again and again: what was let in from `blocked` meanwhile is seen only by the next look.
+            # Repeated: executions that were unblocked in between are seen only by the next statement.
             while await self._database.fetch_value("is_queued", connection, job_id=job.id):
                 await run(
                     "withdraw_waiting", connection, job_id=job.id, reason=reason, shard=job.shard, parked_at=PARKED_AT
                 )
             return await run("stop_held", connection, job_id=job.id, reason=f"{SKIP_STOP}{reason}")
         if change.cancel_waiting is not None:
-            # Again and again: what a scheduler moved on meanwhile is seen only by the next look.
+            # Repeated: executions that a scheduler promoted in between are seen only by the next statement.
             while rows := await run("waiting_of_job", connection, job_id=job.id):
                 ids = [row["id"] for row in rows]
                 await run("cancel_waiting", connection, ids=ids, reason=change.cancel_waiting)
@@ -232,7 +230,7 @@ class JobStore:
         return []
 
     async def _record_skipped(self, connection: Connection, job: Job, skipped: SkippedRange, tzdata: str) -> None:
-        """A single skipped occurrence is a skipped execution, consecutive ones are a range."""
+        """Record a single skipped occurrence as a skipped execution, and consecutive ones as a range."""
         if skipped.first != skipped.last:
             await self._database.fetch(
                 "record_skip_range",
@@ -262,7 +260,7 @@ class JobStore:
         )
 
     async def _check_instant(self, connection: Connection, old: Job, new: Job) -> None:
-        """Conflict if a one-off is moved back to an instant that has its record: no instant has two."""
+        """Conflict if a one-off is moved back to an instant that has a record: no instant has two records."""
         if new.is_enqueued or not isinstance(new.rule, Once):
             return
         instant = new.rule.scheduled_at
@@ -324,9 +322,9 @@ class JobStore:
             await self._executions.unblock_after_commit([change.job.limit_key])
 
     async def cancel(self, ids: Sequence[ExecutionId], reason: str, audit: AuditEntry | None) -> set[ExecutionId]:
-        """Cancel what waits, at once, and ask the holders of what runs to stop; returns what this reached.
+        """Cancel waiting executions at once, and ask the holders of running ones to stop; returns the executions of both kinds.
 
-        A pending occurrence of a recurring job is not reached: skip it by changing the job.
+        The pending occurrence of a recurring job is left alone: it is skipped by changing the job.
         """
         note = self._database.env.new_id()
 
@@ -355,8 +353,8 @@ class JobStore:
 
 
 class _KeyFreedError(Exception):
-    """The key was held when it was asked for, and free when its holder was looked up: ask again."""
+    """The key was taken at the first statement, and free when its execution was looked up: the transaction is repeated."""
 
 
 class _OccurrenceRaceError(Exception):
-    """A scheduler wrote the job's next occurrence meanwhile: begin again."""
+    """A scheduler has inserted the next occurrence of the job in between: the transaction is repeated."""

@@ -25,25 +25,22 @@ if TYPE_CHECKING:
     from timeball.store.db.notifier import Notifier
     from timeball.store.db.pool import Connection
 
-# What workers have published of their handlers.
+# The number of contracts of a handler that are kept: a deployment that is rolled back finds its own among them.
+_MAX_CONTRACTS = 20
 
-# So many contracts of a handler are kept; a deploy that is rolled back finds its own among them.
-_MOST_CONTRACTS = 20
-
-
-# Schemas that were read before: a fingerprint names one schema for ever.
-_MOST_SCHEMAS = 1_000
+# The size of the cache of schemas: a fingerprint means the same schema for ever.
+_MAX_SCHEMAS = 1_000
 
 
 class HandlerStore:
-    """The published contracts."""
+    """The handler contracts that workers publish."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._schemas: dict[str, Mapping[str, Any]] = {}
 
     async def publish(self, contracts: Sequence[HandlerContract], *, is_start: bool) -> None:
-        """Make contracts known; those a process starts with (*is_start*) become the newest of their names.
+        """Publish contracts. If a process starts with them (*is_start*), they become the newest of their names.
 
         Nothing is written for a contract that is the newest already.
         """
@@ -61,13 +58,13 @@ class HandlerStore:
         )
         if written:
             await self._database.fetch(
-                "forget_old_contracts", names=[row["name"] for row in written], most=_MOST_CONTRACTS
+                "forget_old_contracts", names=[row["name"] for row in written], limit=_MAX_CONTRACTS
             )
 
     async def versions(self, names: Iterable[str]) -> dict[str, list[ContractVersion]]:
-        """All published contracts of these handlers, the newest of each first; a handler without any is left out."""
-        wanted = sorted({name for name in names if "\0" not in name})
-        rows = await self._database.fetch("contract_versions", names=wanted) if wanted else []
+        """All published contracts of these handlers, the newest of each first; handlers without any are missing."""
+        storable = sorted({name for name in names if "\0" not in name})
+        rows = await self._database.fetch("contract_versions", names=storable) if storable else []
         return {
             name: [_contract_version_from(row) for row in group]
             for name, group in groupby(rows, lambda row: str(row["name"]))
@@ -82,30 +79,30 @@ class HandlerStore:
             names = sorted({wanted[fingerprint] for fingerprint in missing})
             rows = await self._database.fetch("contract_schemas", names=names, fingerprints=missing)
             found = {row["fingerprint"]: orjson.loads(row["schema"]) for row in rows}
-            if len(self._schemas) + len(found) > _MOST_SCHEMAS:
+            if len(self._schemas) + len(found) > _MAX_SCHEMAS:
                 self._schemas.clear()
             self._schemas |= found
             known |= found
         return known
 
     async def names(self, limit: int, after: str = "") -> list[str]:
-        """Names of handlers that workers have published, in order, behind a name."""
+        """The names of published handlers, in order, after a name."""
         return [row["name"] for row in await self._database.fetch("handler_names", after=after, limit=limit)]
 
     async def payloads_of_jobs(self, handlers: Sequence[str], after: UUID, limit: int) -> list[Any]:
-        """Jobs with names, behind an id, with their payloads; a job of another handler without."""
+        """Named jobs after an id, with their payloads; None for a job of another handler."""
         return await self._database.fetch("payloads_of_jobs", handlers=list(handlers), after=after, limit=limit)
 
     async def waiting_payloads(self, handlers: Sequence[str], after: UUID, limit: int) -> list[Any]:
-        """Executions that wait or run, behind an id, with the payloads they run with.
+        """Unfinished executions after an id, with their payloads.
 
-        Without it: one of another handler, and one that runs with what a job with a name is given now.
+        The payload is None for another handler, and for an execution with the present payload of a named job.
         """
         return await self._database.fetch("waiting_payloads", handlers=list(handlers), after=after, limit=limit)
 
 
 def _schema_json(value: Mapping[str, Any]) -> str:
-    # NUL cannot be kept in the database; a schema with one in a default is told without it.
+    # PostgreSQL cannot store NUL; a schema with one in a default is stored without it.
     return orjson.dumps(value).decode().replace("\\u0000", "")
 
 
@@ -123,9 +120,7 @@ def _contract_version_from(row: Any) -> ContractVersion:
     )
 
 
-# Nodes, their leases, and who owns which shard.
-
-# Some who offer PostgreSQL as a service do not show what is below it.
+# Some providers of PostgreSQL do not permit the functions that identify a database.
 _NOT_PERMITTED = (
     asyncpg.InsufficientPrivilegeError,
     asyncpg.UndefinedFunctionError,
@@ -134,14 +129,14 @@ _NOT_PERMITTED = (
 
 
 class NodeStore:
-    """Leases and shards. Time decides only liveness here; nothing is unsafe when two nodes disagree for a moment."""
+    """Nodes, leases and shards. Time decides only about liveness here: nothing is unsafe if two nodes disagree for a moment."""
 
     def __init__(self, database: Database, notifier: Notifier) -> None:
         self._database = database
         self._notifier = notifier
 
     async def register(self, node: Node) -> None:
-        """Begin a life: from now on the node is believed alive until its lease runs out."""
+        """Insert a node: from now on it counts as alive until its lease expires."""
         await self._database.fetch(
             "register_node",
             incarnation=node.incarnation,
@@ -166,7 +161,7 @@ class NodeStore:
         broker: BrokerStatus = BROKER_OK,
         trouble: str | None = None,
     ) -> LeaseRenewal | None:
-        """Renew a lease that has not run out; None means that this life is over. *trouble* is what went wrong since, if anything did."""
+        """Renew a lease that has not expired; None means that the node has to stop. *trouble* is what went wrong since, if anything."""
         clock = self._database.env.clock
         sent = clock.monotonic()
         row = await self._database.fetch_row(
@@ -184,14 +179,14 @@ class NodeStore:
         return LeaseRenewal(row["draining"], reading, [PeerWorker(*peer) for peer in row["peers"]])
 
     async def read_clock(self, connection: Connection | None = None) -> ClockReading:
-        """One look at the database's clock."""
+        """One reading of the clock of the database."""
         clock = self._database.env.clock
         sent = clock.monotonic()
         database_time: datetime = await self._database.fetch_value("read_clock", connection)
         return ClockReading(sent, clock.monotonic(), database_time)
 
     async def drain(self, incarnation: Incarnation, audit: AuditEntry | None = None) -> bool:
-        """Ask a node to stop taking work, which it reads with its next renewal; False if there is no such node."""
+        """Ask a node to take no more work; it reads that with its next renewal. False if there is no such node."""
         audit_id = self._database.env.new_id()
 
         async def work(connection: Connection) -> bool:
@@ -207,7 +202,7 @@ class NodeStore:
         return bool(await self._database.once(work, audit_id))
 
     async def identity(self, connection: Connection | None = None) -> str | None:
-        """Which database this is, and which of its time lines; None where that may not be asked."""
+        """The id of the database and its timeline; None if the server does not permit reading them."""
         if connection is None:
             async with self._database.connection() as own:
                 return await self.identity(own)
@@ -218,45 +213,48 @@ class NodeStore:
         return found
 
     async def remove(self, incarnation: Incarnation) -> None:
-        """A clean farewell: others need not wait for the lease to run out."""
+        """Deregister a node, so that other nodes need not wait until its lease expires."""
         await self._database.fetch("remove_node", incarnation=incarnation)
         self._notifier.tell(Wakeup(nodes_changed=True))
 
     async def remove_expired(self) -> list[tuple[Incarnation, NodeKind, str]]:
-        """Remove the nodes whose lease has passed, and say which."""
-        rows = await self._database.fetch("bury_nodes")
+        """Remove the nodes whose lease has expired, and return them."""
+        rows = await self._database.fetch("remove_expired_nodes")
         if rows:
             self._notifier.tell(Wakeup(nodes_changed=True))
         return [(Incarnation(row["incarnation"]), NodeKind(row["kind"]), row["name"]) for row in rows]
 
     async def list(self) -> Sequence[NodeStatus]:
-        """Every node that is believed alive."""
+        """Every node with a valid lease."""
         return [node_from(row) for row in await self._database.fetch("list_nodes")]
 
     async def is_alive(self, host: str, kinds: Sequence[NodeKind]) -> bool:
-        """Whether a node of one of these kinds on this host is believed alive."""
+        """Whether a node of one of these kinds on this host has a valid lease."""
         alive: bool = await self._database.fetch_value("host_is_alive", host=host, kinds=[kind.value for kind in kinds])
         return alive
 
     async def inboxes(self, broker: str) -> Sequence[tuple[Sequence[str] | None, Sequence[str]]]:
-        """The queues served (None means all) and the handlers known by living workers that use this broker; each pair once."""
+        """The queues (None means all) and handlers of the living workers that use this broker; each pair once."""
         return [(row["queues"], row["handlers"]) for row in await self._database.fetch("read_inboxes", broker=broker)]
 
     async def holdings(self) -> Sequence[ShardHolding]:
-        """All shards, by their owners; and all who take part in the sharing, with or without shards."""
+        """All shards by owner, and every scheduler that takes shards, with or without any."""
         return [
             ShardHolding(
-                None if owner is None else Incarnation(owner), lives, takes_part, dict(zip(shards, epochs, strict=True))
+                None if owner is None else Incarnation(owner),
+                is_alive,
+                takes_shards,
+                dict(zip(shards, epochs, strict=True)),
             )
-            for owner, lives, takes_part, shards, epochs in await self._database.fetch("read_holdings")
+            for owner, is_alive, takes_shards, shards, epochs in await self._database.fetch("read_holdings")
         ]
 
     async def take_shards(self, incarnation: Incarnation, ids: Sequence[int]) -> dict[int, int]:
-        """Take those of the shards that nobody alive owns; returns each with its new epoch."""
+        """Take those of the shards that have no living owner; returns each with its new epoch."""
         rows = await self._database.fetch("take_shards", incarnation=incarnation, ids=list(ids))
         return {row["id"]: row["epoch"] for row in sorted(rows)}
 
     async def release_shards(self, incarnation: Incarnation, ids: Sequence[int]) -> None:
-        """Give shards up, so that others can take them at once."""
+        """Release shards, so that others can take them at once."""
         await self._database.fetch("release_shards", incarnation=incarnation, ids=list(ids))
         self._notifier.tell(Wakeup(nodes_changed=True))

@@ -1,4 +1,4 @@
-"""Bulk operations: each is a row with items, held under a lease while it is worked off, kept for a week."""
+"""Bulk operations: each is a row with items. An API process holds it under a lease while it works on it; it is kept for a week."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPERATION_LEASE = timedelta(seconds=30)
 OPERATIONS_KEPT_FOR = timedelta(days=7)
 _LAST_ID = UUID(int=2**128 - 1)
 _LATEST_FIRST = "operation"
-# Other changes belong to the history of their jobs, and are noted there, one by one.
+# Other actions change jobs, and are audited for each of them.
 _AUDITED_AS = {
     OperationAction.CANCEL: "execution.cancel",
     OperationAction.RETRY: "execution.retry",
@@ -54,7 +54,7 @@ class OperationStore:
         settles: bool = False,
         holder: UUID | None = None,
     ) -> Operation:
-        """Write an operation down, audited in one row; *holder* works it off at once, else somebody will."""
+        """Insert an operation, with one audit row. With *holder* it begins at once; otherwise an API process takes it."""
         env = self._database.env
 
         async def work(connection: Connection) -> Operation:
@@ -102,26 +102,26 @@ class OperationStore:
         return None if row is None else _operation_from(row)
 
     async def page(self, limit: int, cursor: str | None) -> ResultPage[Operation]:
-        """Some of the operations, the latest first."""
+        """A page of operations, the latest first."""
         before = _LAST_ID if cursor is None else UUID(read_cursor(cursor, _LATEST_FIRST, 1)[0])
-        found = [
+        operations = [
             _operation_from(row)
             for row in await self._database.fetch("list_operations", before=before, limit=limit + 1)
         ]
-        items = found[:limit]
-        return ResultPage(items, write_cursor(_LATEST_FIRST, items[-1].id) if len(found) > limit else None)
+        items = operations[:limit]
+        return ResultPage(items, write_cursor(_LATEST_FIRST, items[-1].id) if len(operations) > limit else None)
 
     async def items(
         self, operation_id: OperationId, status: str | None = None, after: int = 0, limit: int = 100
     ) -> list[OperationItem]:
-        """What came of each, behind a number; of one status, if it is named."""
+        """The items after a number; of one status, if it is given."""
         rows = await self._database.fetch(
             "operation_items", operation_id=operation_id, status=status, after=after, limit=limit
         )
         return [_item_from(row) for row in rows]
 
     async def request_cancel(self, operation_id: OperationId, audit: AuditEntry) -> Operation | None:
-        """Ask for an operation to stop where it is; None if it is over."""
+        """Ask for an operation to be cancelled where it is; None if it has finished."""
         note = self._database.env.new_id()
 
         async def work(connection: Connection) -> Operation | None:
@@ -135,20 +135,20 @@ class OperationStore:
         asked: Operation | None = await self._database.once(work, note)
         return asked
 
-    # working off
+    # running operations
 
     async def take(self, holder: UUID) -> Operation | None:
-        """Hold the oldest operation that is unfinished and that nobody alive holds."""
+        """Take the oldest unfinished operation without a living holder."""
         row = await self._database.fetch_row("take_operation", holder=holder, lease=OPERATION_LEASE)
         return None if row is None else _operation_from(row)
 
     async def left(self, operation_id: OperationId, limit: int) -> list[OperationItem]:
-        """What has not been tried yet, in order."""
+        """The items without a result, in order."""
         rows = await self._database.fetch("items_left", operation_id=operation_id, limit=limit)
         return [_item_from(row) for row in rows]
 
     async def record(self, operation: Operation, holder: UUID, results: Sequence[OperationItem]) -> Operation | None:
-        """Write down what came of some items, and renew the lease; None, and nothing written, if another holds it by now."""
+        """Record the results of some items, and renew the lease; None, and nothing is written, if another process holds the operation."""
 
         async def work(connection: Connection) -> Operation | None:
             failed = sum(item.status == "failed" for item in results)
@@ -169,7 +169,7 @@ class OperationStore:
                 operation_id=operation.id,
                 numbers=[item.number for item in results],
                 statuses=[item.status for item in results],
-                made=[item.made for item in results],
+                made=[item.result_id for item in results],
                 errors=[item.error for item in results],
             )
             return _operation_from(row)
@@ -180,16 +180,16 @@ class OperationStore:
     async def finish(
         self, operation: Operation, holder: UUID, state: OperationState, error: str | None = None
     ) -> Operation:
-        """End an operation; if another holds it by now, how that one has it."""
+        """Finish an operation; if another process holds it by now, return it as it is."""
         row = await self._database.fetch_row(
             "finish_operation", id=operation.id, holder=holder, state=state.value, error=error
         )
         if row is not None:
             return _operation_from(row)
-        found = await self.find(operation.id)
-        if found is None:
+        current = await self.find(operation.id)
+        if current is None:
             raise NotFound("operation", operation.id)
-        return found
+        return current
 
     async def settle(self, ids: Sequence[ExecutionId], how: str) -> set[ExecutionId]:
         """Take dead executions off the dead-letter list; the operation has been audited already."""
@@ -224,6 +224,6 @@ def _item_from(row: Any) -> OperationItem:
         execution_id=None if row["execution_id"] is None else ExecutionId(row["execution_id"]),
         job_id=None if row["job_id"] is None else JobId(row["job_id"]),
         status=row["status"],
-        made=None if row["made"] is None else ExecutionId(row["made"]),
+        result_id=None if row["made"] is None else ExecutionId(row["made"]),
         error=row["error"],
     )

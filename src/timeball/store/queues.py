@@ -37,9 +37,9 @@ class QueueStore:
         audit: AuditEntry,
         action: str,
     ) -> None:
-        """Pause or limit a queue; takes effect with the next claim, and what was claimed before counts.
+        """Pause or limit a queue, from the next claim on. Executions that were claimed before count for the limit.
 
-        What is not given stays as it is, whoever else is changing it at the same moment; *reason* goes with the pause.
+        A value that is not given stays as it is, also if another caller changes it at the same moment. *reason* is that of the pause.
         """
         limits = not isinstance(max_running, EllipsisType)
         note = self._database.env.new_id()
@@ -68,7 +68,7 @@ class QueueStore:
         self._notifier.tell(wakeup)
 
     async def purge(self, name: str, reason: str, audit: AuditEntry) -> int:
-        """Cancel everything that is queued in a queue and has not been claimed, all or nothing; returns how much that was."""
+        """Cancel all executions of a queue that are queued and not claimed, all or none; returns their number."""
         note = self._database.env.new_id()
 
         async def work(connection: Connection) -> tuple[int, set[str]]:
@@ -76,7 +76,7 @@ class QueueStore:
             while rows := await self._database.fetch("waiting_in_queue", connection, queue=name, limit=_PURGE_BATCH):
                 ids = [row["id"] for row in rows]
                 gone = await self._database.fetch("cancel_waiting", connection, ids=ids, reason=reason)
-                if not gone:  # claimed meanwhile, all of them
+                if not gone:  # all of them were claimed in between
                     break
                 cancelled += len(gone)
                 freed |= {row["limit_key"] for row in gone if row["limit_key"] is not None}
@@ -90,7 +90,7 @@ class QueueStore:
         return int(cancelled)
 
     async def find(self, name: str) -> Mapping[str, Any] | None:
-        """A queue's pause and limit, if it has either."""
+        """The pause and limit of a queue; None if it has neither."""
         row = await self._database.fetch_row("find_queue", name=name)
         return None if row is None else dict(row)
 

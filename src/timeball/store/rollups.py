@@ -24,15 +24,14 @@ from timeball.store.types import FoldResult
 if TYPE_CHECKING:
     from timeball.store.db.database import Database
 
-# Transactions a fold takes at once: each may have recorded some hundred outcomes.
-_MOST_TRANSACTIONS = 2_000
-_MOST_TRIMMED = 5_000
-_MOST_GROUPS = 1_000
+# The most transactions of one fold: each may have recorded some hundred outcomes.
+_MAX_TRANSACTIONS = 2_000
+_MAX_TRIMMED = 5_000
+_MAX_GROUPS = 1_000
 _HOUR = timedelta(hours=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-
-# Whose rollups are those of each queue and handler, and those of the whole house.
+# The series of each queue and handler, and that of the whole installation.
 _EACH_SERIES = UUID(int=0)
 INSTALLATION_SERIES = UUID(int=2**128 - 1)
 
@@ -43,17 +42,17 @@ class RollupStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def fold(self, most: int = _MOST_TRANSACTIONS) -> FoldResult:
-        """Take what was recorded since the last fold into the rollups: each record exactly once, whoever folds, however it ends.
+    async def fold(self, limit: int = _MAX_TRANSACTIONS) -> FoldResult:
+        """Add the records since the last fold to the rollups: each record exactly once, in whichever process, also after a failure.
 
-        One folds at a time; who comes meanwhile finds nothing to do.
+        There is one fold at a time; another that begins meanwhile finds nothing to do.
         """
         async with self._database.transaction() as connection:
             mark = await self._database.fetch_row("lock_fold", connection)
             if mark is None:
                 return FoldResult(0, has_more=False)
             if not mark["is_from_elsewhere"]:
-                row = await self._database.fetch_row("fold", connection, seen=mark["seen"], most=most)
+                row = await self._database.fetch_row("fold", connection, seen=mark["seen"], limit=limit)
                 assert row is not None
                 self._database.env.fault("fold.before_commit")
                 return FoldResult(row["folded"], row["has_more"])
@@ -61,7 +60,7 @@ class RollupStore:
         return FoldResult(0, has_more=True)
 
     async def _begin_anew(self) -> None:
-        """Past marks mean nothing in a database that was restored elsewhere. It may take long, and it happens once."""
+        """Begin anew in a restored database, where the stored snapshot means nothing. It happens once, and may take long."""
         connection = await self._database.connect(without_timeout=True)
         try:
             async with connection.transaction():
@@ -72,14 +71,14 @@ class RollupStore:
             await connection.close()
 
     async def trim(self) -> bool:
-        """Forget minutes and hours that are too old; True if there may be more of them."""
+        """Delete minutes and hours that are too old; True if there may be more of them."""
         gone = await self._database.fetch(
-            "trim_rollups", minutes_kept=MINUTES_KEPT, hours_kept=HOURS_KEPT, most=_MOST_TRIMMED
+            "trim_rollups", minutes_kept=MINUTES_KEPT, hours_kept=HOURS_KEPT, limit=_MAX_TRIMMED
         )
-        return len(gone) >= _MOST_TRIMMED
+        return len(gone) >= _MAX_TRIMMED
 
     async def series(self, wanted: RollupQuery, step: timedelta) -> list[Rollup]:
-        """What happened in each step of a window; steps in which nothing did are left out."""
+        """The counts of each step of a window; steps without events are left out."""
         rows = await self._database.fetch(
             "rollup_series",
             step=step,
@@ -91,8 +90,8 @@ class RollupStore:
         )
         return [_rollup_from(row) for row in rows]
 
-    async def groups(self, wanted: RollupQuery, most: int = _MOST_GROUPS) -> list[Rollup]:
-        """What happened in a window, by queue and handler."""
+    async def groups(self, wanted: RollupQuery, limit: int = _MAX_GROUPS) -> list[Rollup]:
+        """The counts of a window by queue and handler."""
         first_hour, last_hour = _whole_hours(wanted)
         rows = await self._database.fetch(
             "rollup_groups",
@@ -101,7 +100,7 @@ class RollupStore:
             last_hour=last_hour,
             queue=wanted.queue,
             handler=wanted.handler,
-            most=most,
+            limit=limit,
             **_window(wanted),
         )
         return [_rollup_from(row) for row in rows]
@@ -109,7 +108,7 @@ class RollupStore:
     async def tallies(
         self, untils: Mapping[UUID, datetime], since: datetime, span: RollupPeriod, step: timedelta
     ) -> dict[UUID, list[Rollup]]:
-        """What happened to some series in each step of a window of their own: executions and work, without any sketch."""
+        """The counts of some series in each step of a window of their own, without sketches."""
         rows = await self._database.fetch(
             "rollup_tallies",
             series=list(untils),
@@ -122,7 +121,7 @@ class RollupStore:
 
 
 def series_of_queue(name: str) -> UUID:
-    """Whose rollups are those of a queue. Migrations and `fold` make the same id in SQL."""
+    """The series of a queue; the statement `fold` computes the same id."""
     return UUID(md5(f"queue {name}".encode(), usedforsecurity=False).hexdigest())
 
 
@@ -137,7 +136,7 @@ def _window(wanted: RollupQuery) -> dict[str, Any]:
 
 
 def _whole_hours(wanted: RollupQuery) -> tuple[datetime, datetime]:
-    """The hours that lie wholly within a window of minutes; none, if it is of something else."""
+    """The whole hours within a window of minutes; none for other windows."""
     first, last = wanted.since + (_EPOCH - wanted.since) % _HOUR, wanted.until - (wanted.until - _EPOCH) % _HOUR
     is_apart = wanted.span is not RollupPeriod.MINUTE or first >= last
     return (wanted.until, wanted.until) if is_apart else (first, last)
@@ -148,7 +147,7 @@ def _rollup_from(row: Any) -> Rollup:
         at=row["at"],
         queue=row["queue"],
         handler=row["handler"],
-        tally=RollupCounts(**{name: row[name] for name in COUNTED_FIELDS}),
+        counts=RollupCounts(**{name: row[name] for name in COUNTED_FIELDS}),
         lateness=DurationSketch(row["lateness_buckets"], row["lateness_counts"]),
         lateness_seconds=row["lateness_seconds"],
         duration=DurationSketch(row["duration_buckets"], row["duration_counts"]),
@@ -158,4 +157,4 @@ def _rollup_from(row: Any) -> Rollup:
 
 def _tally_from(row: Any) -> Rollup:
     tally = RollupCounts(starts=row["starts"], succeeded=row["succeeded"], cancelled=row["cancelled"], dead=row["dead"])
-    return Rollup(at=row["at"], tally=tally, duration_seconds=row["duration_seconds"])
+    return Rollup(at=row["at"], counts=tally, duration_seconds=row["duration_seconds"])

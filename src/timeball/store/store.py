@@ -1,4 +1,4 @@
-"""The store: PostgreSQL, opened once, its methods in groups."""
+"""The store: one database, opened once, with its methods in groups."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from timeball.store.templates import TemplateStore
 
 DEFAULT_SHARDS = 64
-DEFAULT_PROMOTE_WINDOW = timedelta(milliseconds=500)
+DEFAULT_PROMOTION_WINDOW = timedelta(milliseconds=500)
 _CLOCK_READINGS = 3
 _INITIAL_PARTITIONS = 8
 
 
 class Store:
-    """Where the truth lives. `open` before use, `close` after.
+    """All access to one database. `open` before use, `close` after.
 
-    What an idle worker never asks for is imported when somebody does.
+    Groups that an idle worker does not need are imported on first use.
     """
 
     notifier: Notifier
@@ -56,11 +56,11 @@ class Store:
         pool_size: int = 8,
         behind_pgbouncer: bool = False,
         patience: DatabaseTimeouts | None = None,
-        hoist_window: timedelta = DEFAULT_PROMOTE_WINDOW,
+        promotion_window: timedelta = DEFAULT_PROMOTION_WINDOW,
     ) -> None:
         self.env = env
         self.database = Database(dsn, env, pool_size=pool_size, behind_pgbouncer=behind_pgbouncer, patience=patience)
-        self.hoist_window = hoist_window
+        self.promotion_window = promotion_window
 
     async def open(self, *, migrates: bool = True, shards: int = DEFAULT_SHARDS) -> None:
         """Connect, bring the schema up to date (or check that it is), and learn the database's clock."""
@@ -74,8 +74,8 @@ class Store:
             raise
         self.notifier = Notifier(self.database)
         self.executions = ExecutionStore(self.database, self.notifier, self.shards)
-        self.enqueuer = Enqueuer(self.database, self.notifier, self.executions, self.hoist_window)
-        self.jobs = JobStore(self.database, self.notifier, self.executions, self.hoist_window)
+        self.enqueuer = Enqueuer(self.database, self.notifier, self.executions, self.promotion_window)
+        self.jobs = JobStore(self.database, self.notifier, self.executions, self.promotion_window)
         self.queues = QueueStore(self.database, self.notifier, self.executions)
         self.nodes = NodeStore(self.database, self.notifier)
         self.retention = RetentionStore(self.database)
@@ -86,42 +86,42 @@ class Store:
 
     @cached_property
     def tickets(self) -> TicketStore:
-        """What is ready, for a broker to carry."""
+        """Ready executions, as tickets for a broker."""
         from timeball.store.executions import TicketStore
 
         return TicketStore(self.database)
 
     @cached_property
     def rollups(self) -> RollupStore:
-        """The past, added up."""
+        """Counts of the past by minute and hour."""
         from timeball.store.rollups import RollupStore
 
         return RollupStore(self.database)
 
     @cached_property
     def changes(self) -> ChangeStream:
-        """What happens, as it happens."""
+        """The change stream."""
         from timeball.store.changes import ChangeStream
 
         return ChangeStream(self.database)
 
     @cached_property
     def templates(self) -> TemplateStore:
-        """Jobs to make more of."""
+        """Job templates."""
         from timeball.store.templates import TemplateStore
 
         return TemplateStore(self.database)
 
     @cached_property
     def handlers(self) -> HandlerStore:
-        """What workers have published of their handlers."""
+        """The handler contracts that workers have published."""
         from timeball.store.nodes import HandlerStore
 
         return HandlerStore(self.database)
 
     @cached_property
     def operations(self) -> OperationStore:
-        """What is done to many at a time."""
+        """Bulk operations."""
         from timeball.store.operations import OperationStore
 
         return OperationStore(self.database)
@@ -133,20 +133,20 @@ class Store:
             self.shards = await connection.fetchval("SELECT count(*) FROM timeball.shard")
 
     async def _make_first_days(self) -> None:
-        """A new database gets its partitions at once; later on the janitor makes them."""
+        """Create the first partitions of a new database; later ones are the task of the janitor."""
         if not await self.history.days():
             today = (await self.history.moment()).date()
             for ahead in range(_INITIAL_PARTITIONS):
                 await self.history.add_day(today + timedelta(days=ahead))
 
     async def learn_clock(self) -> None:
-        """Take a few readings of the database's clock."""
+        """Read the clock of the database a few times."""
         clock = self.env.clock
         if isinstance(clock, SystemClock):
             for _ in range(_CLOCK_READINGS):
                 clock.learn(await self.nodes.read_clock())
 
     async def close(self) -> None:
-        """Send the last hints and give the connections back."""
+        """Send the last wake-ups, and close all connections."""
         await self.notifier.flush()
         await self.database.close()

@@ -37,24 +37,26 @@ class TemplateStore:
         return _template_from(await self._database.fetch_row("find_template_by_name", name=name))
 
     async def page(self, limit: int, cursor: str | None) -> ResultPage[Template]:
-        """Some of the templates, by name."""
+        """A page of templates, by name."""
         after = "" if cursor is None else read_cursor(cursor, _BY_NAME, 2)[0] or ""
         rows = await self._database.fetch("list_templates", after=after, limit=limit + 1)
-        found = [template for template in map(_template_from, rows) if template is not None]
-        items = found[:limit]
-        return ResultPage(items, write_cursor(_BY_NAME, items[-1].name, items[-1].id) if len(found) > limit else None)
+        templates = [template for template in map(_template_from, rows) if template is not None]
+        items = templates[:limit]
+        return ResultPage(
+            items, write_cursor(_BY_NAME, items[-1].name, items[-1].id) if len(templates) > limit else None
+        )
 
     async def add(self, name: str, description: str | None, job: dict[str, Any], audit: AuditEntry) -> Template:
-        """Keep a new template; Conflict if its name is taken."""
+        """Insert a template; Conflict if its name is taken."""
         template_id, note = self._database.env.new_id(), self._database.env.new_id()
 
         async def work(connection: Connection) -> Template:
             row = await self._database.fetch_row(
                 "add_template", connection, id=template_id, name=name, description=description, job=_json(job)
             )
-            made = _existing(row, template_id)
-            await self._note(connection, note, audit, "template.create", None, made)
-            return made
+            template = _existing(row, template_id)
+            await self._note(connection, note, audit, "template.create", None, template)
+            return template
 
         return await self._named(work, note, name)
 
@@ -66,14 +68,14 @@ class TemplateStore:
 
         async def work(connection: Connection) -> Template:
             before = _existing(await self._database.fetch_row("lock_template", connection, id=template_id), template_id)
-            wanted = decide(before)
+            template = decide(before)
             row = await self._database.fetch_row(
                 "write_template",
                 connection,
                 id=template_id,
-                name=wanted.name,
-                description=wanted.description,
-                job=_json(wanted.job),
+                name=template.name,
+                description=template.description,
+                job=_json(template.job),
             )
             after = _existing(row, template_id)
             await self._note(connection, note, audit, "template.update", before, after)
@@ -82,7 +84,7 @@ class TemplateStore:
         return await self._named(work, note, "")
 
     async def delete(self, template_id: TemplateId, check: Callable[[Template], None], audit: AuditEntry) -> None:
-        """Forget a template, unless *check* refuses; the jobs that were made of it stay."""
+        """Delete a template, unless *check* raises; jobs that were created from it stay."""
         note = self._database.env.new_id()
 
         async def work(connection: Connection) -> None:
@@ -112,9 +114,9 @@ class TemplateStore:
         before: Template | None,
         after: Template | None,
     ) -> None:
-        known = after or before
-        assert known is not None
-        subject = f"template:{known.id}"
+        template = after or before
+        assert template is not None
+        subject = f"template:{template.id}"
         await write_audit(self._database, connection, note, audit, action, subject, _facts(before), _facts(after))
 
 

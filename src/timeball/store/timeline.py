@@ -9,26 +9,20 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from timeball.domain.forecast.outlook import FutureRuns
-from timeball.domain.job import jitter_of
+from timeball.domain.forecast.demand import ForecastJob
 from timeball.domain.rollup import TypicalDuration
-from timeball.domain.values.ids import ExecutionId, JobId, first_id_at, format_job_id
+from timeball.domain.values.ids import ExecutionId, JobId, first_id_at, format_job_id, jitter_of
 from timeball.store.db.rows import rule_from
 
 if TYPE_CHECKING:
     from timeball.store.db.database import Database
 
-# How long executions usually take. The one place that knows where this is read from.
-#
-# Every time line and every forecast asks for all jobs there are, and one more run hardly changes a median: what was read of a
-# job for them is remembered for a minute, in this process. A job that has not run yet is asked for each time.
-
-# So many of the latest executions tell how long the next one will take.
+# The number of latest executions from which a typical duration is computed.
 _HISTORY_OF_A_JOB = 50
 _HISTORY_OF_HANDLERS = 2_000
 
 
-# Of very many jobs at once, fewer of each.
+# The most executions that are read at once: of very many jobs, fewer of each.
 _MAX_READ = 10_000
 CACHED_SECONDS = 60.0
 _MAX_CACHED = 10_000
@@ -36,14 +30,14 @@ _MAX_CACHED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TypicalDurations:
-    """How long things usually take, by job; for jobs that have not run yet, by handler. Nothing of it is older than *read_at*."""
+    """Typical durations by job, and by handler for jobs that have not run yet. None of them is older than *read_at*."""
 
     of_jobs: Mapping[JobId, TypicalDuration]
     of_handlers: Mapping[str, TypicalDuration]
     read_at: datetime | None = None
 
     def of(self, job_id: JobId, handler: str) -> TypicalDuration | None:
-        """What is known of a job, or else of its handler."""
+        """The typical duration of a job, or else of its handler."""
         return self.of_jobs.get(job_id) or self.of_handlers.get(handler)
 
 
@@ -51,13 +45,13 @@ NO_DURATIONS = TypicalDurations({}, {})
 
 
 async def read_typical_durations(database: Database, job_ids: Collection[JobId]) -> TypicalDurations:
-    """How long executions of these jobs usually take, as of now."""
+    """Read the typical durations of these jobs."""
     return TypicalDurations(await _of_jobs(database, job_ids), await _of_handlers(database))
 
 
 @dataclass(slots=True)
 class _CachedDurations:
-    """What was read, and since when."""
+    """Durations that were read, and when."""
 
     since: float
     read_at: datetime
@@ -66,14 +60,17 @@ class _CachedDurations:
 
 
 class DurationCache:
-    """How long executions usually take, at most a minute old."""
+    """Typical durations, at most a minute old.
+
+    Timelines and forecasts ask for all jobs, and one more run hardly changes a median. A job that has not run yet is read each time.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._memory: _CachedDurations | None = None
 
     async def of(self, job_ids: Collection[JobId]) -> TypicalDurations:
-        """How long executions of these jobs usually take."""
+        """The typical durations of these jobs."""
         memory = await self._fresh()
         unknown = [job_id for job_id in job_ids if job_id not in memory.of_jobs]
         if unknown:
@@ -91,13 +88,13 @@ class DurationCache:
 
 async def _of_jobs(database: Database, job_ids: Collection[JobId]) -> dict[JobId, TypicalDuration]:
     ids = sorted(job_ids, key=lambda id_: id_.bytes)
-    most = min(_HISTORY_OF_A_JOB, max(_MAX_READ // max(len(ids), 1), 1))
-    rows = await database.fetch("usual_durations_of_jobs", ids=ids, most=most)
+    limit = min(_HISTORY_OF_A_JOB, max(_MAX_READ // max(len(ids), 1), 1))
+    rows = await database.fetch("typical_durations_of_jobs", ids=ids, limit=limit)
     return {JobId(row["id"]): _typical_from(row) for row in rows}
 
 
 async def _of_handlers(database: Database) -> dict[str, TypicalDuration]:
-    rows = await database.fetch("usual_durations_of_handlers", most=_HISTORY_OF_HANDLERS)
+    rows = await database.fetch("typical_durations_of_handlers", limit=_HISTORY_OF_HANDLERS)
     return {row["handler"]: _typical_from(row) for row in rows}
 
 
@@ -106,9 +103,7 @@ def _typical_from(row: Any) -> TypicalDuration:
     return TypicalDuration(timedelta(seconds=max(median, 0)), timedelta(seconds=max(p95, 0)), row["executions"])
 
 
-# The past and the future of all jobs, for those who draw them: bounded reads, whatever the size of the history.
-
-# What ended within a span may have been made for an earlier time: retries, and what waited.
+# An execution that ended within a span may have an earlier instant: after retries, or a long wait.
 _EARLIER = timedelta(days=1)
 MAX_LINES = 2_000
 _ONE_OFFS_A_SHARD = 40
@@ -116,7 +111,7 @@ _MAX_RUNNING = 2_000
 
 
 class TimelineRun(NamedTuple):
-    """Something that ran, runs or is to run; a tuple, because a view reads them by the thousand."""
+    """A past, present or future run; a tuple, because a view reads thousands of them."""
 
     id: ExecutionId
     job_id: JobId
@@ -129,29 +124,29 @@ class TimelineRun(NamedTuple):
 
     @property
     def is_enqueued(self) -> bool:
-        """Whether it bears its job's id: it is the only run of that job, which has no name and never gets one."""
+        """Whether it has the id of its job: it is the only run of that job, which has no name."""
         return self.job_id == self.id
 
 
 @dataclass(frozen=True, slots=True)
 class PastRuns:
-    """What was read of the past; *cut_before* says that there is more, before that."""
+    """Past runs; *cut_before* means that there are more before that instant."""
 
     runs: Sequence[TimelineRun] = ()
     cut_before: datetime | None = None
 
 
 class FutureLines(NamedTuple):
-    """The jobs that have a schedule; whether there are more of them; and when it was read how long they usually take."""
+    """The future of jobs with a schedule, whether there are more of them, and when their durations were read."""
 
-    lines: list[FutureRuns]
+    lines: list[ForecastJob]
     has_more: bool
     durations_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class NamedJob:
-    """A job that bears a name."""
+    """A named job."""
 
     name: str
     handler: str
@@ -160,72 +155,72 @@ class NamedJob:
 
 
 class TimelineStore:
-    """Reads for time lines and forecasts."""
+    """Reads for timelines and forecasts."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._usual = DurationCache(database)
 
-    async def futures(self, queue: str | None, most: int = MAX_LINES) -> FutureLines:
-        """The future of every job that has a schedule, with how long it usually takes."""
-        rows = await self._database.fetch("futures", most=most + 1)
-        wanted = [row for row in rows[:most] if row["due_kind"] == "occurrence" and queue in (None, row["queue"])]
+    async def futures(self, queue: str | None, limit: int = MAX_LINES) -> FutureLines:
+        """The future of every job with a schedule, with its typical duration."""
+        rows = await self._database.fetch("futures", limit=limit + 1)
+        wanted = [row for row in rows[:limit] if row["due_kind"] == "occurrence" and queue in (None, row["queue"])]
         durations = await self.durations([JobId(row["id"]) for row in wanted])
-        # Aside: thousands of schedules are read here, and others wait for this loop.
+        # In a thread: this parses thousands of schedules, and would block the event loop.
         lines = await asyncio.to_thread(lambda: [_line_from(row, durations) for row in wanted])
-        return FutureLines(lines, len(rows) > most, durations.read_at)
+        return FutureLines(lines, len(rows) > limit, durations.read_at)
 
-    async def future_of(self, job_id: JobId) -> FutureRuns | None:
-        """The future of one job, whether it recurs or runs once; None if nothing of it is to come by itself."""
+    async def future_of(self, job_id: JobId) -> ForecastJob | None:
+        """The future of one job, recurring or not; None if it has no next occurrence."""
         row = next(iter(await self._database.fetch("future_of_job", job_id=job_id)), None)
         return None if row is None else _line_from(row, await self.durations([job_id]))
 
     async def durations(self, job_ids: Collection[JobId]) -> TypicalDurations:
-        """How long executions of these jobs usually take, at most a minute old."""
+        """The typical durations of these jobs, at most a minute old."""
         return await self._usual.of(job_ids)
 
     async def durations_of(self, runs: Iterable[TimelineRun]) -> TypicalDurations:
-        """How long these runs usually take; one that was enqueued has no history of its own."""
+        """The typical durations of these runs; an enqueued one has no history of its own."""
         runs = list(runs)
         return await self.durations({run.job_id for run in runs if not run.is_enqueued}) if runs else NO_DURATIONS
 
     async def one_offs(self, start: datetime, until: datetime, queue: str | None) -> list[TimelineRun]:
-        """What else is due within a span; the soonest, if there is very much."""
+        """Other executions that are due within a span; the first ones, if there are very many."""
         rows = await self._database.fetch("one_offs", start=start, until=until, queue=queue, each=_ONE_OFFS_A_SHARD)
         return [_run_from(row, started_at=row["run_at"]) for row in rows]
 
     async def running(self, queue: str | None) -> list[TimelineRun]:
-        """What runs now."""
-        rows = await self._database.fetch("running_now", queue=queue, most=_MAX_RUNNING)
+        """The present runs."""
+        rows = await self._database.fetch("running_now", queue=queue, limit=_MAX_RUNNING)
         return [_run_from(row, started_at=row["started_at"])._replace(worker=row["worker"]) for row in rows]
 
-    async def past(self, start: datetime, until: datetime, queue: str | None, most: int) -> PastRuns:
-        """What ran and ended within a span, among its latest *most* executions."""
-        rows = await self._database.fetch("past", most=most, **_window(start, until))
+    async def past(self, start: datetime, until: datetime, queue: str | None, limit: int) -> PastRuns:
+        """The runs that ended within a span, among its latest *limit* executions."""
+        rows = await self._database.fetch("past", limit=limit, **_window(start, until))
         wanted = rows if queue is None else [row for row in rows if row["queue"] == queue]
-        return _past_from(wanted, until, is_cut=len(rows) >= most)
+        return _past_from(wanted, until, is_cut=len(rows) >= limit)
 
     async def past_of_jobs(
         self, ids: Sequence[JobId], start: datetime, until: datetime, each: int
     ) -> dict[JobId, PastRuns]:
-        """What of these jobs ran and ended within a span: the latest *each* of every one."""
+        """The runs of these jobs that ended within a span: the latest *each* of every job."""
         rows = await self._database.fetch("past_of_jobs", ids=list(ids), each=each, **_window(start, until))
         by_job: dict[JobId, list[Any]] = {}
         for row in rows:
             by_job.setdefault(JobId(row["job_id"]), []).append(row)
         return {id_: _past_from(own, until, is_cut=len(own) >= each) for id_, own in by_job.items()}
 
-    async def next_due(self, most: int) -> list[dict[str, Any]]:
-        """What falls due next, the soonest first."""
-        return [dict(row) for row in await self._database.fetch("next_due", most=most)]
+    async def next_due(self, limit: int) -> list[dict[str, Any]]:
+        """The executions that are due next, the first one first."""
+        return [dict(row) for row in await self._database.fetch("next_due", limit=limit)]
 
     async def names(self, ids: Collection[JobId]) -> dict[JobId, NamedJob]:
-        """Those of the jobs that bear a name."""
+        """Those of the jobs that have a name."""
         rows = await self._database.fetch("named_jobs", ids=list(ids))
         return {JobId(row["id"]): NamedJob(row["name"], row["handler"], row["queue"], row["kind"]) for row in rows}
 
     async def queue_limits(self) -> dict[str, int]:
-        """The queues that let only so many run together."""
+        """The limits of limited queues."""
         rows = await self._database.fetch("queue_limits")
         return {row["name"]: row["max_running"] for row in rows}
 
@@ -239,15 +234,15 @@ def _window(start: datetime, until: datetime) -> dict[str, Any]:
 
 
 def _past_from(rows: Sequence[Any], until: datetime, *, is_cut: bool) -> PastRuns:
-    # The statements name their columns in the order of a run's fields.
+    # The statements return their columns in the order of the fields of a run.
     ended = map(TimelineRun._make, rows)
     runs = [run for run in ended if run.started_at is not None and run.started_at < until]
     return PastRuns(runs, min((run.started_at for run in runs), default=until) if is_cut else None)
 
 
-def _line_from(row: Any, durations: TypicalDurations) -> FutureRuns:
+def _line_from(row: Any, durations: TypicalDurations) -> ForecastJob:
     job_id = JobId(row["id"])
-    return FutureRuns(
+    return ForecastJob(
         job_id=job_id,
         label=row["name"] or format_job_id(job_id),
         handler=row["handler"],
@@ -257,7 +252,7 @@ def _line_from(row: Any, durations: TypicalDurations) -> FutureRuns:
         since=row["created_at"],
         jitter=jitter_of(job_id, row["jitter_seconds"] or 0),
         left=row["executions_left"],
-        usual=durations.of(job_id, row["handler"]),
+        typical=durations.of(job_id, row["handler"]),
         execution_id=ExecutionId(row["execution_id"]),
     )
 

@@ -1,4 +1,4 @@
-"""What the store's methods take and return, where it is not a domain value."""
+"""Arguments and results of the store's methods that are not domain values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from timeball.domain.values.ids import ExecutionId, Incarnation, JobId
     from timeball.domain.wakeup import PeerWorker
 
-# Rows that wait for a person, not for a time: the scheduler never looks that far.
+# The time of parked rows, which wait until their job is resumed: the scheduler never looks that far ahead.
 PARKED_AT = datetime(9999, 1, 1, tzinfo=UTC)
 
 
@@ -30,9 +30,10 @@ class ShardOwnership:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """What a worker can take: whose handlers, how many due now, how many to hold; of what is due, only what has waited so long.
+    """What a worker can take: for which handlers, how many due executions, and how many to hold until their instant.
 
-    *has_rivals*: others are likely to be taking the same rows just now, so of several lanes it looks at more than it wants.
+    *unclaimed_for*: of the due ones, only those that have been due for so long. *has_competitors*: other workers are likely to claim
+    from the same lanes at this moment, so of several lanes more rows are read than are taken.
     """
 
     incarnation: Incarnation
@@ -40,12 +41,12 @@ class ClaimRequest:
     slots: int
     holds: int
     unclaimed_for: timedelta = timedelta(0)
-    has_rivals: bool = True
+    has_competitors: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
-    """What a worker was given. *is_contended*: others were just taking more. *is_at_limit*: the queue has no place left."""
+    """The executions of a claim. *is_contended*: other workers are taking more. *is_at_limit*: the limit of the queue is reached."""
 
     executions: list[ClaimedExecution]
     is_contended: bool
@@ -54,7 +55,7 @@ class ClaimResult:
 
 @dataclass(frozen=True, slots=True)
 class OrphanedClaim:
-    """A running row whose holder is dead, or whose deadline has passed."""
+    """A running execution whose holder is dead, or whose deadline has passed."""
 
     claimed: ClaimedExecution
     holder: Incarnation
@@ -64,7 +65,7 @@ class OrphanedClaim:
 
 @dataclass(frozen=True, slots=True)
 class ReadyExecution:
-    """A ready execution, as far as a ticket has to know; its *fence* grows with every claim."""
+    """The columns of a ready execution that a ticket needs; *fence* grows with every claim."""
 
     id: ExecutionId
     queue: str
@@ -75,7 +76,7 @@ class ReadyExecution:
 
 @dataclass(frozen=True, slots=True)
 class TicketClaimResult:
-    """What a worker was given, and the ids of what it could have been given, had there been room."""
+    """The executions of a claim, and the ids of those that the worker could have taken with more slots."""
 
     executions: list[ClaimedExecution]
     left: list[ExecutionId]
@@ -83,7 +84,7 @@ class TicketClaimResult:
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """Who does something, why, and from where."""
+    """The actor of a change, the reason, and where it came from."""
 
     actor: str
     reason: str | None = None
@@ -96,7 +97,7 @@ EnqueueRow = tuple[UUID, int, str]
 
 @dataclass(frozen=True, slots=True)
 class PreparedJob:
-    """What plain one-offs have in common. The id, the shard and the payload of *job* mean nothing."""
+    """The columns that plain one-offs share. The id, the shard and the payload of *job* mean nothing."""
 
     job: Job
     columns: Mapping[str, Any]
@@ -118,7 +119,7 @@ class FirstExecution:
 
 @dataclass(frozen=True, slots=True)
 class CreatedJob:
-    """What came of creating a job: its execution, or the one that held its unique key already."""
+    """The result of creating a job: its execution, or the one that has its unique key already."""
 
     job_id: JobId
     execution_id: ExecutionId | None
@@ -127,7 +128,7 @@ class CreatedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionRequest:
-    """An execution somebody asks for of a job that is there: a trigger, a retry, a backfill."""
+    """A requested execution of an existing job: a trigger, a retry, a backfill."""
 
     id: ExecutionId
     job_id: JobId
@@ -142,7 +143,7 @@ class ExecutionRequest:
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """One line that a handler said."""
+    """One line of the log of a handler."""
 
     execution_id: ExecutionId
     fence: int
@@ -154,7 +155,7 @@ class LogRecord:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRenewal:
-    """An accepted renewal: whether the node is to drain, what the database's clock said, and who can stand in for the node."""
+    """An accepted renewal: whether the node is to drain, the clock of the database, and the peers of the node."""
 
     is_draining: bool
     reading: ClockReading
@@ -163,32 +164,32 @@ class LeaseRenewal:
 
 @dataclass(frozen=True, slots=True)
 class ShardHolding:
-    """What a scheduler owns: shards with their epochs. Whether it is alive, and one of those among which all shards are shared.
+    """The shards of an owner, with their epochs. *takes_shards*: it is one of the schedulers among which all shards are distributed.
 
-    What nobody owns is a holding without an owner.
+    Shards without an owner are a holding of None.
     """
 
     owner: Incarnation | None
-    lives: bool
-    takes_part: bool
+    is_alive: bool
+    takes_shards: bool
     epochs: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeBatch:
-    """What happened, and where the stream is now.
+    """Events, and the present position of the stream.
 
-    *is_whole* is False if some was left out because there was too much, or because the position was another database's.
+    *is_complete* is False if events were left out, because there were too many, or because the position was that of another database.
     """
 
     position: str
-    happenings: Sequence[ChangeEvent]
-    is_whole: bool
+    events: Sequence[ChangeEvent]
+    is_complete: bool
 
 
 @dataclass(frozen=True, slots=True)
 class FoldResult:
-    """What a fold did: how many records it took, and whether there is more to take at once."""
+    """The number of records of a fold, and whether there are more at once."""
 
     records: int
     has_more: bool

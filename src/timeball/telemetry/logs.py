@@ -82,7 +82,7 @@ _EVENTS: dict[type[Event], tuple[int, str]] = {
     NodeLost: (logging.ERROR, "node.lost"),
     NodeExpired: (logging.WARNING, "node.buried"),
     ShardsChanged: (logging.INFO, "shards.changed"),
-    ExecutionsPromoted: (logging.DEBUG, "executions.hoisted"),
+    ExecutionsPromoted: (logging.DEBUG, "executions.promoted"),
     OccurrencesRecorded: (logging.DEBUG, "occurrences.recorded"),
     OccurrencesSkipped: (logging.INFO, "occurrences.skipped"),
     ExecutionsSucceeded: (logging.INFO, "executions.succeeded"),

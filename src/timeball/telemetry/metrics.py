@@ -58,8 +58,8 @@ class ProcessMetrics:
             registry=self.registry,
         )
         self._skipped = self._counter("occurrences_skipped", "Occurrences that were recorded as skipped.", "reason")
-        self._hoisted = self._counter("executions_hoisted", "Executions that were moved to ready.")
-        self._refused = self._counter("hoists_refused", "Hoists that somebody else, or an edit, was ahead of.")
+        self._promoted = self._counter("executions_promoted", "Executions that were moved to ready.")
+        self._refused = self._counter("promotions_refused", "Promotions that somebody else, or an edit, was ahead of.")
         self._failures = self._counter("service_failures", "Errors that a loop met and went on after.", "service")
         self._telemetry_failures = self._counter(
             "telemetry_failures", "Events that the log or the counters could not take."
@@ -99,7 +99,7 @@ class ProcessMetrics:
             case OccurrencesSkipped(count=count, reason=reason):
                 self._skipped.labels(reason).inc(count or 1)
             case ExecutionsPromoted(runs=runs, refused=refused):
-                self._hoisted.inc(runs)
+                self._promoted.inc(runs)
                 self._refused.inc(refused)
             case ServiceFailed(service=service):
                 self._failures.labels(service).inc()

@@ -1,4 +1,4 @@
-"""Whatever a person does writes one line of audit, in the transaction of the deed: a deed that cannot be audited does not happen."""
+"""Every command of a person writes one audit entry in the transaction of the change: a change that cannot be audited does not happen."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.factories import FAILURE, HANDLER, ROOMS, claim_all, enqueue, found, make_node, record, table
+from tests.support.factories import FAILURE, HANDLER, STATE_TABLES, claim_all, enqueue, found, make_node, record, table
 from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
 from timeball.domain.bulk_operation import OperationAction, OperationSubject
@@ -28,7 +28,7 @@ on_one_server = pytest.mark.parametrize("fresh_database", ["pg15"], indirect=Tru
 ADA = Actor("ada", "because")
 ENTRY = AuditEntry("ada", "because")
 TABLES = (
-    *ROOMS,
+    *STATE_TABLES,
     "job",
     "job_version",
     "skip_range",

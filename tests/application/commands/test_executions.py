@@ -21,9 +21,9 @@ from tests.support.factories import (
     only_row,
     promote_due,
     record,
-    rooms_of,
     seconds,
     table,
+    tables_of,
 )
 from timeball.domain.execution import Failed, Origin
 from timeball.domain.values.ids import ExecutionId, JobId, format_id, new_id
@@ -107,7 +107,7 @@ async def test_triggers_of_a_limited_job_wait_for_a_place(store: Store) -> None:
 
     ids = await store.jobs.request([request(store, job.id) for _ in range(3)], SOMEBODY, "job.trigger")
 
-    executions = [await rooms_of(store, id_) for id_ in ids]
+    executions = [await tables_of(store, id_) for id_ in ids]
     assert sorted(executions) == [["blocked"], ["blocked"], ["ready"]]
 
 
@@ -125,7 +125,7 @@ async def test_a_request_takes_the_unique_key_of_its_job_until_it_has_ended(
     await store.executions.finish_succeeded([found(claimed) for claimed in await claim_all(store)])
     (second,) = await store.jobs.request([request(store, job.id)], SOMEBODY, "job.trigger")
 
-    assert await rooms_of(store, second) == ["ready"]
+    assert await tables_of(store, second) == ["ready"]
 
 
 async def test_a_request_for_later_holds_the_key_meanwhile(store: Store, clock: VirtualClock) -> None:
@@ -228,7 +228,7 @@ async def test_the_holder_of_what_runs_is_asked_to_stop(store: Store) -> None:
     reached = await store.jobs.cancel([execution], "not needed", SOMEBODY)
 
     assert reached == {execution}
-    assert await rooms_of(store, execution) == ["running"]
+    assert await tables_of(store, execution) == ["running"]
     assert await store.executions.stops(worker) == {execution: "not needed"}
     assert (await only_row(store, "audit"))["subject"] == f"execution:{execution}"
 
@@ -260,7 +260,7 @@ async def test_a_cancelled_execution_hands_its_place_on(store: Store) -> None:
 
     await store.jobs.cancel([first], "not needed", SOMEBODY)
 
-    assert await rooms_of(store, second) == ["ready"]
+    assert await tables_of(store, second) == ["ready"]
 
 
 async def test_a_cancellation_that_cannot_be_audited_does_not_happen(store: Store) -> None:
@@ -269,7 +269,7 @@ async def test_a_cancellation_that_cannot_be_audited_does_not_happen(store: Stor
     with pytest.raises(asyncpg.NotNullViolationError):
         await store.jobs.cancel([execution], "?", NOBODY)
 
-    assert await rooms_of(store, execution) == ["ready"]
+    assert await tables_of(store, execution) == ["ready"]
 
 
 # queues

@@ -27,9 +27,9 @@ from tests.support.factories import (
     promote_due,
     read_job,
     record,
-    rooms_of,
     seconds,
     table,
+    tables_of,
 )
 from timeball.application.commands import Commands
 from timeball.domain import job_changes
@@ -110,7 +110,7 @@ async def test_every_version_is_kept_with_the_span_it_answers_for(store: Store, 
     assert [json.loads(row["definition"])["interval_seconds"] for row in (old, new)] == [60, 45]
 
 
-async def test_an_edit_answers_only_for_what_has_not_been_hoisted(store: Store, clock: VirtualClock) -> None:
+async def test_an_edit_answers_only_for_what_has_not_been_promoted(store: Store, clock: VirtualClock) -> None:
     job = await make_recurring(store, 60)
     owner = await make_owner(store)
     first = clock.now() + seconds(60)
@@ -167,23 +167,23 @@ async def test_a_last_occurrence_that_was_called_off_ahead_of_its_time_does_not_
     assert await table(store, "due") == []
 
 
-@pytest.mark.parametrize("room", ["ready", "due", "finished"])
+@pytest.mark.parametrize("state_table", ["ready", "due", "finished"])
 async def test_a_one_off_cannot_be_moved_back_to_an_instant_that_has_its_record(
-    store: Store, clock: VirtualClock, room: str
+    store: Store, clock: VirtualClock, state_table: str
 ) -> None:
     """Whether that has ended or is still on its way, as a retry in `due`: a second record of the occurrence would be written beside it."""
     instant = clock.now()
     job = await make_job(store, name="once", scheduled_at=instant)
-    if room != "ready":
+    if state_table != "ready":
         (claimed,) = await claim_all(store)
-        await record(store, [found(claimed, Failed(FAILURE) if room == "due" else Cancelled("no"))])
+        await record(store, [found(claimed, Failed(FAILURE) if state_table == "due" else Cancelled("no"))])
     await edit(store, job, scheduled_at=instant + seconds(3600))
-    before = [await table(store, each) for each in ("job", "due", room)]
+    before = [await table(store, each) for each in ("job", "due", state_table)]
 
     with pytest.raises(Conflict, match="has an execution for 2026-03-02T12:00:00"):
         await edit(store, job, scheduled_at=instant)
 
-    assert [await table(store, each) for each in ("job", "due", room)] == before
+    assert [await table(store, each) for each in ("job", "due", state_table)] == before
 
 
 async def test_a_paused_job_stays_paused_when_edited(store: Store, clock: VirtualClock) -> None:
@@ -272,7 +272,7 @@ async def test_a_pause_until_puts_its_own_end_into_due(store: Store, clock: Virt
     assert (await only_row(store, "due"))["kind"] == "occurrence"
 
 
-async def test_a_pause_records_hoisted_occurrences_as_skipped_and_parks_the_rest(
+async def test_a_pause_records_promoted_occurrences_as_skipped_and_parks_the_rest(
     store: Store, clock: VirtualClock
 ) -> None:
     job = await make_recurring(store, 60, overlap="allow", max_running=3)
@@ -282,7 +282,7 @@ async def test_a_pause_records_hoisted_occurrences_as_skipped_and_parks_the_rest
     await promote_due(store, owner)
     triggered = await trigger(store, job)
     (scheduled,) = [row["id"] for row in await table(store, "ready") if row["origin"] == "schedule"]
-    assert await rooms_of(store, retrying) == ["ready"]
+    assert await tables_of(store, retrying) == ["ready"]
 
     await pause(store, job)
 
@@ -313,15 +313,15 @@ async def test_a_pause_parks_waiting_retries(store: Store, clock: VirtualClock) 
     assert (row["id"], row["kind"], row["run_at"]) == (retrying, "retry", PARKED_AT)
 
 
-@pytest.mark.parametrize("is_hoisted", [False, True])
+@pytest.mark.parametrize("is_promoted", [False, True])
 async def test_a_retry_is_not_tried_before_its_time_after_a_pause(
-    store: Store, clock: VirtualClock, is_hoisted: bool
+    store: Store, clock: VirtualClock, is_promoted: bool
 ) -> None:
     job = await make_job(store, initial_backoff_ms=600_000)
     owner = await make_owner(store)
     await make_retrying(store, job)
     before = await only_row(store, "due")
-    if is_hoisted:
+    if is_promoted:
         clock.advance_to(before["run_at"] - seconds(0.3))
         await promote(store, [await plan_row(store, await due_row(store, job.id))], owner)
         assert (await only_row(store, "ready"))["run_at"] == before["run_at"] > clock.now()
@@ -376,7 +376,7 @@ async def test_a_pause_reaches_what_waits_for_a_place(store: Store) -> None:
 
     await pause(store, job)
 
-    assert [await rooms_of(store, id_) for id_ in ids] == [["due"], ["due"]]
+    assert [await tables_of(store, id_) for id_ in ids] == [["due"], ["due"]]
 
 
 async def test_a_pause_calls_off_what_is_held_and_lets_the_dropped_run(store: Store, clock: VirtualClock) -> None:
@@ -435,14 +435,14 @@ async def test_a_one_off_that_was_cancelled_does_not_come_back_with_a_pause_and_
     await pause(store, job)
     await resume(store, job)
 
-    assert await rooms_of(store, execution_id) == ["finished"]
+    assert await tables_of(store, execution_id) == ["finished"]
 
 
-async def test_a_one_off_that_was_hoisted_and_paused_can_be_resumed_before_its_instant(
+async def test_a_one_off_that_was_promoted_and_paused_can_be_resumed_before_its_instant(
     store: Store, clock: VirtualClock
 ) -> None:
     execution_id = await enqueue(store, after=0.3)
-    assert await rooms_of(store, execution_id) == ["ready"]
+    assert await tables_of(store, execution_id) == ["ready"]
     job = await read_job(store, JobId(execution_id))
 
     await pause(store, job)
@@ -492,7 +492,7 @@ async def test_a_deletion_cancels_waiting_retries_and_blocked_executions(store: 
     job = await make_job(store, max_running=1)
     retrying = await make_retrying(store, job)
     ready, blocked = [await trigger(store, job) for _ in range(2)]
-    assert await rooms_of(store, blocked) == ["blocked"]
+    assert await tables_of(store, blocked) == ["blocked"]
 
     await delete(store, job)
 
@@ -584,7 +584,7 @@ async def test_a_lower_limit_takes_back_what_has_not_begun(store: Store) -> None
     await edit(store, job, max_running=2)
 
     await claim_all(store, worker=worker)
-    assert [len(await table(store, room)) for room in ("running", "ready", "blocked")] == [2, 0, 2]
+    assert [len(await table(store, state_table)) for state_table in ("running", "ready", "blocked")] == [2, 0, 2]
 
 
 async def test_an_edit_counts_by_what_was_said_of_a_shared_limit_not_by_what_its_job_said(store: Store) -> None:
@@ -598,7 +598,7 @@ async def test_an_edit_counts_by_what_was_said_of_a_shared_limit_not_by_what_its
 
     await edit(store, job, description="says the same again")
 
-    assert [len(await table(store, room)) for room in ("ready", "blocked")] == [1, 2]
+    assert [len(await table(store, state_table)) for state_table in ("ready", "blocked")] == [1, 2]
 
 
 async def due_row_of(store: Store, execution_id: ExecutionId) -> dict[str, Any]:
@@ -619,4 +619,4 @@ async def test_what_a_scheduler_has_read_before_the_limit_waits_for_a_place(stor
     await edit(store, job, max_running=1)
     await promote(store, [plan], owner)
 
-    assert await rooms_of(store, execution_id) == ["blocked"]
+    assert await tables_of(store, execution_id) == ["blocked"]

@@ -35,7 +35,7 @@ on_a_database = pytest.mark.parametrize("fresh_database", ["pg18"], indirect=Tru
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
 
 
-def happening(number: int = 0, what: str = "execution.succeeded", **more: object) -> ChangeEvent:
+def event(number: int = 0, what: str = "execution.succeeded", **more: object) -> ChangeEvent:
     return ChangeEvent(id=UUID(int=number), type=what, at=NOW, subject=f"exe_{number}", **more)  # type: ignore[arg-type]
 
 
@@ -44,7 +44,7 @@ async def heard(listener: EventSubscription, is_enough: Callable[[list[ChangeEve
     told: list[ChangeEvent] = []
     async with asyncio.timeout(patience(30)):
         while not is_enough(told):
-            told += (await listener.next(timeout=5)).happenings
+            told += (await listener.next(timeout=5)).events
     return told
 
 
@@ -144,10 +144,10 @@ async def test_a_position_is_taken_up_by_another_process(store: Store, live: Eve
 
     missed = await EventHub(store.env, store).since(position, EventFilter(types=("execution.succeeded",)))
 
-    assert [one.type for one in missed.happenings] == ["execution.succeeded"]
-    assert missed.is_whole
+    assert [one.type for one in missed.events] == ["execution.succeeded"]
+    assert missed.is_complete
     again = await live.since(missed.position, EventFilter())
-    assert again.happenings == []
+    assert again.events == []
 
 
 @on_a_database
@@ -163,15 +163,15 @@ async def test_what_commits_late_is_told_all_the_same(store: Store, live: EventH
 
     missed = await live.since(position, EventFilter())
 
-    assert [one.type for one in missed.happenings] == ["job.delete"]
+    assert [one.type for one in missed.events] == ["job.delete"]
 
 
 @on_a_database
 async def test_a_position_of_another_database_is_not_whole(live: EventHub) -> None:
     missed = await live.since("4000000000000:4000000000000:", EventFilter())
 
-    assert not missed.is_whole
-    assert (await live.since(missed.position, EventFilter())).is_whole
+    assert not missed.is_complete
+    assert (await live.since(missed.position, EventFilter())).is_complete
 
 
 @on_a_database
@@ -247,14 +247,14 @@ async def test_the_log_of_an_execution_is_followed_to_its_end(store: Store, live
 async def test_a_slow_listener_loses_the_oldest_and_is_told_so() -> None:
     listener = EventSubscription(EventFilter())
     for number in range(10 * MAX_PENDING_EVENTS):
-        listener.tell([happening(number)], f"{number}")
+        listener.tell([event(number)], f"{number}")
 
     news = await listener.next(timeout=0)
 
-    assert len(news.happenings) == MAX_PENDING_EVENTS
+    assert len(news.events) == MAX_PENDING_EVENTS
     assert (news.is_gap, news.position) == (True, str(10 * MAX_PENDING_EVENTS - 1))
-    assert news.happenings[-1].subject == f"exe_{10 * MAX_PENDING_EVENTS - 1}"
-    listener.tell([happening()], "next")
+    assert news.events[-1].subject == f"exe_{10 * MAX_PENDING_EVENTS - 1}"
+    listener.tell([event()], "next")
     assert not (await listener.next(timeout=0)).is_gap, "a gap is told once"
 
 
@@ -291,11 +291,11 @@ async def test_topics_are_a_set_and_told_a_few_times_a_second() -> None:
     clock = SystemClock()
     topics = TopicSubscription(clock)
     for number in range(50):
-        topics.tell([happening(number % 2, queue="mail")], "1")
+        topics.tell([event(number % 2, queue="mail")], "1")
     before = clock.monotonic()
     assert await topics.next(timeout=60) == {"executions", "queues", "queue:mail", "exe_0", "exe_1"}
 
-    topics.tell([happening(2, "execution.dead")], "2")
+    topics.tell([event(2, "execution.dead")], "2")
     assert await topics.next(timeout=60) == {"executions", "dead", "exe_2"}
 
     assert clock.monotonic() - before >= 0.2, "not more often than four times a second"
@@ -303,7 +303,7 @@ async def test_topics_are_a_set_and_told_a_few_times_a_second() -> None:
 
 async def test_only_the_topics_that_were_asked_for_are_told() -> None:
     topics = TopicSubscription(SystemClock(), ["workers", "exe_7"])
-    topics.tell([happening(number) for number in range(10)], "1")
+    topics.tell([event(number) for number in range(10)], "1")
 
     assert await topics.next(timeout=0) == {"exe_7"}
     assert await topics.next(timeout=0) == frozenset()
@@ -311,13 +311,13 @@ async def test_only_the_topics_that_were_asked_for_are_told() -> None:
 
 async def test_too_many_topics_become_everything() -> None:
     topics = TopicSubscription(SystemClock())
-    topics.tell([happening(number) for number in range(10 * MAX_PENDING_TOPICS)], "1")
+    topics.tell([event(number) for number in range(10 * MAX_PENDING_TOPICS)], "1")
 
     assert await topics.next(timeout=0) == {ALL_TOPICS}
 
 
 def test_interest_is_by_type_queue_and_job() -> None:
-    mail = happening(1, queue="mail")
+    mail = event(1, queue="mail")
 
     assert EventFilter(types=("execution.*",)).wants(mail)
     assert EventFilter(types=("attempt.*", "execution.succeeded"), queue="mail").wants(mail)

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import FreshDatabase
 from tests.support.servers import PostgresServer, Servers, ServiceMissing, give_up_on
 from timeball.application.commands import Commands
-from timeball.application.queries.lookup import Queries
+from timeball.application.queries import Queries
 from timeball.config.settings import Settings
 from timeball.runtime import make_server_runtime
 from timeball.store.store import Store

@@ -10,17 +10,17 @@ import pytest
 from tests.application.queries.support import ran
 from tests.support.factories import enqueue, make_job, make_recurring
 from timeball.application.commands import Commands
-from timeball.application.queries import calendar
-from timeball.application.queries.lookup import Queries
-from timeball.application.queries.views import CalendarEntry, ForecastRequest
-from timeball.domain.forecast.outlook import FireTimeBudget
+from timeball.application.queries import Queries, calendar
+from timeball.application.queries.calendar import CalendarEntry
+from timeball.application.queries.forecast import ForecastRequest
+from timeball.domain.forecast.demand import FireTimeBudget
 from timeball.domain.values.ids import ExecutionId
 from timeball.store.store import Store
 from timeball.testing import VirtualClock
 
 
 async def entries(queries: Queries, **wish: object) -> list[CalendarEntry]:
-    return list((await queries.calendar(ForecastRequest(**wish))).entries)  # type: ignore[arg-type]
+    return list((await queries.calendar.of_all(ForecastRequest(**wish))).entries)  # type: ignore[arg-type]
 
 
 async def test_runs_stand_at_their_instants_and_last_as_long_as_usual(
@@ -55,7 +55,7 @@ async def test_an_entry_bears_the_id_that_its_execution_will_have(
 
 async def test_the_first_entry_bears_the_id_that_is_pending(store: Store, queries: Queries) -> None:
     job = await make_job(store, name="nightly", schedule="0 3 * * *", jitter_seconds=3600)
-    pending = await queries.current_execution(job.id)
+    pending = await queries.executions.current_of(job.id)
 
     (first, *_) = await entries(queries)
 
@@ -125,8 +125,8 @@ async def test_what_is_not_to_run_is_not_in_it(store: Store, queries: Queries, c
     found = await entries(queries, days=7)
 
     assert [one.what.label for one in found] == ["twice", "twice"]
-    assert (await queries.calendar_of_job("paused", 7))[1].entries == []
-    assert (await queries.calendar_of_job("manual", 7))[1].entries == []
+    assert (await queries.calendar.of_job(await queries.jobs.find("paused"), 7)).entries == []
+    assert (await queries.calendar.of_job(await queries.jobs.find("manual"), 7)).entries == []
 
 
 async def test_the_calendar_of_a_job_reaches_for_a_year_on_its_own_clock(store: Store, queries: Queries) -> None:
@@ -134,9 +134,9 @@ async def test_the_calendar_of_a_job_reaches_for_a_year_on_its_own_clock(store: 
     await make_job(store, name="once", scheduled_at="2026-06-01T00:00:00Z")
     await make_job(store, name="minutely", schedule="* * * * *", timezone="Asia/Tokyo")
 
-    _, yearly = await queries.calendar_of_job("yearly", 366)
-    _, once = await queries.calendar_of_job("once", 366)
-    _, minutely = await queries.calendar_of_job("minutely", 2)
+    yearly = await queries.calendar.of_job(await queries.jobs.find("yearly"), 366)
+    once = await queries.calendar.of_job(await queries.jobs.find("once"), 366)
+    minutely = await queries.calendar.of_job(await queries.jobs.find("minutely"), 2)
 
     assert [one.start for one in yearly.entries] == [datetime(2027, 1, 2, 8, tzinfo=UTC)]
     assert [one.start for one in once.entries] == [datetime(2026, 6, 1, tzinfo=UTC)]
@@ -150,9 +150,9 @@ async def test_too_much_is_cut_and_told(store: Store, queries: Queries, monkeypa
     await make_job(store, name="early", schedule="0 3 * * *")
     await make_job(store, name="late", schedule="0 4 * * *")
 
-    whole = await queries.calendar(ForecastRequest(days=2))
-    cut = await queries.calendar(ForecastRequest(days=7))
-    _, of_job = await queries.calendar_of_job("late", 7)
+    whole = await queries.calendar.of_all(ForecastRequest(days=2))
+    cut = await queries.calendar.of_all(ForecastRequest(days=7))
+    of_job = await queries.calendar.of_job(await queries.jobs.find("late"), 7)
 
     assert whole.cut_after is None
     assert [one.what.label for one in cut.entries] == ["early", "late", "early"]
@@ -168,6 +168,6 @@ async def test_what_a_budget_leaves_out_is_counted(
     for number in range(3):
         await make_job(store, name=f"job-{number}", schedule=f"{number} 3 * * *")
 
-    found = await queries.calendar(ForecastRequest(days=7))
+    found = await queries.calendar.of_all(ForecastRequest(days=7))
 
     assert (len(found.entries), found.left_out) == (6, 2)

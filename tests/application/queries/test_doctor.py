@@ -18,8 +18,8 @@ from tests.support.factories import (
 )
 from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
-from timeball.application.queries.lookup import Queries
-from timeball.application.queries.views import AttentionItem
+from timeball.application.queries import Queries
+from timeball.application.queries.doctor import AttentionItem
 from timeball.domain.execution import Failed
 from timeball.domain.explain.diagnosis import Diagnosis, DiagnosisStatus
 from timeball.domain.node import Lease, NodeKind
@@ -31,11 +31,11 @@ LONG = Lease(span=timedelta(hours=9), interval=timedelta(hours=1))
 
 
 def bad(lines: list[Diagnosis]) -> dict[str, str]:
-    return {line.code: line.found for line in lines if line.status is not DiagnosisStatus.OK}
+    return {line.code: line.detail for line in lines if line.status is not DiagnosisStatus.OK}
 
 
 async def test_an_empty_house_needs_schedulers_workers_and_keys(store: Store, queries: Queries) -> None:
-    complaints = bad(await queries.diagnose())
+    complaints = bad(await queries.doctor.diagnose())
 
     assert {"schedulers", "workers", "access"} <= set(complaints)
     assert complaints["workers"] == "none is alive, 0 waiting"
@@ -58,7 +58,7 @@ async def test_what_is_wrong_in_a_real_store(store: Store, queries: Queries, com
         store, [found(claimed, Failed(FAILURE)) for claimed in await claim_all(store) if claimed.queue == "default"]
     )
 
-    complaints = bad(await queries.diagnose())
+    complaints = bad(await queries.doctor.diagnose())
 
     assert complaints["queue_paused"].endswith("1 waiting")
     assert complaints["handler_unknown"] == "used by 1 job, known to no worker of its queue"
@@ -78,7 +78,7 @@ async def test_attention_begins_with_the_gravest_and_says_why(
     await enqueue(store, queue="reports")
     clock.advance("14m")
 
-    concerns = await queries.attention()
+    concerns = await queries.doctor.attention()
 
     assert [concern.status for concern in concerns] == sorted(
         (concern.status for concern in concerns), key=["fail", "warn"].index
@@ -102,13 +102,13 @@ async def test_what_runs_much_longer_than_usual_needs_a_look(
     running = await enqueue(store)
     await claim_all(store, worker=worker)
     clock.advance("5m")
-    assert [concern.code for concern in await queries.attention() if concern.code == "overrunning"] == []
+    assert [concern.code for concern in await queries.doctor.attention() if concern.code == "overrunning"] == []
 
     clock.advance("2m")
-    concern = only(await queries.attention(), "overrunning")
+    concern = only(await queries.doctor.attention(), "overrunning")
 
     assert concern.target == ("execution", format_execution_id(running))
-    assert "has run for 7 min, its like usually take 2 min" in concern.sentence
+    assert "has run for 7 min, it usually takes 2 min" in concern.sentence
 
 
 def only(concerns: list[AttentionItem], code: str) -> AttentionItem:

@@ -11,8 +11,8 @@ from tests.application.queries.support import ran
 from tests.support.factories import HANDLER, enqueue, make_job, make_node, make_recurring
 from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
-from timeball.application.queries.lookup import Queries
-from timeball.application.queries.views import Forecast, ForecastRequest, Hour, SpreadRequest
+from timeball.application.queries import Queries
+from timeball.application.queries.forecast import Forecast, ForecastRequest, Hour, SpreadRequest
 from timeball.domain.node import Lease
 from timeball.store.store import Store
 from timeball.testing import VirtualClock
@@ -33,7 +33,7 @@ async def test_demand_is_expected_durations_over_time(store: Store, queries: Que
     await ran(store, clock.now() - timedelta(days=2), 30, often.id)
     await make_node(store, slots=8, handlers=(HANDLER,))
 
-    forecast = await queries.forecast(ForecastRequest())
+    forecast = await queries.forecast.demand(ForecastRequest())
 
     tomorrow = date(2026, 3, 3)
     assert len(forecast.days) == 7
@@ -57,7 +57,7 @@ async def test_durations_are_remembered_for_a_minute_and_say_since_when(
 
     for seconds in (0, 40, 40):
         clock.advance(timedelta(seconds=seconds))
-        forecast = await queries.forecast(ForecastRequest(days=1))
+        forecast = await queries.forecast.demand(ForecastRequest(days=1))
         assert forecast.durations_at is not None
         ages.append((forecast.durations_at - read_at).total_seconds())
 
@@ -68,7 +68,7 @@ async def test_one_offs_count_too(store: Store, queries: Queries, clock: Virtual
     await ran(store, clock.now() - timedelta(days=2), 1800)
     await enqueue(store, after=3 * 3600)
 
-    forecast = await queries.forecast(ForecastRequest(days=1))
+    forecast = await queries.forecast.demand(ForecastRequest(days=1))
 
     assert hour(forecast, date(2026, 3, 2), 15).busy == pytest.approx(0.5)
     assert hour(forecast, date(2026, 3, 2), 15).starts == 1
@@ -79,9 +79,9 @@ async def test_hours_that_a_clock_change_skips_or_repeats_are_noted(
 ) -> None:
     clock.advance_to(datetime(2026, 3, 27, 12, tzinfo=UTC))
     await make_job(store, name="at-half-past-two", schedule="30 2 * * *", timezone="Europe/Berlin", handler="h:new")
-    spring = await queries.forecast(ForecastRequest(days=4, timezone="Europe/Berlin"))
+    spring = await queries.forecast.demand(ForecastRequest(days=4, timezone="Europe/Berlin"))
     clock.advance_to(datetime(2026, 10, 24, 12, tzinfo=UTC))
-    autumn = await queries.forecast(ForecastRequest(days=3, timezone="Europe/Berlin"))
+    autumn = await queries.forecast.demand(ForecastRequest(days=3, timezone="Europe/Berlin"))
 
     assert hour(spring, date(2026, 3, 29), 2).note == "gap"
     assert hour(spring, date(2026, 3, 29), 2).busy is None
@@ -98,13 +98,13 @@ async def test_how_good_it_was(store: Store, queries: Queries, clock: VirtualClo
     await ran(store, datetime(2026, 3, 2, 3, tzinfo=UTC), 1800)
     clock.advance("1d")
 
-    hindsight = (await queries.forecast(ForecastRequest(days=1))).hindsight
+    hindsight = (await queries.forecast.demand(ForecastRequest(days=1))).hindsight
 
     # The job was made after three that morning: nobody could have foreseen it.
     assert (hindsight.date, hindsight.predicted_peak, hindsight.measured_peak) == (date(2026, 3, 2), 0.0, 1.5)
     clock.advance("1d")
     await ran(store, datetime(2026, 3, 3, 3, tzinfo=UTC), 2700, job.id)
-    hindsight = (await queries.forecast(ForecastRequest(days=1))).hindsight
+    hindsight = (await queries.forecast.demand(ForecastRequest(days=1))).hindsight
     assert (hindsight.predicted_peak, hindsight.measured_peak) == (0.88, 0.75)
 
 
@@ -116,7 +116,7 @@ async def test_jobs_that_collide(store: Store, queries: Queries, clock: VirtualC
     alone = await make_job(store, name="alone", schedule="0 9 * * *")
     await ran(store, clock.now() - timedelta(days=1), 600, alone.id)
 
-    (collision,) = await queries.collisions(ForecastRequest(timezone="Europe/Berlin"))
+    (collision,) = await queries.forecast.collisions(ForecastRequest(timezone="Europe/Berlin"))
 
     assert (collision.need, collision.pool.slots, collision.times) == (3, 2, 7)
     assert collision.start == datetime(2026, 3, 3, 3, tzinfo=UTC)
@@ -130,9 +130,9 @@ async def test_jobs_that_collide(store: Store, queries: Queries, clock: VirtualC
     )
 
     await make_node(store, slots=1, handlers=(HANDLER,), lease=FOREVER)
-    assert await queries.collisions(ForecastRequest()) == []
+    assert await queries.forecast.collisions(ForecastRequest()) == []
     await commands.queues.limit("batch", 1, ANA)
-    (limited,) = await queries.collisions(ForecastRequest())
+    (limited,) = await queries.forecast.collisions(ForecastRequest())
     assert (limited.pool.queues, limited.pool.slots) == (("batch",), 1)
 
 
@@ -144,16 +144,16 @@ async def test_a_collision_is_spread_by_what_jobs_usually_take(
         job = await make_job(store, name=f"batch-{number}", schedule="0 3 * * *", queue="batch")
         await ran(store, clock.now() - timedelta(days=1), 600, job.id)
 
-    advice = await queries.spread(SpreadRequest(queues=["batch"], timezone="Europe/Berlin"))
+    advice = await queries.forecast.spread(SpreadRequest(queues=["batch"], timezone="Europe/Berlin"))
 
     assert advice is not None
     (move,) = advice.moves
     assert move.sentence == "batch-0 0 3 * * * → 10 3 * * * (10 min later), peak 3 → 2"
     # Somebody changed the job while we looked.
-    await commands.jobs.update(move.line.job_id, {"schedule": "0 4 * * *"}, ANA)
-    changed = replace(advice, jobs=await store.jobs.find([move.line.job_id]))
+    await commands.jobs.update(move.job.job_id, {"schedule": "0 4 * * *"}, ANA)
+    changed = replace(advice, jobs=await store.jobs.find([move.job.job_id]))
     assert (changed.moves, replace(advice, jobs={}).moves) == ([], [])
-    assert await queries.spread(SpreadRequest()) is None
+    assert await queries.forecast.spread(SpreadRequest()) is None
 
 
 async def test_what_comes_all_the_time_takes_its_share(store: Store, queries: Queries, clock: VirtualClock) -> None:
@@ -164,6 +164,6 @@ async def test_what_comes_all_the_time_takes_its_share(store: Store, queries: Qu
         job = await make_job(store, name=f"batch-{number}", schedule="0 3 * * *")
         await ran(store, clock.now() - timedelta(days=1), 600, job.id)
 
-    (collision,) = await queries.collisions(ForecastRequest())
+    (collision,) = await queries.forecast.collisions(ForecastRequest())
 
     assert (collision.need, collision.pool.slots) == (3, 2)

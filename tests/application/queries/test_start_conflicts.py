@@ -9,8 +9,8 @@ import pytest
 from tests.application.queries.support import ran
 from tests.support.factories import HANDLER, enqueue, make_job, make_node, make_recurring
 from timeball.application.commands import Commands
-from timeball.application.queries.lookup import Queries
-from timeball.application.queries.views import InstantLoad, InstantLoadRequest
+from timeball.application.queries import Queries
+from timeball.application.queries.forecast import InstantLoad, InstantLoadRequest
 from timeball.store.store import Store
 from timeball.testing import VirtualClock
 
@@ -18,11 +18,11 @@ HALF_PAST_TWO = datetime(2026, 3, 3, 2, 30, tzinfo=UTC)
 
 
 async def landing(queries: Queries, at: datetime = HALF_PAST_TWO, queue: str = "default") -> InstantLoad:
-    return await queries.landing(InstantLoadRequest(at=at, queue=queue))
+    return await queries.forecast.load_at(InstantLoadRequest(at=at, queue=queue))
 
 
 def labels(found: InstantLoad) -> list[str]:
-    return [line.label for line in found.jobs]
+    return [job.label for job in found.jobs]
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ async def test_it_meets_what_has_begun_and_is_not_done(queries: Queries) -> None
     found = await landing(queries)
 
     assert (labels(found), found.need, found.slots) == (["reindex"], 2, 2)
-    assert found.jobs[0].usual is not None
-    assert found.jobs[0].usual.p95 == timedelta(minutes=9)
+    assert found.jobs[0].typical is not None
+    assert found.jobs[0].typical.p95 == timedelta(minutes=9)
 
 
 @pytest.mark.usefixtures("reindex")
@@ -80,7 +80,7 @@ async def test_one_offs_that_are_due_then_count_too(store: Store, queries: Queri
 async def test_the_job_itself_is_not_met(store: Store, queries: Queries) -> None:
     (job,) = (await store.jobs.find_by_names(["reindex"])).values()
 
-    found = await queries.landing(InstantLoadRequest(at=HALF_PAST_TWO, queue="default", job_id=job.id))
+    found = await queries.forecast.load_at(InstantLoadRequest(at=HALF_PAST_TWO, queue="default", job_id=job.id))
 
     assert (labels(found), found.need) == ([], 1)
 

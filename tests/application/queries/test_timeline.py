@@ -11,8 +11,8 @@ from tests.application.queries.support import ran
 from tests.support.factories import HANDLER, claim_all, due_row, enqueue, make_job, make_node, make_recurring, put_row
 from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
-from timeball.application.queries.lookup import Queries
-from timeball.application.queries.views import RowsBy, Timeline, TimelineRequest
+from timeball.application.queries import Queries
+from timeball.application.queries.timeline import RowsBy, Timeline, TimelineRequest
 from timeball.domain.forecast.timeline import TimelineMark, TimelineMarkKind
 from timeball.domain.node import Lease
 from timeball.domain.values.ids import format_execution_id, format_job_id
@@ -41,7 +41,7 @@ async def test_past_running_and_predicted(store: Store, queries: Queries, clock:
     worker = await make_node(store, handlers=(HANDLER,), slots=4)
     running = await put_running(store, job.id, worker, now - timedelta(seconds=30))
 
-    timeline = await queries.timeline(around(clock))
+    timeline = await queries.timeline.draw(around(clock))
 
     marks = marks_of(timeline, "etl")
     past = [mark for mark in marks if mark.kind is TimelineMarkKind.PAST]
@@ -93,7 +93,7 @@ async def test_jobs_without_history_are_marked(store: Store, queries: Queries, c
     await make_recurring(store, every=1800, name="new", handler="h:new")
     await enqueue(store, after=600, handler="h:once")
 
-    timeline = await queries.timeline(around(clock))
+    timeline = await queries.timeline.draw(around(clock))
 
     assert timeline.without_history == ["new"]
     assert all(mark.is_guess for row in timeline.rows for mark in row.marks)
@@ -104,7 +104,7 @@ async def test_jobs_without_history_are_marked(store: Store, queries: Queries, c
 async def test_a_dense_job_is_merged_and_whole(store: Store, queries: Queries, clock: VirtualClock) -> None:
     await make_recurring(store, every=1, name="ping")
 
-    timeline = await queries.timeline(around(clock, width=400))
+    timeline = await queries.timeline.draw(around(clock, width=400))
 
     marks = marks_of(timeline, "ping")
     assert len(marks) <= 100
@@ -118,7 +118,7 @@ async def test_dense_jobs_of_one_queue_are_counted_together(
     for number in range(3):
         await make_recurring(store, every=2, name=f"ping-{number}")
 
-    timeline = await queries.timeline(around(clock, width=400, rows_by=RowsBy.QUEUES))
+    timeline = await queries.timeline.draw(around(clock, width=400, rows_by=RowsBy.QUEUES))
 
     marks = marks_of(timeline, "default")
     assert len(marks) <= 100
@@ -132,9 +132,9 @@ async def test_rows_by_queue_and_by_worker(store: Store, queries: Queries, clock
     await ran(store, now - timedelta(minutes=9), 10, queue="crm", worker=worker)
     await make_recurring(store, every=1800, queue="crm")
 
-    queues = await queries.timeline(around(clock, rows_by=RowsBy.QUEUES))
-    workers = await queries.timeline(around(clock, rows_by=RowsBy.WORKERS))
-    crm = await queries.timeline(around(clock, rows_by=RowsBy.QUEUES, queue="crm"))
+    queues = await queries.timeline.draw(around(clock, rows_by=RowsBy.QUEUES))
+    workers = await queries.timeline.draw(around(clock, rows_by=RowsBy.WORKERS))
+    crm = await queries.timeline.draw(around(clock, rows_by=RowsBy.QUEUES, queue="crm"))
 
     assert [(row.label, len(row.marks)) for row in queues.rows] == [("crm", 4), ("mail", 1)]
     assert [(row.label, len(row.marks)) for row in workers.rows] == [("not yet given to a worker", 3), ("web-1", 2)]
@@ -151,7 +151,7 @@ async def test_the_band_says_what_is_needed_of_what_there_is(
         await ran(store, now - timedelta(days=1), 600, job.id)
     await ran(store, now - timedelta(minutes=60), 1800)
 
-    timeline = await queries.timeline(around(clock))
+    timeline = await queries.timeline.draw(around(clock))
 
     noted = [step for step in timeline.band if step.note]
     assert {step.note for step in noted} == {"needs 3 of 2"}
@@ -162,7 +162,7 @@ async def test_the_band_says_what_is_needed_of_what_there_is(
     busy = sum(step.busy * (step.end - step.start).total_seconds() for step in timeline.band if not step.is_predicted)
     assert busy == pytest.approx(1800, rel=0.01)
     await commands.queues.limit("default", 1, Actor("ana"))
-    limited = await queries.timeline(around(clock, queue="default"))
+    limited = await queries.timeline.draw(around(clock, queue="default"))
     assert limited.slots == 1
 
 
@@ -170,7 +170,7 @@ async def test_more_rows_than_wanted_are_told(store: Store, queries: Queries, cl
     for number in range(4):
         await make_recurring(store, every=1800, name=f"job-{number}")
 
-    timeline = await queries.timeline(around(clock, limit=3))
+    timeline = await queries.timeline.draw(around(clock, limit=3))
 
     assert [row.label for row in timeline.rows] == ["job-0", "job-1", "job-2"]
     assert timeline.has_more
@@ -183,7 +183,7 @@ async def test_paused_jobs_and_those_that_end_are_not_foreseen(
     await commands.jobs.pause(paused.id, None, Actor("ana"))
     await make_recurring(store, every=600, name="twice", max_executions=2)
 
-    timeline = await queries.timeline(around(clock))
+    timeline = await queries.timeline.draw(around(clock))
 
     assert [row.label for row in timeline.rows] == ["twice"]
     assert len(marks_of(timeline, "twice")) == 2
@@ -198,12 +198,12 @@ async def test_a_past_that_is_too_much_to_read_is_counted(
         state = "dead" if number == 140 else "succeeded"
         await ran(store, now - timedelta(seconds=60 + number), 0.5, job.id, state)
     await store.rollups.fold()
-    whole = await queries.timeline(around(clock))
+    whole = await queries.timeline.draw(around(clock))
     monkeypatch.setattr("timeball.application.queries.timeline._MAX_PAST", 1)
     monkeypatch.setattr("timeball.application.queries.timeline._SAMPLE", 100)
 
-    cut = await queries.timeline(around(clock))
-    queues = await queries.timeline(around(clock, rows_by=RowsBy.QUEUES))
+    cut = await queries.timeline.draw(around(clock))
+    queues = await queries.timeline.draw(around(clock, rows_by=RowsBy.QUEUES))
 
     for timeline in (whole, cut, queues):
         (row,) = timeline.rows
@@ -228,7 +228,7 @@ async def test_what_is_cut_off_for_workers_says_so(
         await ran(store, now - timedelta(seconds=60 + number), 0.5)
     monkeypatch.setattr("timeball.application.queries.timeline._SAMPLE", 10)
 
-    (row,) = (await queries.timeline(around(clock, rows_by=RowsBy.WORKERS))).rows
+    (row,) = (await queries.timeline.draw(around(clock, rows_by=RowsBy.WORKERS))).rows
 
     assert row.cut_before == now - timedelta(seconds=69)
 
@@ -239,7 +239,7 @@ async def test_running_rows_are_those_of_claims(store: Store, queries: Queries, 
     await claim_all(store, worker=worker)
     clock.advance("5m")
 
-    timeline = await queries.timeline(around(clock))
+    timeline = await queries.timeline.draw(around(clock))
 
     (mark,) = marks_of(timeline, HANDLER)
     assert (mark.kind, mark.execution_id) == (TimelineMarkKind.RUNNING, format_execution_id(execution))

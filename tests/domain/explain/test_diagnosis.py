@@ -83,7 +83,7 @@ SICK: list[tuple[dict[str, Any], str, DiagnosisStatus, str]] = [
     ),
     ({"last_day": NOW.date() + timedelta(days=1)}, "partitions", DiagnosisStatus.WARN, "1 day ahead"),
     ({"last_day": None}, "partitions", DiagnosisStatus.FAIL, "0 days ahead"),
-    ({"has_strays": True}, "partitions", DiagnosisStatus.WARN, "default partition"),
+    ({"has_unpartitioned_history": True}, "partitions", DiagnosisStatus.WARN, "default partition"),
     (
         {"workers": [node(broker="redis", broker_status=BrokerStatus(BrokerState.DOWN, "refused"))]},
         "broker",
@@ -101,7 +101,7 @@ SICK: list[tuple[dict[str, Any], str, DiagnosisStatus, str]] = [
     ),
     ({"workers": [node(broker="redis")]}, "broker", DiagnosisStatus.WARN, "PostgreSQL: 1, Redis: 1"),
     ({"schedulers": []}, "schedulers", DiagnosisStatus.FAIL, "none is alive"),
-    ({"ownerless": 3}, "schedulers", DiagnosisStatus.WARN, "3 of 64 shards"),
+    ({"unowned_shards": 3}, "schedulers", DiagnosisStatus.WARN, "3 of 64 shards"),
     ({"oldest_due": NOW - timedelta(minutes=2)}, "overdue", DiagnosisStatus.FAIL, "2 min ago"),
     ({"workers": []}, "workers", DiagnosisStatus.FAIL, "none is alive, 5 waiting"),
     ({"workers": [], "queues": []}, "workers", DiagnosisStatus.WARN, "none is alive, 0 waiting"),
@@ -159,7 +159,7 @@ def test_what_is_wrong_is_told_and_nothing_else(
 
     (bad,) = [line for line in lines if line.status is not DiagnosisStatus.OK]
     assert (bad.code, bad.status) == (code, status)
-    assert words in bad.found
+    assert words in bad.detail
     assert bad.advice
     assert bad.command is None or bad.advice.endswith(bad.command)
     assert (bad.command is not None) == any(word in bad.advice for word in ("timeball ", "pip "))

@@ -13,8 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timeball.domain.forecast.collisions import Collision, find_collisions
-from timeball.domain.forecast.outlook import FireTimeBudget, FutureRuns, SlotPool, even_edges
+from timeball.domain.forecast.demand import (
+    Collision,
+    FireTimeBudget,
+    ForecastJob,
+    SlotPool,
+    even_edges,
+    find_collisions,
+)
 from timeball.domain.forecast.suggestions import (
     MAX_SHIFTS,
     ShiftInput,
@@ -113,10 +119,10 @@ def fires_by_day(rule: Schedule) -> Counter[object]:
 # a collision
 
 
-def line(number: int, rule: Schedule = DAILY, lasts: int = 10, queue: str = "q") -> FutureRuns:
+def job(number: int, rule: Schedule = DAILY, lasts: int = 10, queue: str = "q") -> ForecastJob:
     pending = rule.next_after(NOW)
     assert pending is not None
-    return FutureRuns(
+    return ForecastJob(
         job_id=JobId(UUID(int=number)),
         label=f"job-{number}",
         handler="h",
@@ -124,12 +130,12 @@ def line(number: int, rule: Schedule = DAILY, lasts: int = 10, queue: str = "q")
         rule=rule,
         pending=pending,
         since=NOW - timedelta(days=30),
-        usual=TypicalDuration(minutes(lasts), minutes(lasts), 9),
+        typical=TypicalDuration(minutes(lasts), minutes(lasts), 9),
     )
 
 
-def ahead(lines: Iterable[FutureRuns], slots: int, pools: Sequence[SlotPool] = ()) -> ShiftInput:
-    fires = FireTimeBudget(even_edges(NOW, END, 48)).of(lines)
+def ahead(jobs: Iterable[ForecastJob], slots: int, pools: Sequence[SlotPool] = ()) -> ShiftInput:
+    fires = FireTimeBudget(even_edges(NOW, END, 48)).of(jobs)
     return ShiftInput(fires=fires, pools=pools or [SlotPool(("q",), slots)], now=NOW, end=END, span=END - NOW)
 
 
@@ -141,20 +147,20 @@ def spread_worst(prospect: ShiftInput, **more: int) -> ShiftPlan:
     return suggest_shifts(collisions_of(prospect)[0], prospect, **more)
 
 
-def moved(one: FutureRuns, rule: Schedule) -> FutureRuns:
+def moved(one: ForecastJob, rule: Schedule) -> ForecastJob:
     """The job as it is when its schedule was really changed."""
-    return replace(line(one.job_id.int, rule, queue=one.queue), usual=one.usual)
+    return replace(job(one.job_id.int, rule, queue=one.queue), typical=one.typical)
 
 
-def most_at_once(lines: Iterable[FutureRuns], spans: Sequence[tuple[datetime, datetime]]) -> int:
+def most_at_once(jobs: Iterable[ForecastJob], spans: Sequence[tuple[datetime, datetime]]) -> int:
     """Counted one by one, as nothing else does it here."""
-    runs = [(at, at + one.duration) for one in lines for at in one.fires(NOW, END)]
+    runs = [(at, at + one.duration) for one in jobs for at in one.fires(NOW, END)]
     moments = {low for low, _ in spans} | {at for at, _ in runs if any(low <= at < high for low, high in spans)}
     return max(sum(start <= moment < end for start, end in runs) for moment in moments)
 
 
 def test_the_nearest_free_place_is_taken_until_all_fit() -> None:
-    found = spread_worst(ahead([line(number) for number in range(1, 5)], slots=2))
+    found = spread_worst(ahead([job(number) for number in range(1, 5)], slots=2))
 
     assert [move.sentence for move in found.moves] == [
         "job-1 0 3 * * * → 10 3 * * * (10 min later), peak 4 → 3",
@@ -166,17 +172,17 @@ def test_the_nearest_free_place_is_taken_until_all_fit() -> None:
 
 def test_the_job_that_lowers_the_peak_most_goes_first() -> None:
     """Only the long one is there all the time; without one of the others there are two at once as before."""
-    lines = [line(1, lasts=5), line(2, lasts=10), line(3, cron("5 3 * * *"), lasts=5)]
+    jobs = [job(1, lasts=5), job(2, lasts=10), job(3, cron("5 3 * * *"), lasts=5)]
 
-    (move,) = spread_worst(ahead(lines, slots=1)).moves
+    (move,) = spread_worst(ahead(jobs, slots=1)).moves
 
-    assert (move.line.label, move.peak_before, move.peak_after) == ("job-2", 2, 1)
+    assert (move.job.label, move.peak_before, move.peak_after) == ("job-2", 2, 1)
 
 
 def test_jobs_that_cannot_be_moved_are_told_with_the_reason() -> None:
-    lines = [line(1, cron("*/30 3 * * *")), line(2, cron("0,20 3 * * *"))]
+    jobs = [job(1, cron("*/30 3 * * *")), job(2, cron("0,20 3 * * *"))]
 
-    found = spread_worst(ahead(lines, slots=1))
+    found = spread_worst(ahead(jobs, slots=1))
 
     assert not found.moves
     assert [(stay.label, stay.why) for stay in found.stays] == [
@@ -188,9 +194,9 @@ def test_jobs_that_cannot_be_moved_are_told_with_the_reason() -> None:
 
 def test_where_there_is_no_room_nothing_is_moved() -> None:
     """Both run around the clock: wherever one goes, the other is there already."""
-    lines = [line(number, Every(interval_seconds=3600, anchor=NOW + minutes(30)), lasts=60) for number in (1, 2)]
+    jobs = [job(number, Every(interval_seconds=3600, anchor=NOW + minutes(30)), lasts=60) for number in (1, 2)]
 
-    found = spread_worst(ahead(lines, slots=1))
+    found = spread_worst(ahead(jobs, slots=1))
 
     assert not found.moves
     assert {stay.why for stay in found.stays} == {
@@ -200,26 +206,26 @@ def test_where_there_is_no_room_nothing_is_moved() -> None:
 
 def test_no_run_is_lost_and_none_comes_twice() -> None:
     """In three minutes both run: five minutes earlier would be yesterday's tomorrow, so it has to be later."""
-    (move,) = spread_worst(ahead([line(number, cron("3 12 * * *"), lasts=4) for number in (1, 2)], slots=1)).moves
+    (move,) = spread_worst(ahead([job(number, cron("3 12 * * *"), lasts=4) for number in (1, 2)], slots=1)).moves
 
     assert move.by == minutes(5)
-    before, after = list(move.line.fires(NOW, END)), list(moved(move.line, move.rule).fires(NOW, END))
+    before, after = list(move.job.fires(NOW, END)), list(moved(move.job, move.rule).fires(NOW, END))
     assert [at + move.by for at in before] == after
     # Later is taken for good, and earlier has passed.
-    taken = [line(number, cron("3 12 * * *"), lasts=4) for number in (1, 2)]
-    taken.append(line(3, cron("7 12 * * *"), lasts=600))
+    taken = [job(number, cron("3 12 * * *"), lasts=4) for number in (1, 2)]
+    taken.append(job(3, cron("7 12 * * *"), lasts=600))
     assert not spread_worst(ahead(taken, slots=1)).moves
 
 
 def test_an_hourly_job_is_not_moved_so_that_it_runs_once_more() -> None:
     """A quarter of an hour later it would be five past: the first of those comes before the run that is due next."""
-    lines = [line(number, cron("50 * * * *")) for number in (1, 2)]
-    lines += [line(3, cron("0 * * * *"), lasts=5), line(4, cron("25 * * * *"), lasts=25)]
+    jobs = [job(number, cron("50 * * * *")) for number in (1, 2)]
+    jobs += [job(3, cron("0 * * * *"), lasts=5), job(4, cron("25 * * * *"), lasts=25)]
 
-    (move,) = spread_worst(ahead(lines, slots=1)).moves
+    (move,) = spread_worst(ahead(jobs, slots=1)).moves
 
     assert (move.by, move.rule) == (minutes(-35), cron("15 * * * *"))
-    assert moved(move.line, move.rule).pending == move.line.pending + move.by
+    assert moved(move.job, move.rule).pending == move.job.pending + move.by
 
 
 def test_a_run_that_the_change_of_the_clock_would_swallow_is_not_moved_there() -> None:
@@ -227,10 +233,8 @@ def test_a_run_that_the_change_of_the_clock_would_swallow_is_not_moved_there() -
     now = datetime(2026, 3, 27, 12, tzinfo=UTC)
     end = now + timedelta(days=3)
     rule = Cron(expression="55 1 * * *", timezone="Europe/Berlin", on_gap=OnGap.SKIP)
-    lines = [
-        replace(line(number, rule, lasts=4), pending=datetime(2026, 3, 28, 0, 55, tzinfo=UTC)) for number in (1, 2)
-    ]
-    fires = FireTimeBudget(even_edges(now, end, 72)).of(lines)
+    jobs = [replace(job(number, rule, lasts=4), pending=datetime(2026, 3, 28, 0, 55, tzinfo=UTC)) for number in (1, 2)]
+    fires = FireTimeBudget(even_edges(now, end, 72)).of(jobs)
     prospect = ShiftInput(fires=fires, pools=[SlotPool(("q",), 1)], now=now, end=end, span=end - now)
 
     (move,) = spread_worst(prospect).moves
@@ -240,19 +244,19 @@ def test_a_run_that_the_change_of_the_clock_would_swallow_is_not_moved_there() -
 
 def test_a_queue_with_a_limit_keeps_to_it() -> None:
     """At ten past three there is a slot, but not for this queue: that has one place, and it is taken."""
-    lines = [line(1, queue="narrow"), line(2, cron("*/30 3 * * *")), line(3, cron("10 3 * * *"), queue="narrow")]
+    jobs = [job(1, queue="narrow"), job(2, cron("*/30 3 * * *")), job(3, cron("10 3 * * *"), queue="narrow")]
     wide, narrow = SlotPool(("narrow", "q"), 2), SlotPool(("narrow",), 1)
-    lines.append(line(4, cron("*/30 3 * * *")))
+    jobs.append(job(4, cron("*/30 3 * * *")))
 
-    (move,) = spread_worst(ahead(lines, 0, [wide, narrow])).moves
+    (move,) = spread_worst(ahead(jobs, 0, [wide, narrow])).moves
 
-    assert move.line.label == "job-1"
-    assert spread_worst(ahead(lines, 0, [wide])).moves[0].by == minutes(10)
+    assert move.job.label == "job-1"
+    assert spread_worst(ahead(jobs, 0, [wide])).moves[0].by == minutes(10)
     assert move.by != minutes(10)
 
 
 def test_the_search_is_bounded() -> None:
-    prospect = ahead([line(number) for number in range(1, 41)], slots=2)
+    prospect = ahead([job(number) for number in range(1, 41)], slots=2)
 
     found = spread_worst(prospect)
     hurried = spread_worst(prospect, budget=0)
@@ -262,7 +266,7 @@ def test_the_search_is_bounded() -> None:
     assert found.sentence == "with 8 jobs moved the peak is 32, which is still more than 2 slots"
     assert not hurried.moves
     assert [stay.why for stay in hurried.stays[19:21]] == [
-        "there are too many runs to look for a place for it",
+        "there are too many runs to search for a time for it",
         "only the first 20 jobs are tried",
     ]
 
@@ -286,19 +290,19 @@ RULES: list[Schedule] = [
     slots=st.integers(1, 3),
 )
 def test_what_is_promised_comes_true_when_it_is_applied(jobs: list[tuple[Schedule, int]], slots: int) -> None:
-    lines = {number: line(number, rule, lasts) for number, (rule, lasts) in enumerate(jobs, start=1)}
-    before = ahead(lines.values(), slots)
+    jobs = {number: job(number, rule, lasts) for number, (rule, lasts) in enumerate(jobs, start=1)}
+    before = ahead(jobs.values(), slots)
     crowded = [span for one in collisions_of(before) for span in one.spans]
     for collision in collisions_of(before)[:1]:
         found = suggest_shifts(collision, before)
         for move in found.moves:
-            assert move.peak_before == most_at_once(lines.values(), collision.spans)
-            lines[move.line.job_id.int] = moved(move.line, move.rule)
-            assert move.peak_after == most_at_once(lines.values(), collision.spans) < move.peak_before
-        left = collisions_of(ahead(lines.values(), slots))
+            assert move.peak_before == most_at_once(jobs.values(), collision.spans)
+            jobs[move.job.job_id.int] = moved(move.job, move.rule)
+            assert move.peak_after == most_at_once(jobs.values(), collision.spans) < move.peak_before
+        left = collisions_of(ahead(jobs.values(), slots))
         # No collision is new, none is longer, and nobody who was moved takes part in one.
         assert all(
             any(low <= start and end <= high for low, high in crowded) for one in left for start, end in one.spans
         )
-        assert not {job_id for one in left for job_id, _ in one.jobs} & {move.line.job_id for move in found.moves}
+        assert not {job_id for one in left for job_id, _ in one.jobs} & {move.job.job_id for move in found.moves}
         assert suggest_shifts(collision, before) == found

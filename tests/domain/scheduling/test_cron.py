@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.domain.scheduling.oracle import MONTHS, WEEKDAYS, Fields, wall
-from timeball.domain.scheduling.cron import parse_cron
-from timeball.domain.scheduling.cron_syntax import NICKNAMES
+from timeball.domain.scheduling.cron import NICKNAMES, parse_cron
 from timeball.errors import CronSyntaxError, NeverFires, ScheduleError
 
 MINUTE = timedelta(minutes=1)

@@ -10,10 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timeball.domain.scheduling import ledger_check
+from timeball.domain.scheduling import ledger
 from timeball.domain.scheduling.civil_time import MICROSECOND
-from timeball.domain.scheduling.ledger import JobLedger, LedgerBounds, LedgerEntry, PendingOccurrence, VersionPeriod
-from timeball.domain.scheduling.ledger_check import QuickLedgerCheck
+from timeball.domain.scheduling.ledger import (
+    JobLedger,
+    LedgerBounds,
+    LedgerEntry,
+    PendingOccurrence,
+    QuickLedgerCheck,
+    VersionPeriod,
+)
 from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, Schedule
 
 START = datetime(2026, 3, 20, tzinfo=UTC)
@@ -224,7 +230,7 @@ def test_a_long_run_of_a_cron_rule_is_left_to_the_ledger(is_pending: bool) -> No
 
 
 def test_no_more_rules_are_remembered_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_check, "_RULES_KEPT", 3)
+    monkeypatch.setattr(ledger, "_MAX_CACHED_RULES", 3)
     glance = QuickLedgerCheck(None)
 
     for minute in range(10):

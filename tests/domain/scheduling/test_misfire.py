@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.domain.scheduling.oracle import utc
 from timeball.domain.policies import Misfire, MisfireRule, SkipReason
-from timeball.domain.scheduling import misfire
-from timeball.domain.scheduling.misfire import OwedOccurrences, SkippedRange, resolve_missed, skipped_between
+from timeball.domain.scheduling import occurrences
+from timeball.domain.scheduling.occurrences import OwedOccurrences, SkippedRange, resolve_missed, skipped_between
 from timeball.domain.scheduling.schedule import Cron, Every, Once, OnGap, OnRepeat, Schedule
 
 NOW = utc(2024, 3, 31, 12)
@@ -211,7 +211,7 @@ def test_ten_years_of_seconds_are_judged_at_once(schedule: Schedule, policy: Mis
 
 
 def test_a_long_grace_is_handed_out_in_portions(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(misfire, "RUN_LIMIT", 10)
+    monkeypatch.setattr(occurrences, "RUN_LIMIT", 10)
     schedule, rule = Every(interval_seconds=1, anchor=NOW), MisfireRule(grace=timedelta(days=1))
     now, pending, seen = NOW + 24 * SECOND, NOW, []
 

@@ -17,7 +17,6 @@ from timeball.domain.execution import DueKind, Origin
 from timeball.domain.job import Job, JobSpec, define_job
 from timeball.domain.policies import Misfire, Overlap, SkipReason
 from timeball.domain.scheduling.civil_time import tzdata_version
-from timeball.domain.scheduling.misfire import SkippedRange
 from timeball.domain.scheduling.occurrences import (
     CATCH_UP_INTERVAL,
     CheckAgain,
@@ -27,6 +26,7 @@ from timeball.domain.scheduling.occurrences import (
     PlannedSkip,
     Promotion,
     PromotionTarget,
+    SkippedRange,
     first_occurrence,
     plan_promotion,
 )
@@ -203,7 +203,7 @@ def test_runs_never_come_before_their_instant_and_catch_up_at_their_rate(
 # overlap
 
 
-def test_a_job_that_is_not_busy_is_hoisted_ahead_of_its_time() -> None:
+def test_a_job_that_is_not_busy_is_promoted_ahead_of_its_time() -> None:
     job = make(interval_seconds=60)
 
     promotion = planned(job, START + seconds(59.6))
@@ -278,7 +278,7 @@ def test_at_its_instant_a_busy_job_is_superseded() -> None:
     assert not planned(job, START + seconds(60), is_busy=False).stop_running
 
 
-def test_where_overlap_is_allowed_a_busy_job_is_hoisted_ahead() -> None:
+def test_where_overlap_is_allowed_a_busy_job_is_promoted_ahead() -> None:
     job = make(interval_seconds=60, overlap="allow")
 
     promotion = planned(job, START + seconds(59.6), is_busy=True)

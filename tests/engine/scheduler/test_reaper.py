@@ -21,7 +21,7 @@ from tests.engine.support import (
     start_scheduler,
     start_worker,
 )
-from tests.support.factories import FAILURE, enqueue, found, make_node, only_row, record, rooms_of, seconds, table
+from tests.support.factories import FAILURE, enqueue, found, make_node, only_row, record, seconds, table, tables_of
 from timeball.application.commands import Commands
 from timeball.config.settings import HousekeepingSettings
 from timeball.domain.execution import Cancelled, ClaimedExecution, Failed, NotStarted, Outcome, Snoozed, Succeeded
@@ -172,10 +172,10 @@ async def test_what_people_say_while_the_reaper_makes_up_its_mind_is_heeded(
     execution_id = await enqueue(store)
     await doomed.claim()
     clock.advance("11s")
-    original = store.executions.standings
+    original = store.executions.attempt_facts
 
     async def speak_behind(claims: Sequence[ClaimedExecution]) -> dict[ExecutionId, AttemptFacts]:
-        store.executions.standings = original  # type: ignore[method-assign]
+        store.executions.attempt_facts = original  # type: ignore[method-assign]
         read = await original(claims)
         await (
             commands.executions.cancel([execution_id])
@@ -184,10 +184,10 @@ async def test_what_people_say_while_the_reaper_makes_up_its_mind_is_heeded(
         )
         return read
 
-    store.executions.standings = speak_behind  # type: ignore[method-assign]
+    store.executions.attempt_facts = speak_behind  # type: ignore[method-assign]
     await make_reaper().tick()
 
-    assert await rooms_of(store, execution_id) == [room]
+    assert await tables_of(store, execution_id) == [room]
     assert (await only_row(store, "attempt"))["outcome"] == "lost"
     assert (len(heard.of(AttemptFailed)), heard.of(OutcomeRefused)) == (1, [])
     await check_promises(store)
@@ -285,7 +285,7 @@ async def test_an_outcome_that_was_quicker_than_the_reaper_stands(
     store.executions.orphans = too_late  # type: ignore[method-assign, assignment]
     await reaper.tick()
 
-    assert await rooms_of(store, execution_id) == ["finished"]
+    assert await tables_of(store, execution_id) == ["finished"]
     assert (await only_row(store, "finished"))["state"] == "succeeded"
     assert await table(store, "attempt") == []
 
@@ -401,7 +401,7 @@ async def test_without_a_timeout_there_is_no_deadline(
 async def test_a_place_that_was_freed_by_one_who_died_is_handed_on(
     store: Store, env: Env, clock: VirtualClock, make_reaper: Callable[[], Reaper], commands: Commands
 ) -> None:
-    """The finish was committed; whoever wrote it died before it could promote."""
+    """The finish was committed; whoever wrote it died before it could unblock."""
     worker = await start_worker(store, IMMORTAL)
     job = await create(store, max_running=1)
     ids = [await commands.executions.trigger(job.id) for _ in range(2)]
@@ -425,7 +425,7 @@ async def test_a_place_that_was_freed_by_one_who_died_is_handed_on(
 async def test_what_was_to_stop_for_the_next_occurrence_is_asked_though_its_scheduler_died(
     store: Store, env: Env, clock: VirtualClock, make_reaper: Callable[[], Reaper]
 ) -> None:
-    """The hoist was committed; whoever wrote it died before it could ask."""
+    """The promotion was committed; whoever wrote it died before it could ask."""
     scheduler, worker = await start_scheduler(store), await start_worker(store)
     await create(store, interval_seconds=60, overlap="cancel_running")
     await scheduler.run_for(60)
@@ -555,7 +555,7 @@ async def test_waking_does_not_sweep_more_often(store: Store, env: Env, clock: V
     reaper = Reaper(env, heard, store.nodes, store.executions, HousekeepingSettings(reap_seconds=2), lambda: True)
     await reaper.tick()
     sweeps: list[str] = []
-    env.fault = lambda point: sweeps.append(point) if point == "bury_nodes.before" else None
+    env.fault = lambda point: sweeps.append(point) if point == "remove_expired_nodes.before" else None
 
     for _ in range(5):
         assert await reaper.tick() == timedelta(seconds=2)

@@ -1,4 +1,4 @@
-"""Hoisting: in time, at most a window ahead, everything recorded once, whatever was missed, changed or run twice meanwhile."""
+"""Promoting: in time, at most a window ahead, everything recorded once, whatever was missed, changed or run twice meanwhile."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from tests.support.factories import (
     found,
     only_row,
     record,
-    rooms_of,
     seconds,
     table,
+    tables_of,
 )
 from timeball.application.commands import Commands
 from timeball.config.settings import SchedulerSettings
@@ -77,7 +77,7 @@ def instants(*numbers: float) -> list[datetime]:
 # in time
 
 
-async def test_an_occurrence_is_hoisted_a_window_ahead_and_not_earlier(
+async def test_an_occurrence_is_promoted_a_window_ahead_and_not_earlier(
     store: Store, clock: VirtualClock, node: ManualScheduler
 ) -> None:
     job = await create(store, interval_seconds=60)
@@ -116,7 +116,7 @@ async def test_a_hint_wakes_and_of_two_the_earlier_instant_counts(clock: Virtual
 
 
 async def test_a_window_wider_than_the_look_ahead_is_read_in_time(store: Store) -> None:
-    node = await start_scheduler(store, hoist_window_ms=5_000, look_ahead_seconds=2)
+    node = await start_scheduler(store, promotion_window_ms=5_000, look_ahead_seconds=2)
     job = await create(store, interval_seconds=60)
 
     await node.run_until(START + seconds(55))
@@ -167,7 +167,7 @@ async def test_a_cron_job_fires_on_the_clock_of_its_zone(
     await check_ledger(store, job, clock.now())
 
 
-async def test_a_named_one_off_is_hoisted_once(
+async def test_a_named_one_off_is_promoted_once(
     store: Store, clock: VirtualClock, node: ManualScheduler, worker: Hands
 ) -> None:
     job = await create(store, scheduled_at=START + seconds(30))
@@ -179,14 +179,14 @@ async def test_a_named_one_off_is_hoisted_once(
     await check_promises(store)
 
 
-async def test_a_delayed_enqueue_is_hoisted_under_its_own_id(store: Store, node: ManualScheduler) -> None:
+async def test_a_delayed_enqueue_is_promoted_under_its_own_id(store: Store, node: ManualScheduler) -> None:
     execution_id = await enqueue(store, after=30)
 
     await node.run_for(29)
-    assert await rooms_of(store, execution_id) == ["due"]
+    assert await tables_of(store, execution_id) == ["due"]
 
     await node.run_for(1)
-    assert await rooms_of(store, execution_id) == ["ready"]
+    assert await tables_of(store, execution_id) == ["ready"]
 
 
 async def test_jitter_delays_each_run_by_the_same_span_and_leaves_the_instants_alone(
@@ -229,7 +229,7 @@ async def test_a_batch_is_no_larger_than_it_may_be(store: Store, clock: VirtualC
     assert [event.runs for event in node.heard.of(ExecutionsPromoted)] == [4, 4, 2]
 
 
-async def test_a_scheduler_hoists_only_what_is_its_own(store: Store, clock: VirtualClock) -> None:
+async def test_a_scheduler_promotes_only_what_is_its_own(store: Store, clock: VirtualClock) -> None:
     one, other = await start_scheduler(store), await start_scheduler(store)
     for node in (one, other, one, other):
         await node.keeper.tick()
@@ -501,7 +501,7 @@ async def test_where_overlap_is_allowed_all_run(store: Store, node: ManualSchedu
 
 
 async def test_what_catches_up_does_not_overlap_with_itself(store: Store, clock: VirtualClock, worker: Hands) -> None:
-    """A scheduler that finds several of a job in its window does not hoist them all because none of them runs yet."""
+    """A scheduler that finds several of a job in its window does not promote them all because none of them runs yet."""
     job, node = await silent_for(store, seconds(650), misfire="all", misfire_cap=5, overlap="skip")
     await node.tick()
     await worker.work()
@@ -587,7 +587,7 @@ async def test_a_pause_that_was_made_longer_is_not_ended_by_what_was_read_before
     assert resumed == []
 
 
-async def test_a_job_paused_after_it_was_read_is_not_hoisted(
+async def test_a_job_paused_after_it_was_read_is_not_promoted(
     store: Store, clock: VirtualClock, node: ManualScheduler, commands: Commands
 ) -> None:
     job = await create(store, interval_seconds=60)
@@ -753,7 +753,7 @@ async def test_a_job_deleted_before_the_instant_of_its_cancelled_last_occurrence
     await check_promises(store)
 
 
-async def test_a_hoist_after_the_edit_was_committed_is_refused(
+async def test_a_promotion_after_the_edit_was_committed_is_refused(
     store: Store, clock: VirtualClock, node: ManualScheduler, commands: Commands
 ) -> None:
     """The plan was made from the old row: only the comparison on the row itself can refuse it."""
@@ -762,12 +762,12 @@ async def test_a_hoist_after_the_edit_was_committed_is_refused(
     clock.advance("600ms")
     original = store.executions.promote
 
-    async def edit_then_hoist(*arguments: Any) -> Any:
+    async def edit_then_promote(*arguments: Any) -> Any:
         store.executions.promote = original  # type: ignore[method-assign]
         await commands.jobs.update(job.id, {"queue": "mail"})
         return await original(*arguments)
 
-    store.executions.promote = edit_then_hoist  # type: ignore[method-assign]
+    store.executions.promote = edit_then_promote  # type: ignore[method-assign]
     await node.tick()
 
     assert node.heard.of(ExecutionsPromoted)[0] == ExecutionsPromoted(0, 0, 1)
@@ -776,7 +776,7 @@ async def test_a_hoist_after_the_edit_was_committed_is_refused(
     await check_promises(store)
 
 
-async def test_a_job_deleted_after_the_reading_is_not_hoisted(
+async def test_a_job_deleted_after_the_reading_is_not_promoted(
     store: Store, clock: VirtualClock, node: ManualScheduler, commands: Commands
 ) -> None:
     job = await create(store, interval_seconds=60)
@@ -789,7 +789,7 @@ async def test_a_job_deleted_after_the_reading_is_not_hoisted(
     await check_promises(store)
 
 
-async def test_a_moved_one_off_is_not_hoisted_at_its_old_time(
+async def test_a_moved_one_off_is_not_promoted_at_its_old_time(
     store: Store, clock: VirtualClock, node: ManualScheduler, commands: Commands
 ) -> None:
     execution_id = await enqueue(store, after=3)
@@ -797,10 +797,10 @@ async def test_a_moved_one_off_is_not_hoisted_at_its_old_time(
 
     await commands.jobs.update(JobId(execution_id), {"scheduled_at": START + seconds(5)})
     await node.run_for(4.4)
-    assert await rooms_of(store, execution_id) == ["due"]
+    assert await tables_of(store, execution_id) == ["due"]
 
     await node.run_for(0.6)
-    assert await rooms_of(store, execution_id) == ["ready"]
+    assert await tables_of(store, execution_id) == ["ready"]
 
 
 # newer time-zone data
@@ -851,7 +851,7 @@ async def test_what_others_compute_by_older_data_is_looked_for_once_a_minute(
     assert (await due_row(store, job.id)).tzdata == tzdata_version()
 
 
-async def test_what_older_data_yielded_is_computed_again_before_it_is_hoisted(
+async def test_what_older_data_yielded_is_computed_again_before_it_is_promoted(
     store: Store, clock: VirtualClock, node: ManualScheduler
 ) -> None:
     await create(store, schedule="* * * * *")
@@ -864,7 +864,7 @@ async def test_what_older_data_yielded_is_computed_again_before_it_is_hoisted(
     assert (row["scheduled_for"], row["tzdata"]) == (START + seconds(60), tzdata_version())
 
 
-async def test_what_comes_with_a_shard_is_looked_at_before_it_is_hoisted(
+async def test_what_comes_with_a_shard_is_looked_at_before_it_is_promoted(
     store: Store, clock: VirtualClock, node: ManualScheduler
 ) -> None:
     """Even if it was ours before: who had it meanwhile may have older data."""
@@ -950,7 +950,7 @@ async def test_two_schedulers_with_the_same_shards_cannot_record_anything_twice(
     assert sum(event.refused for event in node.heard.of(ExecutionsPromoted)) > 0, "they did get into each other's way"
 
 
-async def test_what_another_has_hoisted_meanwhile_is_refused_by_the_row_alone(
+async def test_what_another_has_promoted_meanwhile_is_refused_by_the_row_alone(
     store: Store, clock: VirtualClock, node: ManualScheduler
 ) -> None:
     twin = twin_of(node)
@@ -1041,8 +1041,8 @@ class Fault:
 @pytest.mark.parametrize(
     "point",
     [
-        "hoist.before",
-        "hoist.after_commit",
+        "promote.before",
+        "promote.after_commit",
         "look_ahead.before",
         "due_rows.before",
         "busy_jobs.before",
@@ -1120,7 +1120,7 @@ async def test_the_definitions_of_a_crowd_are_read_before_its_time_comes(
     env.fault = asked.append
 
     await node.run_for(58)
-    assert "timetables.before" in asked, "they are within the look-ahead, and not yet within the hoist window"
+    assert "timetables.before" in asked, "they are within the look-ahead, and not yet within the promotion window"
     asked.clear()
     await node.run_for(2)
 

@@ -88,7 +88,7 @@ async def test_a_hint_is_enough(post: Post, store: Store, clock: VirtualClock) -
     post.ticket_publisher.on_wakeup(hints)
     await post.ticket_publisher.tick()
 
-    assert await post.received() == [soon], "what is hoisted gets its ticket before its time"
+    assert await post.received() == [soon], "what is promoted gets its ticket before its time"
 
 
 async def test_of_two_hints_about_a_lane_the_earlier_instant_counts(

@@ -246,15 +246,15 @@ def _scheduler_steps(state: Firing, number: int, guards: frozenset[str]) -> Iter
             planned = Plan(due.at, due.version, _next(due.version, due.at), state.epochs[number])
             yield f"{number} reads {due.at}", replace(state, plans=_put(state.plans, number, planned))
     if plan is not None:
-        # It keeps the plan: when the reply is lost, the same hoist is sent again.
-        yield f"{number} hoists {plan.at}", replace(state, books=_hoisted(books, number, plan, guards))
+        # It keeps the plan: when the reply is lost, the same promotion is sent again.
+        yield f"{number} promotes {plan.at}", replace(state, books=_promoted(books, number, plan, guards))
     if books.owner != number and state.takeovers < 2:
         taken = replace(books, owner=number, epoch=books.epoch + 1)
         epochs = _put(state.epochs, number, taken.epoch)
         yield f"{number} takes over", replace(state, books=taken, epochs=epochs, takeovers=state.takeovers + 1)
 
 
-def _hoisted(books: Books, number: int, plan: Plan, guards: frozenset[str]) -> Books:
+def _promoted(books: Books, number: int, plan: Plan, guards: frozenset[str]) -> Books:
     if "epoch" in guards and (books.owner, books.epoch) != (number, plan.epoch):
         return books
     found = [

@@ -88,7 +88,7 @@ TO_BE_MET = frozenset(
         "cut",
         "life lost",
         "outcome refused",
-        "hoist refused",
+        "promotion refused",
         "claim found committed",
         "claim found absent",
         "outcome found committed",
@@ -246,7 +246,7 @@ class SwarmNode:
         if isinstance(event, OutcomeRefused):
             self.swarm.seen["outcome refused"] += 1
         elif isinstance(event, ExecutionsPromoted) and event.refused:
-            self.swarm.seen["hoist refused"] += 1
+            self.swarm.seen["promotion refused"] += 1
 
     async def _renew(self, incarnation: Incarnation) -> None:
         sent = self.swarm.clock.monotonic()
@@ -258,7 +258,7 @@ class SwarmNode:
 
 
 class SwarmScheduler(SwarmNode):
-    """Hoists, and keeps house if the first shard is its own."""
+    """Promotes, and keeps house if the first shard is its own."""
 
     kind = NodeKind.SCHEDULER
 

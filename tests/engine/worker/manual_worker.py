@@ -47,13 +47,13 @@ class WatchedRooms:
     ) -> ClaimResult:
         return await self._pass(wish, lanes, self._executions.claim_limited(wish, queue, lanes, claim_id))
 
-    async def claim_named(
+    async def claim_by_id(
         self, wish: ClaimRequest, execution_id: ExecutionId, queues: Sequence[str] | None, claim_id: ClaimId
     ) -> list[ClaimedExecution]:
         self.named.append(execution_id)
         for happens in self.before:
             happens()
-        executions = await self._executions.claim_named(wish, execution_id, queues, claim_id)
+        executions = await self._executions.claim_by_id(wish, execution_id, queues, claim_id)
         for happens in self.after:
             happens()
         return executions

@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine.support import settle, start_worker, until
 from tests.engine.worker.manual_worker import ManualWorker, cut, start
-from tests.support.factories import enqueue, rooms_of, seconds, table
+from tests.support.factories import enqueue, seconds, table, tables_of
 from timeball.application.commands import Commands
 from timeball.domain.execution import Cancelled
 from timeball.domain.values.ids import ExecutionId, Incarnation
@@ -41,7 +41,7 @@ async def test_a_worker_claims_only_what_its_handlers_can_run(store: Store) -> N
     await worker.sweep_and_claim()
 
     assert sorted(worker.runner.ids) == sorted(mine)
-    assert await rooms_of(store, foreign) == ["ready"]
+    assert await tables_of(store, foreign) == ["ready"]
 
 
 async def test_a_worker_claims_only_from_the_queues_it_serves(store: Store) -> None:
@@ -53,7 +53,7 @@ async def test_a_worker_claims_only_from_the_queues_it_serves(store: Store) -> N
     await worker.sweep_and_claim()
 
     assert sorted(worker.runner.ids) == sorted(mine)
-    assert await rooms_of(store, foreign) == ["ready"]
+    assert await tables_of(store, foreign) == ["ready"]
 
 
 async def test_without_named_queues_it_serves_all(store: Store) -> None:
@@ -72,11 +72,11 @@ async def test_a_paused_queue_gives_nothing(store: Store, env: Env) -> None:
 
     worker.claimer.on_wakeup(Wakeup(lanes={LANE: START}))
     await worker.sweep_and_claim()
-    assert await rooms_of(store, execution_id) == ["ready"]
+    assert await tables_of(store, execution_id) == ["ready"]
 
     await commands.queues.resume("default")
     await worker.sweep_and_claim()
-    assert await rooms_of(store, execution_id) == ["running"]
+    assert await tables_of(store, execution_id) == ["running"]
 
 
 # in which order
@@ -328,10 +328,10 @@ async def test_a_row_behind_the_bound_is_found_by_the_sweep(store: Store, clock:
     late = await enqueue(store, after=-8)  # committed late, by a transaction that took its time; and its hint was lost
 
     await settle(worker.claimer)
-    assert await rooms_of(store, late) == ["ready"]
+    assert await tables_of(store, late) == ["ready"]
 
     await worker.sweep_and_claim()
-    assert await rooms_of(store, late) == ["running"]
+    assert await tables_of(store, late) == ["running"]
 
 
 async def test_a_hint_lowers_the_bound(store: Store, clock: VirtualClock) -> None:
@@ -344,7 +344,7 @@ async def test_a_hint_lowers_the_bound(store: Store, clock: VirtualClock) -> Non
     worker.claimer.on_wakeup(Wakeup(lanes={LANE: clock.now() - seconds(8)}))
     await settle(worker.claimer)
 
-    assert await rooms_of(store, late) == ["running"]
+    assert await tables_of(store, late) == ["running"]
 
 
 async def test_a_later_hint_does_not_raise_the_bound(store: Store) -> None:
@@ -367,7 +367,7 @@ async def test_what_is_held_does_not_raise_the_bound(store: Store) -> None:
 
     await worker.claimer.tick()
 
-    assert await rooms_of(store, due) == ["running"]
+    assert await tables_of(store, due) == ["running"]
 
 
 async def test_a_hint_that_comes_during_a_claim_is_not_forgotten(store: Store, clock: VirtualClock) -> None:
@@ -644,10 +644,10 @@ async def test_rows_that_another_worker_is_just_taking_are_passed_over_and_asked
         assert await worker.claimer.tick() == AT_ONCE
         rest = await worker.claimer.tick()
 
-    assert await rooms_of(store, free) == ["running"]
+    assert await tables_of(store, free) == ["running"]
     assert timedelta(0) < rest < timedelta(milliseconds=10), "the other may give it back any moment"
     await settle(worker.claimer)
-    assert await rooms_of(store, locked) == ["running"], "and it was looked for again"
+    assert await tables_of(store, locked) == ["running"], "and it was looked for again"
 
 
 async def lock(connection: Connection, *ids: ExecutionId) -> None:
@@ -665,9 +665,9 @@ async def test_while_others_take_what_there_is_it_looks_at_more_and_from_the_sam
             await worker.claimer.tick()
     await worker.claimer.tick()
 
-    assert [wish.has_rivals for wish in worker.executions.wishes] == [False, True, True]
+    assert [wish.has_competitors for wish in worker.executions.wishes] == [False, True, True]
     assert worker.executions.asked == [{LANE: LanePosition(START - seconds(10))}] * 3
-    assert not worker.claimer._wish().has_rivals
+    assert not worker.claimer._wish().has_competitors
 
 
 async def test_what_was_passed_over_twice_is_looked_for_from_the_first_on(store: Store) -> None:
@@ -732,7 +732,7 @@ async def test_who_got_all_there_was_does_not_ask_again(store: Store) -> None:
 async def test_what_could_not_be_held_any_more_is_looked_for_when_slots_come_free(
     store: Store, clock: VirtualClock
 ) -> None:
-    """Its hint came when it was hoisted, and no other comes at its instant."""
+    """Its hint came when it was promoted, and no other comes at its instant."""
     worker = await start(store, hold_limit=2)
     for _ in range(5):
         await enqueue(store, after=0.1)
@@ -941,7 +941,7 @@ async def test_what_is_announced_alone_is_taken_without_reading_its_lane(store: 
 
     assert (worker.executions.named, worker.executions.asked) == ([named], [])
     assert worker.runner.ids == [named]
-    assert await rooms_of(store, other) == ["ready"]
+    assert await tables_of(store, other) == ["ready"]
 
 
 async def test_what_cannot_be_had_by_its_name_is_looked_for_in_its_lane(store: Store, env: Env) -> None:
@@ -960,10 +960,10 @@ async def test_what_cannot_be_had_by_its_name_is_looked_for_in_its_lane(store: S
         await settle(worker.claimer)
         assert worker.executions.asked, "its lane was not looked at"
 
-    assert await rooms_of(store, early) == ["running"]
+    assert await tables_of(store, early) == ["running"]
     assert worker.executor.held == 1
     await worker.sweep_and_claim()
-    assert await rooms_of(store, limited) == ["running"]
+    assert await tables_of(store, limited) == ["running"]
 
 
 async def test_who_knows_of_more_takes_what_is_most_urgent_first(store: Store) -> None:
@@ -1014,7 +1014,7 @@ async def test_without_a_free_slot_nothing_is_taken_by_its_name(store: Store) ->
     await worker.started()
 
     assert worker.executions.named == [busy]
-    assert await rooms_of(store, named) == ["ready"]
+    assert await tables_of(store, named) == ["ready"]
 
 
 @pytest.mark.parametrize("where", ["before", "after"])
@@ -1031,7 +1031,7 @@ async def test_a_claim_by_name_that_was_cut_off_is_read_back_or_made_again(store
     await worker.started()
 
     assert worker.runner.ids == [named]
-    assert await rooms_of(store, named) == ["running"]
+    assert await tables_of(store, named) == ["running"]
 
 
 async def test_work_that_comes_without_hints_is_looked_for_on_though_something_was_named_before(store: Store) -> None:

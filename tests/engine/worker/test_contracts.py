@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.engine.support import Hands, Heard, start_worker
-from tests.support.factories import FAILURE, HANDLER, enqueue, make_node, record, rooms_of, seconds
+from tests.support.factories import FAILURE, HANDLER, enqueue, make_node, record, seconds, tables_of
 from timeball.domain.execution import Failed, FinishedAttempt, Outcome, Released, Snoozed
 from timeball.domain.handler_contract import HandlerContract
 from timeball.domain.values.ids import Incarnation
@@ -81,7 +81,7 @@ async def test_an_older_worker_gives_back_what_newer_code_takes_and_leaves_the_h
         (HANDLER, contract(new_code).fingerprint[:8])
     ]
     assert await record(store, judged) == []
-    assert [await rooms_of(store, one.claimed.id) for one in judged] == [["ready"]] * 2
+    assert [await tables_of(store, one.claimed.id) for one in judged] == [["ready"]] * 2
     assert {claimed.attempt for claimed in await hands.claim()} == {1}, "an attempt was counted"
 
 
@@ -121,7 +121,7 @@ async def test_what_only_newer_code_takes_waits_uncounted_until_a_worker_with_it
     assert judged[0].outcome == Snoozed(seconds(5))
     assert older.held_back == []
     assert await record(store, judged) == []
-    assert await rooms_of(store, finding.claimed.id) == ["due"]
+    assert await tables_of(store, finding.claimed.id) == ["due"]
 
 
 async def test_the_newest_worker_waits_while_a_living_one_takes_the_payload_and_else_it_is_dead(
@@ -139,7 +139,7 @@ async def test_the_newest_worker_waits_while_a_living_one_takes_the_payload_and_
 
     assert newest.held_back == []
     assert await record(store, [finding]) == []
-    assert await rooms_of(store, finding.claimed.id) == ["finished"]
+    assert await tables_of(store, finding.claimed.id) == ["finished"]
 
 
 async def test_a_handler_that_raises_of_itself_has_failed_whatever_is_published(

@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.support import Heard, settle
 from tests.engine.worker.manual_worker import ManualWorker, cut, start
-from tests.support.factories import FROM_THE_FIRST, HANDLER, enqueue, rooms_of, table
+from tests.support.factories import FROM_THE_FIRST, HANDLER, enqueue, table, tables_of
 from timeball.domain.execution import ClaimKey
 from timeball.domain.values.ids import ClaimId, ExecutionId
 from timeball.engine.worker import executor
@@ -92,7 +92,7 @@ async def test_what_was_taken_in_is_taken_in_once(stock: Stock, store: Store) ->
     await stock.look(4)
 
     assert stock.heard.of(OrphanedClaimsAdopted) == [OrphanedClaimsAdopted(1)]
-    assert await rooms_of(store, stray) == ["finished"]
+    assert await tables_of(store, stray) == ["finished"]
 
 
 async def test_one_look_is_not_enough(stock: Stock) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from tests.engine.support import Hands, Heard, check_promises, create, settle, start_worker
-from tests.support.factories import FAILURE, enqueue, only_row, rooms_of, seconds, table
+from tests.support.factories import FAILURE, enqueue, only_row, seconds, table, tables_of
 from timeball.application.commands import Commands
 from timeball.domain.execution import (
     Cancelled,
@@ -82,11 +82,11 @@ async def test_a_crowd_that_is_being_dropped_goes_first_but_not_for_long(
     recorder.is_starting = lambda: True
 
     assert AT_ONCE < await recorder.tick() < LONGEST_REST
-    assert await rooms_of(store, claimed.id) == ["running"]
+    assert await tables_of(store, claimed.id) == ["running"]
 
     clock.advance("10ms")
     assert await recorder.tick() == AT_ONCE
-    assert await rooms_of(store, claimed.id) == ["finished"]
+    assert await tables_of(store, claimed.id) == ["finished"]
 
 
 async def test_outcomes_are_written_as_soon_as_the_crowd_has_begun(
@@ -99,7 +99,7 @@ async def test_outcomes_are_written_as_soon_as_the_crowd_has_begun(
 
     recorder.is_starting = lambda: False
     assert await recorder.tick() == AT_ONCE
-    assert await rooms_of(store, claimed.id) == ["finished"]
+    assert await tables_of(store, claimed.id) == ["finished"]
 
 
 async def test_outcomes_are_written_in_one_batch(
@@ -158,7 +158,7 @@ async def test_a_batch_of_all_kinds_is_sorted_out(store: Store, worker: Hands, r
 
     await record(recorder, *(finding(claimed, outcome) for claimed, outcome in zip(claims, outcomes, strict=True)))
 
-    executions = [await rooms_of(store, claimed.id) for claimed in claims]
+    executions = [await tables_of(store, claimed.id) for claimed in claims]
     assert executions == [["finished"], ["due"], ["due"], ["due"], ["finished"], ["finished"], ["ready"]]
     states = {row["id"]: row["state"] for row in await table(store, "finished")}
     assert [states.get(claims[number].id) for number in (0, 4, 5)] == ["succeeded", "cancelled", "skipped"]
@@ -232,7 +232,7 @@ async def test_the_dead_keep_every_attempt(
 
 
 async def make_ready(store: Store) -> None:
-    """Hoist what waits in `due`, past all back-off."""
+    """Promote what waits in `due`, past all back-off."""
     async with store.database.transaction() as connection:
         await connection.execute(
             """
@@ -371,7 +371,7 @@ async def test_the_claim_id_alone_refuses_a_claim_that_another_history_gave(
     await record(recorder, finding(stranger), finding(stranger, Failed(FAILURE)))
 
     assert len(heard.of(OutcomeRefused)) == 2
-    assert await rooms_of(store, claimed.id) == ["running"]
+    assert await tables_of(store, claimed.id) == ["running"]
 
 
 async def test_the_stale_do_not_hold_back_the_others(
@@ -391,7 +391,7 @@ async def test_the_stale_do_not_hold_back_the_others(
     )
 
     assert {event.execution_id for event in heard.of(OutcomeRefused)} == {claims[0].id, claims[1].id}
-    assert [await rooms_of(store, claimed.id) for claimed in claims] == [
+    assert [await tables_of(store, claimed.id) for claimed in claims] == [
         ["running"],
         ["running"],
         ["finished"],
@@ -453,7 +453,7 @@ async def test_an_outcome_that_came_too_late_is_told_even_if_it_had_been_tried_b
 ) -> None:
     """The claim has an outcome, but it is the reaper's."""
     claimed = await claimed_one(store, worker)
-    env.fault = Cuts("finish_succeeded.before", "standings.before")
+    env.fault = Cuts("finish_succeeded.before", "attempt_facts.before")
     recorder.hand_over(finding(claimed, outcome))
     with pytest.raises(StoreUnavailable):
         await recorder.tick()
@@ -467,7 +467,7 @@ async def test_an_outcome_that_came_too_late_is_told_even_if_it_had_been_tried_b
 
 @pytest.mark.parametrize(
     "point",
-    ["finish_succeeded.before", "standings.before", "record_transitions.before", "finish_succeeded.after_commit"],
+    ["finish_succeeded.before", "attempt_facts.before", "record_transitions.before", "finish_succeeded.after_commit"],
 )
 async def test_a_failing_store_loses_no_outcome(
     store: Store, env: Env, worker: Hands, recorder: Recorder, heard: Heard, point: str
@@ -482,7 +482,7 @@ async def test_a_failing_store_loses_no_outcome(
     failures = await tick_through(recorder)
 
     assert failures == 4
-    assert [await rooms_of(store, claimed.id) for claimed in claims] == [["finished"], ["due"]] * 3
+    assert [await tables_of(store, claimed.id) for claimed in claims] == [["finished"], ["due"]] * 3
     assert len(await table(store, "attempt")) == 3
     assert heard.of(OutcomeRefused) == []
     await check_promises(store)
@@ -525,7 +525,7 @@ async def test_a_life_that_is_over_writes_nothing_any_more(store: Store, worker:
     recorder.forget_all()
     await settle(recorder)
 
-    assert await rooms_of(store, claimed.id) == ["running"]
+    assert await tables_of(store, claimed.id) == ["running"]
     await recorder.flush()
 
 
@@ -552,4 +552,4 @@ async def test_recording_at_once_says_whether_it_could(store: Store, env: Env, w
         await record_now(env, heard, store.executions, [finding(claimed)])
     await record_now(env, heard, store.executions, [finding(claimed)])
 
-    assert await rooms_of(store, claimed.id) == ["finished"]
+    assert await tables_of(store, claimed.id) == ["finished"]

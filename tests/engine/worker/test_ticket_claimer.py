@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.engine.support import IMMORTAL, Heard, ManualRunner, make_executor, registry, settle, until
-from tests.support.factories import HANDLER, SOMEBODY, claim_all, enqueue, make_node, rooms_of
+from tests.support.factories import HANDLER, SOMEBODY, claim_all, enqueue, make_node, tables_of
 from timeball.brokers.base import Inbox, Ticket
 from timeball.brokers.redis import RedisBroker
 from timeball.config.settings import WorkerSettings
@@ -308,7 +308,7 @@ async def test_a_life_without_a_lease_claims_nothing_by_its_tickets(worker: Tick
 
     await worker.claimer.tick()
 
-    assert await rooms_of(store, execution) == ["ready"]
+    assert await tables_of(store, execution) == ["ready"]
 
 
 async def test_tickets_survive_a_claim_whose_reply_was_lost(

@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine.support import settle, until
 from tests.engine.worker.manual_worker import ManualWorker, start
-from tests.support.factories import enqueue, rooms_of, table
+from tests.support.factories import enqueue, table, tables_of
 from timeball.application.commands import Commands
 from timeball.domain.values.ids import ExecutionId, Incarnation
 from timeball.domain.wakeup import ELECTED, MANY, Lane, LanePosition, PeerWorker, Wakeup, WakeupElection
@@ -188,7 +188,7 @@ async def test_the_next_in_line_takes_what_a_full_worker_cannot(store: Store, cl
 
     team.hear(hint())
     await team.act()
-    assert await rooms_of(store, waiting) == ["ready"]
+    assert await tables_of(store, waiting) == ["ready"]
 
     clock.advance("26ms")
     await team.act()
@@ -367,11 +367,11 @@ async def test_a_look_that_fails_is_not_the_last(store: Store, env: Env, clock: 
 
 
 def cut_looks(point: str) -> None:
-    if point.startswith("is_anything_left"):
+    if point.startswith("has_unclaimed"):
         raise StoreUnavailable("the connection was cut")
 
 
 def watch_looks(store: Store) -> list[str]:
     looks: list[str] = []
-    store.env.fault = lambda point: looks.append(point) if point == "is_anything_left.before" else None
+    store.env.fault = lambda point: looks.append(point) if point == "has_unclaimed.before" else None
     return looks

@@ -1,70 +1,113 @@
-"""Connections that a caller uses by himself: what they tell the server, and leave there."""
+"""Connections outside the pool: what they set on the server, and how long a caller waits on them."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import psycopg
 import pytest
 
 from tests.conftest import FreshDatabase
 from tests.support.servers import VERSIONS
 from timeball.errors import StoreError, StoreUnavailable
-from timeball.store.db.direct_connection import DirectConnectionOptions, LoopConnection, ThreadConnection
+from timeball.store.db.direct_connection import DirectConnection, DirectConnectionOptions
 from timeball.store.db.statements import all_statements
 from timeball.store.db.url import DatabaseUrl
 
 pytestmark = pytest.mark.parametrize("fresh_database", VERSIONS, indirect=True)
 
 
-def route_to(dsn: str, *, behind_pgbouncer: bool = False) -> DirectConnectionOptions:
-    return DirectConnectionOptions(
+def connect_to(dsn: str, *, behind_pgbouncer: bool = False, statement_seconds: float = 10) -> DirectConnection:
+    options = DirectConnectionOptions(
         url=DatabaseUrl.parse(dsn),
         session={"application_name": "timeball", "jit": "off"},
-        patience_seconds=10,
+        connect_seconds=10,
+        statement_seconds=statement_seconds,
         silence_seconds=8,
         behind_pgbouncer=behind_pgbouncer,
     )
+    return DirectConnection(options)
 
 
 @pytest.mark.parametrize("behind_pgbouncer", [False, True])
-def test_statements_are_prepared_unless_the_session_belongs_to_nobody(
+def test_statements_are_prepared_unless_sessions_are_shared(
     fresh_database: FreshDatabase, behind_pgbouncer: bool
 ) -> None:
-    line = ThreadConnection.connect(route_to(fresh_database.dsn, behind_pgbouncer=behind_pgbouncer))
+    connection = connect_to(fresh_database.dsn, behind_pgbouncer=behind_pgbouncer)
     for _ in range(10):
-        line.run("moment", {"now": None})
+        connection.run("moment", {"now": None})
 
-    found = line._cursor.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()
-    settings = line._cursor.execute("SELECT current_setting('application_name'), current_setting('jit')").fetchone()
-    line.close()
+    row = connection._cursor.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()
+    settings = connection._cursor.execute(
+        "SELECT current_setting('application_name'), current_setting('jit')"
+    ).fetchone()
+    connection.close()
 
-    assert found == (0 if behind_pgbouncer else 1,)
+    assert row == (0 if behind_pgbouncer else 1,)
     assert (settings == ("timeball", "off")) is not behind_pgbouncer
 
 
-def test_what_the_address_asks_of_the_session_is_kept(fresh_database: FreshDatabase) -> None:
+def test_options_of_the_url_are_kept(fresh_database: FreshDatabase) -> None:
     joint = "&" if "?" in fresh_database.dsn else "?"
-    line = ThreadConnection.connect(route_to(f"{fresh_database.dsn}{joint}options=-c%20work_mem%3D5MB"))
-    found = line._cursor.execute("SELECT current_setting('work_mem'), current_setting('jit')").fetchone()
-    line.close()
+    connection = connect_to(f"{fresh_database.dsn}{joint}options=-c%20work_mem%3D5MB")
+    row = connection._cursor.execute("SELECT current_setting('work_mem'), current_setting('jit')").fetchone()
+    connection.close()
 
-    assert found == ("5MB", "off")
+    assert row == ("5MB", "off")
 
 
-async def test_errors_are_told_in_our_words(fresh_database: FreshDatabase) -> None:
-    line = ThreadConnection.connect(route_to(fresh_database.dsn))
+@pytest.mark.parametrize("is_async", [False, True])
+def test_driver_errors_are_translated(fresh_database: FreshDatabase, is_async: bool) -> None:
+    connection = connect_to(fresh_database.dsn)
+    run = partial(run_in_loop, connection) if is_async else connection.run
     with pytest.raises(StoreError, match="PostgreSQL refused a statement") as refused:
-        line.run("enqueue_one", dict.fromkeys(all_statements()["enqueue_one"].parameters))
-    line.hang_up()
+        run("enqueue_one", dict.fromkeys(all_statements()["enqueue_one"].parameters))
+    run("moment", {"now": None})
+    with psycopg.connect(fresh_database.dsn) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 5000)", [connection.server_pid])
+    assert not connection.is_usable()
     with pytest.raises(StoreUnavailable, match="PostgreSQL cannot be reached"):
-        line.run("moment", {"now": None})
-    line.close()
-    line.hang_up()
+        run("moment", {"now": None})
+    connection.close()
 
     assert not isinstance(refused.value, StoreUnavailable)
 
 
-@pytest.mark.parametrize("kind", [ThreadConnection, LoopConnection])
-def test_a_server_that_is_away_is_unavailable(
-    fresh_database: FreshDatabase, kind: type[ThreadConnection] | type[LoopConnection]
-) -> None:
+def run_in_loop(connection: DirectConnection, name: str, values: Mapping[str, Any]) -> None:
+    asyncio.run(connection.arun(name, values))
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_no_caller_waits_longer_for_a_statement_than_it_should(fresh_database: FreshDatabase, is_async: bool) -> None:
+    connection = connect_to(fresh_database.dsn, statement_seconds=0.05)
+    run = partial(run_in_loop, connection) if is_async else connection.run
+
+    with psycopg.connect(fresh_database.dsn) as other:
+        other.execute("LOCK TABLE timeball.job")
+        with pytest.raises(StoreUnavailable, match="no answer in time"):
+            run("find_jobs", {"ids": []})
+    connection.close()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_caller_that_waits_is_interrupted_from_another_thread(fresh_database: FreshDatabase, is_async: bool) -> None:
+    connection = connect_to(fresh_database.dsn)
+    run = partial(run_in_loop, connection) if is_async else connection.run
+
+    with psycopg.connect(fresh_database.dsn) as other:
+        other.execute("LOCK TABLE timeball.job")
+        timer = threading.Timer(0.05, connection.interrupt)
+        timer.start()
+        with pytest.raises(StoreUnavailable, match="no answer in time"):
+            run("find_jobs", {"ids": []})
+        timer.join()
+    connection.close()
+
+
+def test_a_server_that_is_away_is_unavailable(fresh_database: FreshDatabase) -> None:
     with pytest.raises(StoreUnavailable, match="PostgreSQL cannot be reached"):
-        kind.connect(route_to("postgresql://nobody@127.0.0.1:1/nothing"))
+        connect_to("postgresql://nobody@127.0.0.1:1/nothing")

@@ -296,8 +296,8 @@ async def test_a_bulk_enqueue_that_was_committed_is_told_as_done(
     made = await front.commands.jobs.enqueue_many(spec, ["{}"] * 100, actor)
 
     assert cut.happened.is_set()
-    room = await table(store, "ready" if after is None else "due")
-    assert sorted(row["id"] for row in room if row["queue"] == "bulk") == sorted(made)
+    state_table = await table(store, "ready" if after is None else "due")
+    assert sorted(row["id"] for row in state_table if row["queue"] == "bulk") == sorted(made)
 
 
 # What comes to no commit was not done, and that is told at once.

@@ -290,7 +290,7 @@ async def test_every_message_has_a_lot_of_its_own(store: Store, clock: VirtualCl
     assert len(set(lots)) == 3
 
 
-async def test_what_is_enqueued_or_hoisted_is_counted(store: Store, clock: VirtualClock, ear: Ear) -> None:
+async def test_what_is_enqueued_or_promoted_is_counted(store: Store, clock: VirtualClock, ear: Ear) -> None:
     """So that one does not wake all workers."""
     await enqueue(store)
     assert (await ear.all(store)).executions == 1

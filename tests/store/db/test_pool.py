@@ -186,9 +186,9 @@ async def test_nor_is_a_statement_whose_reply_was_lost(database: Database) -> No
 
     database.env.fault = cut
     with pytest.raises(StoreUnavailable):
-        await database.fetch("bury_nodes")
+        await database.fetch("remove_expired_nodes")
 
-    assert points == ["bury_nodes.before", "bury_nodes.after_commit"]
+    assert points == ["remove_expired_nodes.before", "remove_expired_nodes.after_commit"]
 
 
 async def cut_at_commit(database: Database, connection: Any) -> None:

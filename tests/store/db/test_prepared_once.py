@@ -73,7 +73,7 @@ async def test_a_hot_statement_is_planned_once(store: Store, clock: VirtualClock
         assert len(claims) == crowd + 1 + 1 + crowd + 1
 
     planned = await plans_of(store)
-    for name in ("create_jobs", "enqueue_one", "enqueue_alike", "hoist", "claim", "finish_succeeded"):
+    for name in ("create_jobs", "enqueue_one", "enqueue_alike", "promote", "claim", "finish_succeeded"):
         custom, generic = planned[name]
         assert custom <= _TRIALS, f"{name}: planned {custom} times"
         assert generic > 0, name
@@ -92,7 +92,7 @@ async def test_after_a_rehearsal_every_connection_at_hand_has_its_plans(store: S
     await store.database.on_each_idle(look)
     assert len(planned) == IDLE_CONNECTIONS
     for plans in planned.values():
-        assert plans["claim"] == plans["claim_named"] == plans["finish_succeeded"] == (_TRIALS, 3)
+        assert plans["claim"] == plans["claim_by_id"] == plans["finish_succeeded"] == (_TRIALS, 3)
 
 
 async def plans_for_ready(connection: Connection) -> set[str]:

@@ -43,7 +43,7 @@ async def database(fresh_database: FreshDatabase, proxy: Proxy) -> AsyncIterator
 
 async def ask(database: Database) -> object:
     """Something swift."""
-    return await database.fetch("stakes", incarnation=Incarnation(database.env.new_id()))
+    return await database.fetch("claim_keys", incarnation=Incarnation(database.env.new_id()))
 
 
 async def ask_all_at_once(database: Database) -> list[object]:
@@ -75,7 +75,7 @@ async def test_a_transaction_that_nobody_answers_is_given_up_without_a_rollback(
     async def change() -> None:
         async with database.transaction() as connection:
             proxy.silence()
-            await database.fetch("stakes", connection, incarnation=Incarnation(database.env.new_id()))
+            await database.fetch("claim_keys", connection, incarnation=Incarnation(database.env.new_id()))
 
     async with asyncio.timeout(20):
         with pytest.raises(StoreUnavailable):
@@ -87,7 +87,7 @@ async def test_a_transaction_that_nobody_answers_is_given_up_without_a_rollback(
 async def test_a_commit_that_nobody_answers_is_given_up(database: Database, proxy: Proxy) -> None:
     async def change() -> None:
         async with database.transaction() as connection:
-            await database.fetch("stakes", connection, incarnation=Incarnation(database.env.new_id()))
+            await database.fetch("claim_keys", connection, incarnation=Incarnation(database.env.new_id()))
             proxy.silence()
 
     async with asyncio.timeout(20):
@@ -162,11 +162,11 @@ def test_every_swift_statement_is_one_and_none_reads_all_there_is() -> None:
     assert swift <= all_statements().keys()
     assert {
         "claim",
-        "claim_named",
+        "claim_by_id",
         "finish_succeeded",
         "record_transitions",
-        "hoist",
         "promote",
+        "unblock",
         "renew_lease",
     } <= swift
     assert not {name for name in swift if name.startswith(("verify_", "trim_", "rollup_", "fold"))}
@@ -224,9 +224,9 @@ async def test_the_kernel_watches_every_connection_as_the_url_says_or_as_we_do(
         own = await database.connect()
         assert watch_of(own._transport.get_extra_info("socket").fileno()) == expected
         await own.close()
-        line = await asyncio.to_thread(database.thread_connection)
-        assert watch_of(line._socket) == expected
-        line.close()
+        direct = await asyncio.to_thread(database.direct_connection)
+        assert watch_of(direct._connection.fileno()) == expected
+        direct.close()
         await database.close()
 
 

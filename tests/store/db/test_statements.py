@@ -1,8 +1,9 @@
-"""Statements are loaded from files by name, and rendered for whoever runs them."""
+"""Statements are loaded from files by name, and rendered for each driver."""
 
 from __future__ import annotations
 
 import re
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -45,6 +46,17 @@ def test_psycopg_gets_names_and_doubled_percent_signs() -> None:
     assert first.pyformat() == expected
 
 
+def test_a_fragment_takes_its_place_in_the_statements_of_its_file() -> None:
+    source = (
+        "-- fragment: condition\n-- Why.\nid = :id\n\n-- name: find\nSELECT 1\nWHERE {condition}\n  AND '{}' <> :b;\n"
+    )
+
+    (find,) = parse(source).values()
+
+    assert find.text == "SELECT 1\nWHERE id = :id\n  AND '{}' <> :b"
+    assert find.parameters == ("id", "b")
+
+
 def test_a_statement_written_twice_is_an_error() -> None:
     with pytest.raises(ValueError, match="statement first is written twice"):
         parse(SOURCE + SOURCE)
@@ -54,25 +66,17 @@ def test_every_statement_says_what_it_is_for_in_one_place() -> None:
     names = list(all_statements())
 
     assert len(names) == len(set(names))
-    assert {"claim", "hoist", "finish_succeeded", "create_jobs", "take_shards", "find_execution"} <= set(names)
+    assert {"claim", "promote", "finish_succeeded", "create_jobs", "take_shards", "find_execution"} <= set(names)
 
 
-def test_claims_by_lane_by_ticket_and_by_name_end_alike() -> None:
-    """What is taken is made a claim of in the same words, but for the limit that only a lane has, and the order of several."""
-    by_lane, by_ticket, by_name = (
-        all_statements()[name].text.partition("picked AS ")[2] for name in ("claim", "claim_tickets", "claim_named")
-    )
-    first_column = re.compile(r"\nSELECT [^\n]* AS (is_contended|left_ids),")
-    by_lane = by_lane.replace(":is_limited::boolean", "false").replace(
-        "FROM chosen\n", "FROM (VALUES (1)) AS always (one)\n"
-    )
+def test_every_claim_moves_rows_by_the_same_text() -> None:
+    """So a rule about claims is written once, and holds for all of them."""
+    move = re.compile(r"INSERT INTO timeball\.running\b")
+    sources = [path.read_text(encoding="utf-8") for path in (files("timeball.store") / "sql").iterdir()]
 
-    ends = [first_column.sub("", text) for text in (by_lane, by_ticket, by_name)]
-    without_order = ends[0].partition("\nFROM (VALUES (1))")[0]
-
-    assert without_order
-    assert ends[0] == ends[1]
-    assert ends[2] == f"{without_order}\nFROM picked"
+    assert sum(len(move.findall(source)) for source in sources) == 1
+    claims = {name for name, statement in all_statements().items() if move.search(statement.text)}
+    assert claims == {"claim", "claim_by_id", "claim_tickets"}
 
 
 @pytest.mark.parametrize("fresh_database", ["pg15", "pg18"], indirect=True)

@@ -132,11 +132,11 @@ async def test_what_libpq_takes_both_drivers_take(fresh_database: FreshDatabase,
         "SELECT current_setting('application_name') AS name, current_setting('work_mem') AS memory"
     )
     await connection.close()
-    line = await asyncio.to_thread(database.thread_connection)
-    also_found = line._cursor.execute(
+    direct = await asyncio.to_thread(database.direct_connection)
+    also_found = direct._cursor.execute(
         "SELECT current_setting('application_name'), current_setting('work_mem')"
     ).fetchone()
-    line.close()
+    direct.close()
 
     assert tuple(found) == also_found
     assert found["name"] == ("books" if "books" in parameters else "timeball")
@@ -328,9 +328,9 @@ async def tls_of_both_drivers(url: str) -> list[bool]:
     connection = await database.connect()
     found = [await connection.fetchval(question)]
     await connection.close()
-    line = await asyncio.to_thread(database.thread_connection)
-    found += list(line._cursor.execute(question).fetchone() or ())
-    line.close()
+    direct = await asyncio.to_thread(database.direct_connection)
+    found += list(direct._cursor.execute(question).fetchone() or ())
+    direct.close()
     return found
 
 
@@ -408,14 +408,14 @@ async def test_pgbouncer_without_the_setting_is_told_with_its_name(strict_pgboun
     with pytest.raises(SettingsError, match=r"unsupported startup parameter.*TIMEBALL_BEHIND_PGBOUNCER=true"):
         await database.open()
     with pytest.raises(SettingsError, match=r"unsupported startup parameter.*TIMEBALL_BEHIND_PGBOUNCER=true"):
-        await asyncio.to_thread(database.thread_connection)
+        await asyncio.to_thread(database.direct_connection)
 
 
 async def test_with_the_setting_both_drivers_pass_a_strict_pgbouncer(strict_pgbouncer: PgBouncer) -> None:
     database = Database(strict_pgbouncer.dsn(), Env(), behind_pgbouncer=True)
 
     await (await database.connect()).close()
-    (await asyncio.to_thread(database.thread_connection)).close()
+    (await asyncio.to_thread(database.direct_connection)).close()
 
 
 async def test_a_parameter_of_the_url_that_pgbouncer_refuses_is_to_be_taken_out(strict_pgbouncer: PgBouncer) -> None:

@@ -213,10 +213,10 @@ async def test_a_healthy_history_holds_every_promise(healthy: History) -> None:
 
     assert report.holds, "\n".join(report.lines())
     assert all(check.warnings == [] for check in report.checks)
-    assert {check.code: check.checked for check in report.checks if check.code in ("S1", "S3", "rooms")} == {
+    assert {check.code: check.checked for check in report.checks if check.code in ("S1", "S3", "tables")} == {
         "S1": 68 + 2 + 42,
         "S3": 4,
-        "rooms": 23,
+        "tables": 23,
     }
 
 
@@ -721,7 +721,7 @@ async def test_verify_reads_one_snapshot_while_others_write(healthy: History) ->
     assert after.holds, "\n".join(after.lines())
 
 
-# rooms
+# tables
 
 
 async def test_an_execution_in_two_rooms_is_named(history: History) -> None:
@@ -735,8 +735,8 @@ async def test_an_execution_in_two_rooms_is_named(history: History) -> None:
     )
 
     assert await history.broken() == {
-        "rooms": [
-            f"an execution is in more than one place: execution_id {format_execution_id(history.waiting)}, rooms due and ready"
+        "tables": [
+            f"an execution is in more than one place: execution_id {format_execution_id(history.waiting)}, tables due and ready"
         ]
     }
 
@@ -753,8 +753,8 @@ async def test_an_execution_that_ended_twice_is_named(history: History) -> None:
     )
 
     broken = await history.broken()
-    assert list(broken) == ["rooms"]
-    assert broken["rooms"][0].endswith(f"{format_execution_id(history.done)}, rooms finished and finished")
+    assert list(broken) == ["tables"]
+    assert broken["tables"][0].endswith(f"{format_execution_id(history.done)}, tables finished and finished")
 
 
 # S4, S5: claims
@@ -945,21 +945,21 @@ async def test_a_retry_that_failed_again_before_it_was_due_is_named(history: His
     assert [text.split(":")[0] for text in broken["S6"]] == ["a retry started before the attempt before it had ended"]
 
 
-@pytest.mark.parametrize("room", ["due", "ready", "running"])
-async def test_a_retry_that_is_to_start_before_it_is_due_is_named(history: History, room: str) -> None:
+@pytest.mark.parametrize("state_table", ["due", "ready", "running"])
+async def test_a_retry_that_is_to_start_before_it_is_due_is_named(history: History, state_table: str) -> None:
     store, clock = history.store, history.clock
     job = await make_job(store, name="weak")
     await trigger(store, job)
     (claimed,) = [each for each in await claim_all(store) if each.job_id == job.id]
     await record(store, [found(claimed, Failed(FAILURE))])
-    if room != "due":
+    if state_table != "due":
         clock.advance("10s")
         await promote_due(store, await make_owner_anew(store))
-    if room == "running":
+    if state_table == "running":
         await claim_all(store)
     assert await history.broken() == {}
 
-    await history.sql(f"UPDATE timeball.{room} SET run_at = scheduled_for WHERE id = $1", claimed.id)
+    await history.sql(f"UPDATE timeball.{state_table} SET run_at = scheduled_for WHERE id = $1", claimed.id)
 
     broken = await history.broken()
     assert list(broken) == ["S6"]
@@ -1334,7 +1334,7 @@ async def test_a_node_that_nobody_buries_is_stuck(history: History) -> None:
 
     assert broken == {
         "stuck": [
-            "the lease of a node has run out, and nobody buries it: what worker forgotten, since 2001-01-01T00:00:00Z"
+            "the lease of a node has expired, and no scheduler removes it: what worker forgotten, since 2001-01-01T00:00:00Z"
         ]
     }
 
@@ -1571,7 +1571,14 @@ class CountingCursor:
 
 @pytest.mark.parametrize(
     "statement",
-    ["verify_rooms", "verify_fences", "verify_outcomes", "verify_never_early", "verify_conservation", "verify_keys"],
+    [
+        "verify_state_tables",
+        "verify_fences",
+        "verify_outcomes",
+        "verify_never_early",
+        "verify_conservation",
+        "verify_keys",
+    ],
 )
 async def test_tables_that_nobody_has_counted_are_not_searched_row_by_row(store: Store, statement: str) -> None:
     """A proof may be asked for a moment after a million jobs were written: the planner still believes there are none."""

@@ -336,7 +336,7 @@ async def _change(action: OperationAction, body: JobBulkIn, context: ApiContext,
 
 async def _chosen(context: ApiContext, caller: Caller, body: JobBulkIn) -> list[JobId]:
     if body.filter is None:
-        return [(await context.queries.find_job(reference)).id for reference in body.ids or ()]
+        return [(await context.queries.jobs.find(reference)).id for reference in body.ids or ()]
     given = body.filter
     filters = job_filter(given.status, handler=given.handler, queue=given.queue, tag=given.tag, q=given.q)
     check_payload_search(filters, caller)
@@ -358,7 +358,7 @@ async def _each(
     job_ids: dict[str, JobId] = {}
     for reference in references:
         with suppress(NotFound):
-            job_ids[reference] = (await context.queries.find_job(reference)).id
+            job_ids[reference] = (await context.queries.jobs.find(reference)).id
     ids = list(dict.fromkeys(job_ids.values()))
     check_expected_count(len(ids), expected_count, OperationSubject.JOB)
     items = await run_each(context, actor, action, ids, subject=OperationSubject.JOB, idempotency=idempotency)
@@ -456,5 +456,5 @@ def _hidden(name: str, change: Document) -> Document:
 def _times(context: ApiContext, job: Job | None, now: datetime) -> list[datetime]:
     if job is None:
         return []
-    times = context.queries.next_times(job.rule, job.timezone, now, _SHOWN_TIMES)
+    times = context.queries.jobs.next_times(job.rule, job.timezone, now, _SHOWN_TIMES)
     return [time.occurrence.at for time in times if time.occurrence.is_due]

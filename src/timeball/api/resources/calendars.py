@@ -16,7 +16,8 @@ from timeball.api.auth import Role
 from timeball.api.context import Context
 from timeball.api.openapi import EXECUTION_ID, JOB_ID, route_options
 from timeball.api.params import Days, JobRef, QueueParam, Zone
-from timeball.application.queries.views import Calendar, CalendarEntry, ForecastRequest
+from timeball.application.queries.calendar import Calendar, CalendarEntry
+from timeball.application.queries.forecast import ForecastRequest
 from timeball.domain.values.ids import format_execution_id, format_job_id
 from timeball.domain.values.wording import counted, duration_in_words
 from timeball.version import __version__
@@ -55,7 +56,7 @@ async def calendar(
     Every time is in UTC, and an entry lasts as long as the job usually takes. A job that runs more than eight times a day has
     one entry for each day of the zone, with the number of runs. An entry keeps its UID from one reading to the next.
     """
-    runs = await context.queries.calendar(ForecastRequest(days=days, queue=queue, timezone=timezone))
+    runs = await context.queries.calendar.of_all(ForecastRequest(days=days, queue=queue, timezone=timezone))
     return await _file(request, runs, "Timeball" if queue is None else f"Timeball: {queue}", "timeball")
 
 
@@ -67,7 +68,8 @@ async def calendar_of_job(
     days: Annotated[int, Query(ge=1, le=366, description="The number of days, including today.")] = 366,
 ) -> Response:
     """The next runs of a job as iCalendar: at most 200 entries; days are those of its own time zone."""
-    target, runs = await context.queries.calendar_of_job(job, days)
+    target = await context.queries.jobs.find(job)
+    runs = await context.queries.calendar.of_job(target, days)
     job_id = format_job_id(target.id)
     return await _file(request, runs, f"Timeball: {target.name or job_id}", job_id)
 

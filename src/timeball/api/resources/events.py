@@ -102,7 +102,7 @@ async def _event_filter(context: ApiContext, types: str | None, queue: str | Non
     names = tuple(word.strip() for word in (types or "").split(",") if word.strip())
     if len(names) > _MAX_TYPES:
         raise InvalidInput(f"types has {len(names)} types, expected at most {_MAX_TYPES}", field="types")
-    job_id = None if job is None else (await context.queries.find_job(job)).id
+    job_id = None if job is None else (await context.queries.jobs.find(job)).id
     return EventFilter(names, queue, job_id)
 
 
@@ -117,7 +117,7 @@ async def _poll(live: EventHub, filters: EventFilter, since: str | None, seconds
         return await live.since(since, filters)
     async with live.listen(filters) as listener:
         batch = await live.since(since, filters)
-        if batch.happenings or not batch.is_whole:
+        if batch.events or not batch.is_complete:
             return batch
         await listener.next(seconds)
     return await live.since(batch.position, filters)
@@ -126,11 +126,11 @@ async def _poll(live: EventHub, filters: EventFilter, since: str | None, seconds
 def _events_response(request: Request, batch: ChangeBatch) -> Response:
     if CLOUD_EVENTS in request.headers.get("accept", ""):
         shape = event_shape(request)
-        body = json_bytes([shape(event) for event in batch.happenings])
-        headers = {"Timeball-Next-Cursor": batch.position, "Timeball-Has-Gap": str(not batch.is_whole).lower()}
+        body = json_bytes([shape(event) for event in batch.events])
+        headers = {"Timeball-Next-Cursor": batch.position, "Timeball-Has-Gap": str(not batch.is_complete).lower()}
         return Response(body, headers=headers, media_type="application/cloudevents-batch+json")
-    data = [event_document(event) for event in batch.happenings]
-    return json_response({"data": data, "next_cursor": batch.position, "has_gap": not batch.is_whole})
+    data = [event_document(event) for event in batch.events]
+    return json_response({"data": data, "next_cursor": batch.position, "has_gap": not batch.is_complete})
 
 
 KEEP_ALIVE_SECONDS = 15.0
@@ -217,14 +217,14 @@ class EventStreamResponse(Response):
     async def _chunks(self, listener: EventSubscription) -> AsyncIterator[bytes]:
         missed = await self._missed()
         position = missed.position
-        yield b"retry: 2000\n\n" if missed.is_whole else b"retry: 2000\n" + _signal("reset", position)
-        known = {event.id for event in missed.happenings}
-        yield self._lines(missed.happenings, self._since or position, position)
+        yield b"retry: 2000\n\n" if missed.is_complete else b"retry: 2000\n" + _signal("reset", position)
+        known = {event.id for event in missed.events}
+        yield self._lines(missed.events, self._since or position, position)
         while not listener.is_over:
             news = await listener.next(KEEP_ALIVE_SECONDS)
             if news.is_gap:
                 yield _signal("gap", news.position or position)
-            new = [event for event in news.happenings if event.id not in known]
+            new = [event for event in news.events if event.id not in known]
             before, position = position, news.position or position
             yield self._lines(new, before, position) if new else f"id: {position}\n: still here\n\n".encode()
 
@@ -234,7 +234,7 @@ class EventStreamResponse(Response):
         except InvalidInput:
             # A browser repeats the last id it got, and cannot be told to send another.
             now = await self._live.since(None, self._filters)
-            return ChangeBatch(now.position, [], is_whole=False)
+            return ChangeBatch(now.position, [], is_complete=False)
 
     def _lines(self, events: Sequence[ChangeEvent], before: str, after: str) -> bytes:
         """Only the last event has the position behind all of them: a reader that breaks off earlier gets them all again."""

@@ -74,10 +74,7 @@ from timeball.domain.search import (
     DeadLetterGrouping,
     ExecutionFilter,
     PageRequest,
-    foreign_cursor,
-    read_cursor,
     where,
-    write_cursor,
 )
 from timeball.domain.values.ids import ExecutionId, format_execution_id, parse_id
 
@@ -131,7 +128,7 @@ async def list_executions(
 ) -> Response:
     """List executions, the latest first, in the order of their ids."""
     return json_response(
-        await executions_page(await context.queries.executions(filters, page), page, selection, context.queries)
+        await executions_page(await context.queries.executions.page(filters, page), page, selection, context.queries)
     )
 
 
@@ -149,7 +146,7 @@ async def export_executions(
     """All matching executions as CSV, JSON lines or JSON. Cells that a spreadsheet would run begin with an apostrophe."""
 
     async def read(request: PageRequest) -> Any:
-        return await context.queries.executions(filters, request)
+        return await context.queries.executions.page(filters, request)
 
     return await export_response(kind, "executions", _COLUMNS, read, execution_document, has_mark=bom)
 
@@ -157,7 +154,7 @@ async def export_executions(
 @router.get("/{execution}", response_model=ExecutionFull, **route_options(Role.VIEWER, _FULL_EXAMPLE, fails=[404]))
 async def get_execution(execution: ExecutionRef, context: Context, selection: FullExecutionSelection) -> Response:
     """One execution with its attempts, timeline, result and error."""
-    view = await context.queries.view_execution(execution)
+    view = await context.queries.executions.view(execution)
     more = await expansions([view.execution], selection, context.queries)
     document = await in_thread_if_large(lambda: full_execution_document(view), len(view.payload))
     return json_response(selection.fit(document | more[view.execution.id]))
@@ -170,8 +167,8 @@ async def get_execution(execution: ExecutionRef, context: Context, selection: Fu
 )
 async def get_attempts(execution: ExecutionRef, context: Context) -> Response:
     """Every attempt of an execution, in order: the failed ones with their errors, and the one that runs or succeeded."""
-    target = await context.queries.find_execution(execution)
-    attempts = await context.queries.attempts_of([target])
+    target = await context.queries.executions.find(execution)
+    attempts = await context.queries.executions.attempts([target])
     return json_response({"data": attempt_documents(target, attempts[target.id])})
 
 
@@ -187,11 +184,7 @@ async def get_logs(
     cursor: Annotated[str | None, Query(max_length=1_000)] = None,
 ) -> Response:
     """The log lines of the handler, in order. The cursor of the last page stays valid while the execution runs."""
-    target = await context.queries.find_execution(execution)
-    lines = await context.queries.log(target.id, _log_position(cursor), limit + 1)
-    shown = lines[:limit]
-    last = shown[-1] if shown else None
-    next_cursor = cursor if last is None else write_cursor("log", str(last.fence), str(last.number), target.id)
+    page = await context.queries.executions.log(execution, cursor, limit)
     data = [
         {
             "at": line.at,
@@ -200,18 +193,9 @@ async def get_logs(
             "level": line.level,
             "message": line.message,
         }
-        for line in shown
+        for line in page.lines
     ]
-    return json_response({"data": data, "next_cursor": next_cursor, "has_more": len(lines) > limit})
-
-
-def _log_position(cursor: str | None) -> tuple[int, int]:
-    if cursor is None:
-        return 0, 0
-    fence, number, _ = read_cursor(cursor, "log", 3)
-    if not all(text is not None and text.isascii() and text.isdecimal() and len(text) < 10 for text in (fence, number)):
-        raise foreign_cursor()
-    return int(fence or 0), int(number or 0)
+    return json_response({"data": data, "next_cursor": page.next_cursor, "has_more": page.has_more})
 
 
 @router.post(
@@ -227,7 +211,7 @@ async def cancel_execution(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Cancel an execution: a waiting one at once; a running one is asked to stop."""
-    target = await context.queries.find_execution(execution)
+    target = await context.queries.executions.find(execution)
     await cancel_or_conflict(context, target.id, caller.as_actor((body or ReasonIn()).reason))
     return await execution_response(context, target.id, 200)
 
@@ -243,7 +227,7 @@ async def retry_execution(
 ) -> Response:
     """Run a finished execution again, as a new one that is linked to it. Another payload needs the role editor."""
     body = check_run_payload(body, caller)
-    target = await context.queries.find_execution(execution)
+    target = await context.queries.executions.find(execution)
     execution_id = await context.commands.executions.retry(
         target.id, body.payload, caller.as_actor(body.reason), caller.idempotency, is_unchecked=body.unchecked
     )
@@ -326,7 +310,7 @@ async def list_dead(
     """Dead executions that were neither retried nor discarded from here, the latest first; `status` is ignored."""
     terms = [term for term in filters.terms if term.field != "status"]
     dead = ExecutionFilter((*DEAD_LETTERS, *where(fingerprint=fingerprint), *terms))
-    return json_response(page_document(await context.queries.executions(dead, page), page, execution_document))
+    return json_response(page_document(await context.queries.executions.page(dead, page), page, execution_document))
 
 
 @dead_letter_router.get(
@@ -339,7 +323,7 @@ async def list_groups(
 ) -> Response:
     """The latest 10,000 dead executions, grouped by error, handler or queue, the largest group first."""
     return json_response(
-        {"data": [dead_group_document(group) for group in await context.queries.dead_groups(limit, by)]}
+        {"data": [dead_group_document(group) for group in await context.queries.executions.dead_groups(limit, by)]}
     )
 
 

@@ -16,17 +16,9 @@ from timeball.api.models.metrics import CollisionOut, ForecastOut, SuggestIn, Su
 from timeball.api.openapi import EXECUTION_ID, INSTANT_EXAMPLE, JOB_ID, route_options
 from timeball.api.params import Days, IdempotencyKey, QueueParam, Zone, optional_instant
 from timeball.api.responses import Document, json_response
-from timeball.application.queries.views import (
-    Forecast,
-    ForecastRequest,
-    Hour,
-    RowsBy,
-    SpreadAdvice,
-    SpreadRequest,
-    Timeline,
-    TimelineRequest,
-)
-from timeball.domain.forecast.collisions import Collision
+from timeball.application.queries.forecast import Forecast, ForecastRequest, Hour, SpreadAdvice, SpreadRequest
+from timeball.application.queries.timeline import RowsBy, Timeline, TimelineRequest
+from timeball.domain.forecast.demand import Collision
 from timeball.domain.forecast.suggestions import ScheduleShift, spell_schedule, timing_fields
 from timeball.domain.values.ids import format_job_id
 from timeball.errors import InvalidInput
@@ -130,7 +122,7 @@ async def timeline(
     """
     low, high = _span(context, start, end)
     request = TimelineRequest(start=low, end=high, queue=queue, rows_by=rows, limit=limit, width=width)
-    return json_response(timeline_document(await context.queries.timeline(request)))
+    return json_response(timeline_document(await context.queries.timeline.draw(request)))
 
 
 @router.get("/forecast", response_model=ForecastOut, **route_options(Role.VIEWER, _FORECAST_EXAMPLE, is_heavy=True))
@@ -145,7 +137,7 @@ async def forecast(
 
     Fire times come from the scheduler's own iterator; hours that a clock change skips or repeats are noted.
     """
-    demand = await context.queries.forecast(ForecastRequest(days=days, queue=queue, timezone=timezone))
+    demand = await context.queries.forecast.demand(ForecastRequest(days=days, queue=queue, timezone=timezone))
     return json_response(forecast_document(demand, measure))
 
 
@@ -156,7 +148,7 @@ async def forecast(
 )
 async def collisions(context: Context, days: Days = 7, queue: QueueParam = None, timezone: Zone = "UTC") -> Response:
     """Jobs that together need more slots than there are: when, for how long, and with about how much delay; the worst first."""
-    worst = await context.queries.collisions(ForecastRequest(days=days, queue=queue, timezone=timezone))
+    worst = await context.queries.forecast.collisions(ForecastRequest(days=days, queue=queue, timezone=timezone))
     return json_response({"data": [collision_document(collision) for collision in worst[:_MAX_COLLISIONS]]})
 
 
@@ -294,7 +286,7 @@ async def suggest_schedules(body: SuggestIn, context: Context, idempotency_key: 
     """
     at = optional_instant(body.at, "at", body.timezone)
     request = SpreadRequest(queues=body.queues, at=at, days=body.days, timezone=body.timezone)
-    return json_response(advice_document(await context.queries.spread(request)))
+    return json_response(advice_document(await context.queries.forecast.spread(request)))
 
 
 def advice_document(advice: SpreadAdvice | None) -> Document:
@@ -311,9 +303,9 @@ def advice_document(advice: SpreadAdvice | None) -> Document:
 
 
 def _suggestion(move: ScheduleShift, advice: SpreadAdvice) -> Document:
-    job = advice.jobs[move.line.job_id]
+    job = advice.jobs[move.job.job_id]
     return {
-        "job": {"id": format_job_id(job.id), "label": move.line.label},
+        "job": {"id": format_job_id(job.id), "label": move.job.label},
         "version": job.version,
         "schedule_before": spell_schedule(job.rule),
         "schedule_after": spell_schedule(move.rule),

@@ -12,16 +12,18 @@ from fastapi import APIRouter, Path
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.context import ApiContext, CatalogueItem, Context
+from timeball.api.context import CatalogueItem, CatalogueReader, Context
 from timeball.api.models import PageOut
 from timeball.api.models.system import HandlerCheckIn, HandlerCheckOut, HandlerOut
 from timeball.api.openapi import EXECUTION_ID, INSTANT_EXAMPLE, page_example, route_options
 from timeball.api.params import IdempotencyKey, PageParams
 from timeball.api.responses import Document, json_response, page_document
-from timeball.application.queries.views import IncompatiblePayload, PublishedHandler, find_incompatible
+from timeball.application.queries import Queries
+from timeball.application.queries.handlers import IncompatiblePayload, PublishedHandler, find_incompatible
 from timeball.domain.handler import ADMIN_HANDLERS
 from timeball.domain.handler_contract import example_of, first_sentence
 from timeball.domain.node import NodeKind
+from timeball.domain.search import PageRequest, ResultPage
 from timeball.errors import NotFound, quote_text
 
 router = APIRouter(prefix="/handlers", tags=["handlers"])
@@ -56,21 +58,14 @@ _EXAMPLE = {
 @router.get("", response_model=PageOut[HandlerOut], **route_options(Role.VIEWER, page_example(_EXAMPLE)))
 async def list_handlers(context: Context, page: PageParams) -> Response:
     """Every handler by name: built-in ones, those of installed packages, and those that workers know or have published."""
-    entries, workers = await _known(context)
-    published = await context.queries.contracts.page([*entries, *workers], page)
-    return json_response(
-        page_document(published, page, lambda handler: _document(handler, entries.get(handler.name), workers[handler.name]))
-    )
+    handlers, show = await handlers_page(context.queries, context.catalogue, page)
+    return json_response(page_document(handlers, page, show))
 
 
 @router.get("/{handler}", response_model=HandlerOut, **route_options(Role.VIEWER, _EXAMPLE, fails=[404]))
 async def get_handler(handler: HandlerName, context: Context) -> Response:
     """One handler: its payload, the options of its jobs, and the versions that workers have published."""
-    entries, workers = await _known(context)
-    published = (await context.queries.contracts.read([handler]))[0]
-    if not published.versions and handler not in entries and handler not in workers:
-        raise NotFound("handler", quote_text(handler))
-    return json_response(_document(published, entries.get(handler), workers[handler]))
+    return json_response(await read_handler(context.queries, context.catalogue, handler))
 
 
 _CHECK_EXAMPLE = {
@@ -107,7 +102,7 @@ async def check_handlers(body: HandlerCheckIn, context: Context, idempotency_key
         handler.name: partial(context.catalogue.check, handler.payload_schema, handler.name)
         for handler in body.handlers
     }
-    stored, cursor = await context.queries.contracts.payloads(list(checks), body.cursor, _CHECKED_AT_ONCE)
+    stored, cursor = await context.queries.handlers.payloads(list(checks), body.cursor, _CHECKED_AT_ONCE)
     # In a thread: large payloads would block the loop.
     incompatible = await asyncio.to_thread(find_incompatible, stored, checks)
     return json_response(
@@ -131,12 +126,31 @@ def incompatible_payload_document(incompatible: IncompatiblePayload) -> Document
     }
 
 
-async def _known(context: ApiContext) -> tuple[Mapping[str, CatalogueItem], Counter[str]]:
+async def handlers_page(
+    queries: Queries, catalogue: CatalogueReader, page: PageRequest
+) -> tuple[ResultPage[PublishedHandler], Callable[[PublishedHandler], Document]]:
+    """A page of handlers by name, and the serialiser of each."""
+    entries, workers = await _known_handlers(queries, catalogue)
+    handlers = await queries.handlers.page([*entries, *workers], page)
+    return handlers, lambda handler: _document(handler, entries.get(handler.name), workers[handler.name])
+
+
+async def read_handler(queries: Queries, catalogue: CatalogueReader, name: str) -> Document:
+    """One handler; NotFound if neither this process, nor a live worker, nor a published contract has it."""
+    entries, workers = await _known_handlers(queries, catalogue)
+    published = (await queries.handlers.read([name]))[0]
+    if not published.versions and name not in entries and name not in workers:
+        raise NotFound("handler", quote_text(name))
+    return _document(published, entries.get(name), workers[name])
+
+
+async def _known_handlers(
+    queries: Queries, catalogue: CatalogueReader
+) -> tuple[Mapping[str, CatalogueItem], Counter[str]]:
     """The handlers of this process, and the number of live workers that know each handler."""
-    nodes = await context.queries.nodes(NodeKind.WORKER)
-    return {entry.name: entry for entry in context.catalogue.entries()}, Counter(
-        name for node in nodes for name in node.handlers
-    )
+    nodes = await queries.nodes(NodeKind.WORKER)
+    entries = {entry.name: entry for entry in catalogue.entries()}
+    return entries, Counter(name for node in nodes for name in node.handlers)
 
 
 def _document(published: PublishedHandler, entry: CatalogueItem | None, workers: int) -> Document:

@@ -57,7 +57,7 @@ from timeball.api.params import (
 from timeball.api.responses import ByteOrderMark, Document, ExportFormat, export_response, json_bytes, json_response
 from timeball.application.commands.jobs import CreatedJob
 from timeball.application.commands.requests import Actor, JobRequest
-from timeball.application.queries.views import JobView
+from timeball.application.queries.jobs import JobView
 from timeball.domain.job import SPEC_FIELDS
 from timeball.domain.search import ExecutionFilter, JobOrder, PageRequest
 from timeball.domain.values.ids import ExecutionId, format_execution_id, format_job_id
@@ -113,8 +113,8 @@ async def creation_response(context: ApiContext, created: CreatedJob, warnings: 
     """The job that was created, or the one that holds its unique key."""
     job_id = created.job_id
     if not created.is_new and created.execution_id is not None:
-        job_id = (await context.queries.find_execution(str(created.execution_id))).job_id
-    view = await context.queries.view_job(str(job_id))
+        job_id = (await context.queries.executions.find(str(created.execution_id))).job_id
+    view = await context.queries.jobs.view(str(job_id))
     execution_id = None if created.execution_id is None else format_execution_id(created.execution_id)
     headers = _etag(view) | {"Location": f"/api/v1/jobs/{format_job_id(job_id)}"}
     document = job_document(view) | {"execution_id": execution_id, "warnings": list(warnings)}
@@ -134,7 +134,7 @@ async def list_jobs(
     A payload of more than 8 KB is replaced by a note, `{"$timeball": "..."}`; `GET /jobs/{job}` and the export show it.
     """
     return json_response(
-        await jobs_page(await context.queries.jobs(filters, sort, page), page, selection, context.queries)
+        await jobs_page(await context.queries.jobs.page(filters, sort, page), page, selection, context.queries)
     )
 
 
@@ -152,7 +152,7 @@ async def export_jobs(
     """All matching jobs as CSV, JSON lines or JSON. Cells that a spreadsheet would run begin with an apostrophe."""
 
     async def read(request: PageRequest) -> Any:
-        return await context.queries.jobs(filters, JobOrder.NEWEST, request)
+        return await context.queries.jobs.page(filters, JobOrder.NEWEST, request)
 
     return await export_response(
         kind, "jobs", _COLUMNS, read, _job_cells if kind == "csv" else job_document, has_mark=bom
@@ -169,7 +169,7 @@ def _job_cells(view: JobView) -> Document:
 @router.get("/{job}", response_model=JobOut, **route_options(Role.VIEWER, JOB_EXAMPLE, fails=[404]))
 async def get_job(job: JobRef, context: Context, selection: JobSelection) -> Response:
     """One job. Its ETag is its version."""
-    view = await context.queries.view_job(job)
+    view = await context.queries.jobs.view(job)
     return json_response(await selected_job(view, selection, context.queries), headers=_etag(view))
 
 
@@ -209,7 +209,7 @@ async def change_job(
 
 
 async def _change(job: str, body: JobPatch, context: ApiContext, actor: Actor, if_match: str | None) -> Response:
-    target = await context.queries.find_job(job)
+    target = await context.queries.jobs.find(job)
     expected = parse_if_match(if_match)
     try:
         changed = await context.commands.jobs.update(
@@ -217,7 +217,7 @@ async def _change(job: str, body: JobPatch, context: ApiContext, actor: Actor, i
         )
     except Conflict as error:
         raise precondition_error(error) from error
-    view = await context.queries.view_job(str(changed.id))
+    view = await context.queries.jobs.view(str(changed.id))
     warnings = await context.commands.contracts.warn(changed.handler) if "handler" in body.model_fields_set else []
     return json_response(job_document(view) | {"warnings": warnings}, headers=_etag(view))
 
@@ -242,7 +242,7 @@ async def delete_job(
     if_match: IfMatch = None,
 ) -> Response:
     """Delete a job: its waiting executions are cancelled, its name is free again, its history stays."""
-    target = await context.queries.find_job(job)
+    target = await context.queries.jobs.find(job)
     expected = parse_if_match(if_match)
     if expected is not None and expected != target.version:
         raise HttpProblem(
@@ -276,11 +276,11 @@ async def pause_job(
 ) -> Response:
     """Pause a job: none of its executions starts until it is resumed, by a request or at `until`."""
     body = body or PauseIn()
-    target = await context.queries.find_job(job)
+    target = await context.queries.jobs.find(job)
     await context.commands.jobs.pause(
         target.id, optional_instant(body.until, "until", target.timezone), caller.as_actor(body.reason)
     )
-    return json_response(job_document(await context.queries.view_job(str(target.id))))
+    return json_response(job_document(await context.queries.jobs.view(str(target.id))))
 
 
 @router.post(
@@ -296,9 +296,9 @@ async def resume_job(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Resume a paused job from now on; occurrences during the pause are recorded as skipped."""
-    target = await context.queries.find_job(job)
+    target = await context.queries.jobs.find(job)
     await context.commands.jobs.resume(target.id, caller.as_actor((body or ReasonIn()).reason))
-    return json_response(job_document(await context.queries.view_job(str(target.id))))
+    return json_response(job_document(await context.queries.jobs.view(str(target.id))))
 
 
 RUN_OPTIONS: dict[str, Any] = route_options(
@@ -325,7 +325,7 @@ async def trigger_job(
     With `wait` the response comes when the execution has finished (200), or when the wait is over (202).
     """
     body = check_run_payload(body, caller)
-    target = await context.queries.find_job(job)
+    target = await context.queries.jobs.find(job)
     execution_id = await context.commands.executions.trigger(
         target.id, body.payload, caller.as_actor(body.reason), caller.idempotency, is_unchecked=body.unchecked
     )
@@ -345,8 +345,8 @@ async def cancel_job(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Cancel the current execution of a job: the running one, or else the waiting one. The schedule goes on with its next occurrence."""
-    target = await context.queries.find_job(job)
-    current = await context.queries.current_execution(target.id)
+    target = await context.queries.jobs.find(job)
+    current = await context.queries.executions.current_of(target.id)
     if current is None:
         raise Conflict("the job has no waiting or running execution")
     await cancel_or_conflict(context, current.id, caller.as_actor((body or ReasonIn()).reason))
@@ -364,8 +364,8 @@ async def retry_job(
 ) -> Response:
     """Run the last finished execution of a job again, as a new one. Another payload needs the role editor."""
     body = check_run_payload(body, caller)
-    target = await context.queries.find_job(job)
-    last = await context.queries.last_ended(target.id)
+    target = await context.queries.jobs.find(job)
+    last = await context.queries.executions.last_ended_of(target.id)
     if last is None:
         raise Conflict("no execution of the job has finished", hint="trigger it instead")
     execution_id = await context.commands.executions.retry(
@@ -394,7 +394,7 @@ async def duplicate_job(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Create a copy of a job, with other values for the given fields."""
-    target = await context.queries.find_job(job)
+    target = await context.queries.jobs.find(job)
     fields, is_unchecked = ({}, False) if body is None else (given_fields(body), body.unchecked)
     # A copy takes every field from the original; only for another handler, that handler's contract decides on delivery.
     names = (
@@ -423,7 +423,7 @@ async def backfill_job(
     job: JobRef, body: BackfillIn, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """Run a job once for every occurrence of its schedule in a past range, ten per second."""
-    target = await context.queries.find_job(job)
+    target = await context.queries.jobs.find(job)
     start, end = (optional_instant(getattr(body, side), side, target.timezone) for side in ("start", "end"))
     assert start is not None
     assert end is not None
@@ -446,10 +446,13 @@ async def list_executions_of_job(
     selection: ExecutionSelection,
 ) -> Response:
     """The executions of a job, the latest first."""
-    target = await context.queries.find_job(job)
+    target = await context.queries.jobs.find(job)
     return json_response(
         await executions_page(
-            await context.queries.executions(within_job(filters, target.id), page), page, selection, context.queries
+            await context.queries.executions.page(within_job(filters, target.id), page),
+            page,
+            selection,
+            context.queries,
         )
     )
 
@@ -463,8 +466,8 @@ _NEXT_EXAMPLE = {
 @router.get("/{job}/next", response_model=NextOut, **route_options(Role.VIEWER, _NEXT_EXAMPLE, fails=[404]))
 async def next_of_job(job: JobRef, context: Context, count: Annotated[int, Query(ge=1, le=100)] = 10) -> Response:
     """The next times of a job, with notes where the clock changes."""
-    target = await context.queries.find_job(job)
-    times = context.queries.next_times(target.rule, target.timezone, context.queries.now(), count)
+    target = await context.queries.jobs.find(job)
+    times = context.queries.jobs.next_times(target.rule, target.timezone, context.queries.now(), count)
     return json_response({"description": target.rule.describe(), "next": [fire_time_document(time) for time in times]})
 
 

@@ -27,8 +27,7 @@ from timeball.api.models import ShortText
 from timeball.api.models.metrics import MetricsOut, SeriesOut, StatsOut
 from timeball.api.openapi import INSTANT_EXAMPLE, route_options
 from timeball.api.responses import Document, json_response
-from timeball.application.queries.metrics import MetricsQuery
-from timeball.application.queries.views import MAX_WINDOW, MetricsScope, Overview, Series
+from timeball.application.queries.metrics import MAX_WINDOW, MetricsQueries, MetricsScope, Overview, Series
 from timeball.domain.node import BrokerState, NodeKind
 from timeball.domain.rollup import COUNTED_FIELDS, DurationSketch, Rollup
 from timeball.telemetry.metrics import MetricsSource
@@ -87,11 +86,11 @@ async def stats(
 
     Read from rollups that are a few seconds behind; exact to the minute for eight days, to the hour before that.
     """
-    window = await context.queries.meters.stats(
+    window = await context.queries.metrics.stats(
         timedelta(hours=hours), await _metrics_scope(context, queue, handler, job)
     )
     document = {
-        "waiting": await context.queries.waiting_counts(),
+        "waiting": await context.queries.executions.waiting_counts(),
         "hours": hours,
         "since": window.since,
         "until": window.until,
@@ -104,7 +103,7 @@ async def stats(
 @router.get("/metrics", tags=["system"], response_model=MetricsOut, **route_options(Role.VIEWER, _METRICS_EXAMPLE))
 async def metrics(context: Context) -> Response:
     """The present and the last hour: waiting and late executions, queues, workers."""
-    return json_response(metrics_document(await context.queries.meters.overview()))
+    return json_response(metrics_document(await context.queries.metrics.overview()))
 
 
 @router.get(
@@ -117,7 +116,7 @@ async def metrics_of_executions(
     context: Context, hours: Hours = 24, queue: OfQueue = None, handler: OfHandler = None, job: OfJob = None
 ) -> Response:
     """Counts by the minute; for more than a day by ten minutes, for more than eight days by the hour. Empty steps are zeros."""
-    series = await context.queries.meters.series(
+    series = await context.queries.metrics.series(
         timedelta(hours=hours), await _metrics_scope(context, queue, handler, job)
     )
     return json_response(series_document(series))
@@ -132,12 +131,12 @@ async def metrics_of_executions(
 )
 async def prometheus(request: Request, context: Context) -> Response:
     """The numbers for Prometheus: OpenMetrics if `Accept` names it, the older text format otherwise."""
-    text, media_type = await exposition(context.queries.meters, context.process, request.headers.get("accept", ""))
+    text, media_type = await exposition(context.queries.metrics, context.process, request.headers.get("accept", ""))
     return Response(text, media_type=media_type)
 
 
 async def _metrics_scope(context: ApiContext, queue: str | None, handler: str | None, job: str | None) -> MetricsScope:
-    job_id = None if job is None else (await context.queries.find_job(job)).id
+    job_id = None if job is None else (await context.queries.jobs.find(job)).id
     return MetricsScope(job_id, queue, handler)
 
 
@@ -157,7 +156,7 @@ def metrics_document(overview: Overview) -> Document:
             "dead": now.dead,
             "oldest_seconds": round(now.oldest_seconds, 3),
         },
-        "last_hour": counts_document(last_hour) | {"failure_share": last_hour.tally.failure_share},
+        "last_hour": counts_document(last_hour) | {"failure_share": last_hour.counts.failure_share},
         "queues": [_queue_document(row) for row in overview.queues],
         "queues_total": overview.number_of_queues,
         "nodes": {
@@ -182,7 +181,7 @@ def series_document(series: Series) -> Document:
 
 def counts_document(rollup: Rollup) -> dict[str, Any]:
     """A rollup as the API shows it."""
-    counts: dict[str, Any] = {name: getattr(rollup.tally, name) for name in COUNTED_FIELDS}
+    counts: dict[str, Any] = {name: getattr(rollup.counts, name) for name in COUNTED_FIELDS}
     return counts | {
         "duration_seconds": _percentiles(rollup.duration),
         "lateness_seconds": _percentiles(rollup.lateness),
@@ -218,7 +217,7 @@ _LATENESS_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 _DURATION_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
 
 
-async def exposition(meters: MetricsQuery, process: MetricsSource, accept: str = "") -> tuple[bytes, str]:
+async def exposition(meters: MetricsQueries, process: MetricsSource, accept: str = "") -> tuple[bytes, str]:
     """All metrics in the format that *accept* names, and the media type of that format."""
     ever, overview, database = await meters.ever(), await meters.overview(), await meters.database()
     own = list(process.collect())
@@ -262,10 +261,10 @@ def _of_all_time(rollups: Sequence[Rollup]) -> Iterator[Metric]:
     for rollup in rollups:
         pair = (rollup.queue, rollup.handler)
         for outcome in _OUTCOMES:
-            ended.add_metric((*pair, outcome), getattr(rollup.tally, outcome))
+            ended.add_metric((*pair, outcome), getattr(rollup.counts, outcome))
         for outcome in _ATTEMPTS:
-            tries.add_metric((*pair, outcome), getattr(rollup.tally, outcome))
-        starts.add_metric(pair, rollup.tally.starts)
+            tries.add_metric((*pair, outcome), getattr(rollup.counts, outcome))
+        starts.add_metric(pair, rollup.counts.starts)
         lateness.add_metric(pair, _buckets(rollup.lateness, _LATENESS_BOUNDS), rollup.lateness_seconds)
         duration.add_metric(pair, _buckets(rollup.duration, _DURATION_BOUNDS), rollup.duration_seconds)
     yield from (ended, tries, starts, lateness, duration)
@@ -349,7 +348,7 @@ def _of_the_database(database: dict[str, object]) -> Iterator[Metric]:
         "timeball_database_oldest_transaction_seconds", "How long the oldest transaction has been open.", oldest
     )
     dead = GaugeMetricFamily("timeball_database_dead_rows", "Dead rows of a state table.", labels=("table",))
-    tables, rows = database["rooms"], database["dead_rows"]
+    tables, rows = database["state_tables"], database["dead_rows"]
     assert isinstance(tables, list)
     assert isinstance(rows, list)
     for table, number in zip(tables, rows, strict=True):

@@ -86,14 +86,14 @@ def bulk_options(request: Any, role: Role = Role.OPERATOR) -> dict[str, Any]:
 async def matching_execution_ids(context: ApiContext, filters: ExecutionFilter) -> list[ExecutionId]:
     """The ids of all executions that match; InvalidInput if they are too many for one operation."""
     return await _all_ids(
-        lambda page: context.queries.executions(filters, page), lambda execution: execution.id, "executions"
+        lambda page: context.queries.executions.page(filters, page), lambda execution: execution.id, "executions"
     )
 
 
 async def matching_job_ids(context: ApiContext, filters: JobFilter) -> list[JobId]:
     """The ids of all jobs that match; InvalidInput if they are too many for one operation."""
     return await _all_ids(
-        lambda page: context.queries.jobs(filters, JobOrder.NEWEST, page), lambda view: view.job.id, "jobs"
+        lambda page: context.queries.jobs.page(filters, JobOrder.NEWEST, page), lambda view: view.job.id, "jobs"
     )
 
 
@@ -175,7 +175,7 @@ async def run_each(
         action, ids, actor, subject=subject, settles=settles, holder=context.holder, idempotency=idempotency
     )
     await context.commands.operations.run(started, context.holder)
-    return await context.queries.operation_items(started.id, None, 0, MAX_INLINE)
+    return await context.queries.operations.items(started.id, None, 0, MAX_INLINE)
 
 
 def _dry_run_item(target: UUID, subject: OperationSubject) -> Document:
@@ -190,7 +190,7 @@ def item_document(item: OperationItem) -> Document:
     return {
         "id": _shown_target(item),
         "status": item.status or "would_be_done",
-        "execution_id": format_execution_id(item.made) if is_done and item.made is not None else None,
+        "execution_id": format_execution_id(item.result_id) if is_done and item.result_id is not None else None,
         "error": item.error,
     }
 
@@ -248,13 +248,13 @@ _ORDER = "item"
 @router.get("", response_model=PageOut[OperationOut], **route_options(Role.VIEWER, page_example(OPERATION_EXAMPLE)))
 async def list_operations(context: Context, page: PageParams) -> Response:
     """List the operations of the last week, the latest first."""
-    return json_response(page_document(await context.queries.operations(page), page, operation_document))
+    return json_response(page_document(await context.queries.operations.page(page), page, operation_document))
 
 
 @router.get("/{operation}", response_model=OperationOut, **route_options(Role.VIEWER, OPERATION_EXAMPLE, fails=[404]))
 async def get_operation(operation: OperationRef, context: Context) -> Response:
     """One operation and its progress."""
-    return json_response(operation_document(await context.queries.find_operation(operation)))
+    return json_response(operation_document(await context.queries.operations.find(operation)))
 
 
 @router.get(
@@ -270,8 +270,8 @@ async def list_items(
     cursor: Annotated[str | None, Query(max_length=1_000)] = None,
 ) -> Response:
     """The result of each execution or job, in order."""
-    target = await context.queries.find_operation(operation)
-    items = await context.queries.operation_items(target.id, status, _position(cursor), limit + 1)
+    target = await context.queries.operations.find(operation)
+    items = await context.queries.operations.items(target.id, status, _position(cursor), limit + 1)
     shown = items[:limit]
     has_more = len(items) > limit
     next_cursor = write_cursor(_ORDER, str(shown[-1].number), target.id) if has_more else None
@@ -299,7 +299,7 @@ async def cancel_operation(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Stop an operation; finished items stay as they are."""
-    target = await context.queries.find_operation(operation)
+    target = await context.queries.operations.find(operation)
     stopping = await context.commands.operations.cancel(target.id, caller.as_actor((body or ReasonIn()).reason))
     return json_response(operation_document(stopping), 202)
 

@@ -30,15 +30,9 @@ from timeball.api.models.system import (
 from timeball.api.openapi import EXECUTION_ID, INSTANT_EXAMPLE, JOB_ID, page_example, probe_options, route_options
 from timeball.api.params import ExecutionRef, IdempotencyKey, JobRef, PageParams, optional_instant
 from timeball.api.responses import Document, in_thread_if_large, json_bytes, json_response, page_document
-from timeball.application.queries.views import (
-    AttentionItem,
-    FieldChange,
-    FireTime,
-    HealthCheck,
-    InstantLoad,
-    InstantLoadRequest,
-    Revision,
-)
+from timeball.application.queries.doctor import AttentionItem, HealthCheck
+from timeball.application.queries.forecast import InstantLoad, InstantLoadRequest
+from timeball.application.queries.jobs import FieldChange, FireTime, Revision
 from timeball.domain.explain.diagnosis import Diagnosis, worst_status
 from timeball.domain.explain.explanation import Explanation, Gate
 from timeball.domain.scheduling.schedule import parse_schedule
@@ -61,7 +55,7 @@ def instant_load_document(load: InstantLoad) -> Document:
             {
                 "id": format_job_id(line.job_id),
                 "label": line.label,
-                "p95_seconds": None if line.usual is None else line.usual.p95.total_seconds(),
+                "p95_seconds": None if line.typical is None else line.typical.p95.total_seconds(),
             }
             for line in load.jobs
         ],
@@ -96,11 +90,12 @@ async def revisions(job: JobRef, context: Context, page: PageParams) -> Response
 
     A value of more than 8 KB is replaced by a note, `{"$timeball": "..."}`.
     """
-    history = await context.queries.revisions(job, page)
-    return json_response(await asyncio.to_thread(page_document, history, page, _revision_document))
+    history = await context.queries.jobs.revisions(job, page)
+    return json_response(await asyncio.to_thread(page_document, history, page, revision_document))
 
 
-def _revision_document(revision: Revision) -> Document:
+def revision_document(revision: Revision) -> Document:
+    """One change of a job; secrets hidden, large values left out."""
     return asdict(revision) | {"changes": [_change_document(change) for change in revision.changes]}
 
 
@@ -162,7 +157,7 @@ async def preview_schedule(body: PreviewIn, context: Context, idempotency_key: I
     now = context.queries.now()
     after = optional_instant(body.after, "after", body.timezone) or now
     rule = parse_schedule(**body.model_dump(exclude={"after", "count", "queue", "job"}), now=now)
-    times = context.queries.next_times(rule, body.timezone, after, body.count)
+    times = context.queries.jobs.next_times(rule, body.timezone, after, body.count)
     document = {"description": rule.describe(), "next": [fire_time_document(time) for time in times]}
     return json_response(document | {"landing": await _instant_load(context, body, times)})
 
@@ -171,9 +166,9 @@ async def _instant_load(context: ApiContext, body: PreviewIn, times: Sequence[Fi
     first = next((time.occurrence.at for time in times if time.occurrence.is_due), None)
     if body.queue is None or first is None:
         return None
-    job_id = None if body.job is None else (await context.queries.find_job(body.job)).id
+    job_id = None if body.job is None else (await context.queries.jobs.find(body.job)).id
     return instant_load_document(
-        await context.queries.landing(InstantLoadRequest(at=first, queue=body.queue, job_id=job_id))
+        await context.queries.forecast.load_at(InstantLoadRequest(at=first, queue=body.queue, job_id=job_id))
     )
 
 
@@ -207,7 +202,7 @@ async def ready(context: Context) -> Response:
 
     The response names the check that fails and no details; `GET /health` shows them to callers with a key.
     """
-    checks = [check for check in await context.queries.health() if check.name in ("database", "schema")]
+    checks = [check for check in await context.queries.doctor.health() if check.name in ("database", "schema")]
     status = _worst(checks)
     shown = [{"name": check.name, "status": check.status} for check in checks]
     return json_response({"status": status, "checks": shown}, 503 if status == "fail" else 200)
@@ -220,7 +215,7 @@ _HEALTH = _with_failure(route_options(Role.VIEWER, _HEALTH_EXAMPLE), HealthOut, 
 @router.get("/health", tags=["system"], response_model=HealthOut, **_HEALTH)
 async def health(context: Context) -> Response:
     """The database, its schema, whether schedulers and workers are alive, and whether every shard has a scheduler."""
-    return _health(await context.queries.health())
+    return _health(await context.queries.doctor.health())
 
 
 def _worst(checks: Sequence[HealthCheck]) -> str:
@@ -281,7 +276,7 @@ _CONCERN_EXAMPLE = {
 )
 async def doctor(context: Context) -> Response:
     """Check database, clock, schedulers, workers, queues, handlers, history and access: what was found, and what to type."""
-    lines = await context.queries.diagnose()
+    lines = await context.queries.doctor.diagnose()
     shown = [_targeted(line) for line in lines]
     return json_response({"status": worst_status(lines), "version": __version__, "lines": shown})
 
@@ -291,7 +286,7 @@ async def doctor(context: Context) -> Response:
 )
 async def attention(context: Context) -> Response:
     """What needs attention, the most severe first: each with a sentence, a command, where to look, and the reason."""
-    return json_response({"data": [_targeted(concern) for concern in await context.queries.attention()]})
+    return json_response({"data": [_targeted(concern) for concern in await context.queries.doctor.attention()]})
 
 
 def _targeted(item: Diagnosis | AttentionItem) -> Document:
@@ -334,7 +329,7 @@ _EXPLANATION_EXAMPLE = {
 )
 async def explain_execution(execution: ExecutionRef, context: Context) -> Response:
     """Why an execution has not started, gate by gate; or since when it runs, or how it finished."""
-    return json_response(explanation_document(await context.queries.explain_execution(execution)))
+    return json_response(explanation_document(await context.queries.explain.execution(execution)))
 
 
 @explain_router.get(
@@ -345,7 +340,7 @@ async def explain_execution(execution: ExecutionRef, context: Context) -> Respon
 )
 async def explain_job(job: JobRef, context: Context) -> Response:
     """Why a job does not run: explains its running execution, or else the waiting one, or else the job itself."""
-    return json_response(explanation_document(await context.queries.explain_job(job)))
+    return json_response(explanation_document(await context.queries.explain.job(job)))
 
 
 def explanation_document(explanation: Explanation) -> Document:
@@ -370,9 +365,9 @@ def _gate_document(gate: Gate) -> Document:
     return {
         "name": gate.name,
         "title": gate.title,
-        "verdict": gate.finding.verdict,
-        "sentence": gate.finding.sentence,
-        "advice": gate.finding.advice,
-        "command": gate.finding.command,
-        "links": list(gate.finding.links),
+        "verdict": gate.result.verdict,
+        "sentence": gate.result.sentence,
+        "advice": gate.result.advice,
+        "command": gate.result.command,
+        "links": list(gate.result.links),
     }

@@ -42,8 +42,8 @@ _EXAMPLE = {
 @router.get("", response_model=PageOut[TemplateOut], **route_options(Role.VIEWER, page_example(_EXAMPLE)))
 async def list_templates(context: Context, page: PageParams) -> Response:
     """List templates by name."""
-    templates = await context.queries.templates(page)
-    return json_response(await asyncio.to_thread(page_document, templates, page, _listed_template))
+    templates = await context.queries.templates.page(page)
+    return json_response(await asyncio.to_thread(page_document, templates, page, listed_template_document))
 
 
 _WRITTEN_EXAMPLE = _EXAMPLE | {"warnings": []}
@@ -71,7 +71,7 @@ async def create_template(
 @router.get("/{template}", response_model=TemplateOut, **route_options(Role.VIEWER, _EXAMPLE, fails=[404]))
 async def get_template(template: TemplateRef, context: Context) -> Response:
     """One template. Its ETag is its version."""
-    target = await context.queries.find_template(template)
+    target = await context.queries.templates.find(template)
     return json_response(template_document(target), headers=_etag(target))
 
 
@@ -99,7 +99,7 @@ async def change_template(
 async def _change(
     reference: str, body: TemplatePatch, context: ApiContext, caller: Caller, if_match: str | None
 ) -> Response:
-    target = await context.queries.find_template(reference)
+    target = await context.queries.templates.find(reference)
     fields = {name: getattr(body, name) for name in body.model_fields_set}
     if "job" in fields:
         fields["job"] = _job_of(body.job)
@@ -122,7 +122,7 @@ async def delete_template(
     template: TemplateRef, context: Context, caller: CurrentCaller, if_match: IfMatch = None
 ) -> Response:
     """Delete a template; jobs that were created from it stay."""
-    target = await context.queries.find_template(template)
+    target = await context.queries.templates.find(template)
     try:
         await context.commands.templates.delete(target.id, caller.as_actor(), parse_if_match(if_match))
     except Conflict as error:
@@ -158,7 +158,7 @@ async def use_template(
     `variables` replace each `{{name}}` in the texts of the payload, once and unchanged. A text that is nothing but
     `{{name}}` becomes the value itself, so that a number stays a number.
     """
-    target = await context.queries.find_template(template)
+    target = await context.queries.templates.find(template)
     overrides = {} if body is None else given_fields(body)
     variables = overrides.pop("variables", None)
     created, warnings = await context.commands.templates.use(
@@ -181,7 +181,7 @@ def _etag(template: Template) -> dict[str, str]:
     return {"ETag": f'"{template.version}"'}
 
 
-def _listed_template(template: Template) -> Document:
+def listed_template_document(template: Template) -> Document:
     """A template in a list: without large fields of its job."""
     text = json_bytes(template.job).decode()
     return template_document(template) | {"job": redact_fields_in_list(text)}

@@ -138,13 +138,15 @@ class OperationCommands:
         except StoreError:
             raise
         except TimeballError as error:
-            return replace(item, status="failed", made=None, error=quote_text(str(error), 500))
+            return replace(item, status="failed", result_id=None, error=quote_text(str(error), 500))
         return replace(item, status="done")
 
     async def retry_once(self, item: OperationItem, actor: Actor) -> None:
         """Retry the execution of an item, unless a process that died meanwhile has done so."""
-        if not await self._executions.exists(item.made):
-            await self._executions.retry_with_id(item.chosen, _execution_of(item), actor=actor, is_audited=False)
+        if not await self._executions.exists(item.result_id):
+            await self._executions.retry_with_id(
+                item.new_execution_id, _execution_of(item), actor=actor, is_audited=False
+            )
 
     async def apply_to_job(self, action: OperationAction, item: OperationItem, actor: Actor) -> OperationItem:
         """Returns the item, with the execution that was created or cancelled, if one was."""
@@ -157,14 +159,14 @@ class OperationCommands:
             case OperationAction.DELETE:
                 await self._jobs.delete(item.job_id, actor)
             case OperationAction.TRIGGER:
-                if not await self._executions.exists(item.made):
-                    await self._executions.trigger_with_id(item.chosen, item.job_id, actor=actor)
+                if not await self._executions.exists(item.result_id):
+                    await self._executions.trigger_with_id(item.new_execution_id, item.job_id, actor=actor)
             case OperationAction.RETRY:
-                if not await self._executions.exists(item.made):
+                if not await self._executions.exists(item.result_id):
                     last = await self._last_ended(item.job_id)
-                    await self._executions.retry_with_id(item.chosen, last, actor=actor, is_audited=False)
+                    await self._executions.retry_with_id(item.new_execution_id, last, actor=actor, is_audited=False)
             case OperationAction.CANCEL:
-                return replace(item, made=await self._cancel_current(item.job_id, actor))
+                return replace(item, result_id=await self._cancel_current(item.job_id, actor))
             case OperationAction.DISCARD:
                 raise AssertionError("only executions are discarded")
         return item

@@ -17,8 +17,7 @@ from timeball.domain.handler_contract import clear_inherited_limit
 from timeball.domain.job import Job, JobSpec, define_job, redefine_job
 from timeball.domain.job_changes import JobChange, JobSnapshot, SyncAction, SyncedJob, declared_changes, plan_sync
 from timeball.domain.policies import SkipReason
-from timeball.domain.scheduling.misfire import SkippedRange
-from timeball.domain.scheduling.occurrences import first_occurrence
+from timeball.domain.scheduling.occurrences import SkippedRange, first_occurrence
 from timeball.domain.scheduling.schedule import Once
 from timeball.domain.values.ids import ExecutionId, IdempotentRequest, JobId, shard_of
 from timeball.domain.values.json_text import to_json
@@ -32,7 +31,7 @@ from timeball.store.types import CreatedJob as CreatedJob
 if TYPE_CHECKING:
     from timeball.application.commands.contracts import ContractChecks
     from timeball.env import Env
-    from timeball.store.db.direct_connection import LoopConnection, ThreadConnection
+    from timeball.store.db.direct_connection import DirectConnection
     from timeball.store.store import Store
 
 _PREPARE_BATCH = 50
@@ -188,21 +187,23 @@ class JobCommands:
             return await self.make_sure(pattern, rows)
         return [_created_one_off(id_) for id_, _, _ in rows]
 
-    def prepare_alone(self, pattern: PreparedJob, payload: str) -> EnqueueRow:
-        """Check a one-off of a pattern and give it its id: `enqueue_alone` writes it."""
+    def prepare_row(self, pattern: PreparedJob, payload: str) -> EnqueueRow:
+        """Check the payload of a one-off of a pattern, and give the job its id."""
         self._contracts.check_payload(pattern.job.handler, payload, LOCAL)
         id_ = self._env.new_id()
         return id_, shard_of(id_, self._store.shards), payload
 
-    def enqueue_direct(self, pattern: PreparedJob, own: EnqueueRow, line: ThreadConnection) -> CreatedJob:
-        """Create a one-off that was prepared, due now, in a thread that waits by itself; `make_sure` of it if that fails."""
-        self._store.enqueuer.enqueue_direct(pattern, own, line)
-        return _created_one_off(own[0])
+    def enqueue_direct(self, pattern: PreparedJob, row: EnqueueRow, connection: DirectConnection) -> CreatedJob:
+        """Create a one-off, due now, on a connection of the caller's own; if that fails, `make_sure` tells the outcome."""
+        with self._store.enqueuer.direct_write(pattern, row) as values:
+            connection.run("enqueue_one", values)
+        return _created_one_off(row[0])
 
-    async def aenqueue_direct(self, pattern: PreparedJob, own: EnqueueRow, line: LoopConnection) -> CreatedJob:
-        """The same in an event loop of the caller's."""
-        await self._store.enqueuer.aenqueue_direct(pattern, own, line)
-        return _created_one_off(own[0])
+    async def aenqueue_direct(self, pattern: PreparedJob, row: EnqueueRow, connection: DirectConnection) -> CreatedJob:
+        """Like `enqueue_direct`, for coroutines."""
+        with self._store.enqueuer.direct_write(pattern, row) as values:
+            await connection.arun("enqueue_one", values)
+        return _created_one_off(row[0])
 
     async def make_sure(self, pattern: PreparedJob, rows: Sequence[EnqueueRow]) -> list[CreatedJob]:
         """Have one-offs of a pattern written that may have been written before: the reply is not known."""
@@ -324,7 +325,7 @@ class JobCommands:
     async def skip_next(self, job_id: JobId, actor: Actor = LOCAL, expected: ExecutionId | None = None) -> JobChange:
         """Record the next occurrence of a job as cancelled, and go on with the one after it.
 
-        Conflict if there is none, or if it is not the *expected* one: that has been hoisted meanwhile.
+        Conflict if there is none, or if it is not the *expected* one: that has been promoted meanwhile.
         """
 
         def decide(snapshot: JobSnapshot) -> JobChange:

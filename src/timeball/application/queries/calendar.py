@@ -4,108 +4,147 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-from timeball.application.queries.views import Calendar, CalendarEntry, CalendarSource, ForecastRequest
-from timeball.domain.forecast.outlook import ASSUMED_DURATION, FireTimeBudget, FireTimes, FutureRuns
-from timeball.domain.job import Job
+from timeball.domain.forecast.demand import ASSUMED_DURATION, FireTimeBudget, FireTimes, ForecastJob
 from timeball.domain.scheduling.civil_time import first_instant, load_zone
 from timeball.domain.scheduling.schedule import Once
 from timeball.domain.values.ids import ExecutionId, format_job_id, occurrence_id
-from timeball.store.store import Store
-from timeball.store.timeline import NamedJob, TimelineRun, TimelineStore
+
+if TYPE_CHECKING:
+    from timeball.application.queries.forecast import ForecastRequest
+    from timeball.domain.job import Job
+    from timeball.domain.values.ids import JobId
+    from timeball.store.store import Store
+    from timeball.store.timeline import NamedJob, TimelineRun, TimelineStore
 
 # What runs more often than this on a day is one entry of that day.
 FREQUENT_FROM = 8
 MOST_ENTRIES, MOST_OF_A_JOB = 2_000, 200
 
 
-class CalendarQuery:
-    """Writes down what lies ahead."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalendarSource:
+    """The source of entries: a job or, without a *job_id*, everything enqueued for a handler in a queue."""
 
-    def __init__(self, store: Store, outlook: TimelineStore) -> None:
+    label: str
+    handler: str
+    queue: str
+    length: timedelta
+    is_guess: bool
+    job_id: JobId | None = None
+    schedule: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalendarEntry:
+    """One run with its id; or, with a *day*, the number of runs on that day from *start* on."""
+
+    what: CalendarSource
+    start: datetime
+    execution_id: ExecutionId | None = None
+    day: date | None = None
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calendar:
+    """The entries, the soonest first. *left_out* jobs exceeded the budget; there are more entries after *cut_after*."""
+
+    now: datetime
+    entries: Sequence[CalendarEntry]
+    left_out: int = 0
+    cut_after: datetime | None = None
+
+
+class CalendarQueries:
+    """Reads upcoming runs as calendar entries."""
+
+    def __init__(self, store: Store, timelines: TimelineStore) -> None:
         self._store = store
-        self._outlook = outlook
+        self._timelines = timelines
 
     async def of_all(self, request: ForecastRequest) -> Calendar:
-        """Every job that has a schedule, and what else is due."""
+        """The upcoming runs of every job with a schedule, and one-offs."""
         days = _Days(await self._store.history.moment(), request.timezone, request.days)
-        futures = await self._outlook.futures(request.queue)
-        runs = await self._outlook.one_offs(days.edges[0], days.edges[-1], request.queue)
+        futures = await self._timelines.futures(request.queue)
+        runs = await self._timelines.one_offs(days.edges[0], days.edges[-1], request.queue)
         entries, left_out = await asyncio.to_thread(_predicted_entries, days, futures.lines)
         entries += await self._one_offs(days, runs)
         return _cut(days, entries, left_out + futures.has_more, MOST_ENTRIES)
 
     async def of_job(self, job: Job, days: int) -> Calendar:
-        """One job, on its own clock."""
+        """The upcoming runs of one job, in its own time zone."""
         ahead = _Days(await self._store.history.moment(), job.timezone, days)
-        line = await self._outlook.future_of(job.id)
-        entries, left_out = await asyncio.to_thread(_predicted_entries, ahead, [] if line is None else [line])
+        future = await self._timelines.future_of(job.id)
+        entries, left_out = await asyncio.to_thread(_predicted_entries, ahead, [] if future is None else [future])
         return _cut(ahead, entries, left_out, MOST_OF_A_JOB)
 
     async def _one_offs(self, days: _Days, runs: Sequence[TimelineRun]) -> list[CalendarEntry]:
-        names = await self._outlook.names({run.job_id for run in runs if not run.is_enqueued})
-        durations = await self._outlook.durations_of(runs)
+        names = await self._timelines.names({run.job_id for run in runs if not run.is_enqueued})
+        durations = await self._timelines.durations_of(runs)
         ordered = sorted(runs, key=lambda run: (*_group_key(run), run.started_at))
-        found: list[CalendarEntry] = []
+        entries: list[CalendarEntry] = []
         for _, group in groupby(ordered, key=_group_key):
-            own = list(group)
-            usual = durations.of(own[0].job_id, own[0].handler)
-            what = _enqueued(own[0], names.get(own[0].job_id), None if usual is None else usual.median)
-            found += days.entries(what, [(run.started_at, run.id) for run in own])
-        return found
+            alike = list(group)
+            typical = durations.of(alike[0].job_id, alike[0].handler)
+            source = _enqueued(alike[0], names.get(alike[0].job_id), None if typical is None else typical.median)
+            entries += days.entries(source, [(run.started_at, run.id) for run in alike])
+        return entries
 
 
 def _group_key(run: TimelineRun) -> tuple[str, str, str]:
-    """What runs are told together by: their job, or what those that were enqueued have in common."""
+    """What groups runs into entries: their job, or the handler and queue of enqueued ones."""
     return ("", run.handler, run.queue) if run.is_enqueued else (run.job_id.hex, "", "")
 
 
-def _enqueued(run: TimelineRun, named: NamedJob | None, usual: timedelta | None) -> CalendarSource:
+def _enqueued(run: TimelineRun, named: NamedJob | None, typical: timedelta | None) -> CalendarSource:
     job_id = None if run.is_enqueued else run.job_id
     return CalendarSource(
         label=run.handler if job_id is None else named.name if named is not None else format_job_id(job_id),
         handler=run.handler,
         queue=run.queue,
-        length=ASSUMED_DURATION if usual is None else usual,
-        is_guess=usual is None,
+        length=ASSUMED_DURATION if typical is None else typical,
+        is_guess=typical is None,
         job_id=job_id,
     )
 
 
-def _predicted_entries(days: _Days, lines: Iterable[FutureRuns]) -> tuple[list[CalendarEntry], int]:
-    """The entries of all lines for which the budget suffices, and how many are left out."""
-    foresight = FireTimeBudget(days.edges, singly=FREQUENT_FROM * (len(days.edges) - 1))
-    fires = foresight.of(lines)
-    return [entry for some in fires for entry in _of_line(days, some)], foresight.left_out
+def _predicted_entries(days: _Days, jobs: Iterable[ForecastJob]) -> tuple[list[CalendarEntry], int]:
+    """The entries of all jobs within the budget, and the number of jobs left out."""
+    budget = FireTimeBudget(days.edges, singly=FREQUENT_FROM * (len(days.edges) - 1))
+    fires = budget.of(jobs)
+    return [entry for times in fires for entry in _of_job(days, times)], budget.left_out
 
 
-def _of_line(days: _Days, fires: FireTimes) -> list[CalendarEntry]:
-    line = fires.line
+def _of_job(days: _Days, fires: FireTimes) -> list[CalendarEntry]:
+    job = fires.job
     what = CalendarSource(
-        label=line.label,
-        handler=line.handler,
-        queue=line.queue,
-        length=line.duration,
-        is_guess=line.is_guess,
-        job_id=line.job_id,
-        schedule=None if isinstance(line.rule, Once) else line.rule.describe(),
+        label=job.label,
+        handler=job.handler,
+        queue=job.queue,
+        length=job.duration,
+        is_guess=job.is_guess,
+        job_id=job.job_id,
+        schedule=None if isinstance(job.rule, Once) else job.rule.describe(),
     )
     if fires.counts:
         return days.counted(what, fires.counts)
-    return days.entries(what, [(at, _identity(line, at - line.jitter)) for at in fires.at])
+    return days.entries(what, [(at, _identity(job, at - job.jitter)) for at in fires.at])
 
 
-def _identity(line: FutureRuns, scheduled_for: datetime) -> ExecutionId:
-    """The id that the execution has, or will have: whoever reads the calendar again finds the same entry."""
-    if line.execution_id is not None and scheduled_for == line.pending:
-        return line.execution_id
-    return occurrence_id(line.job_id, scheduled_for)
+def _identity(job: ForecastJob, scheduled_for: datetime) -> ExecutionId:
+    """The id that the execution has or will have, so that an entry keeps its id between reads."""
+    if job.execution_id is not None and scheduled_for == job.pending:
+        return job.execution_id
+    return occurrence_id(job.job_id, scheduled_for)
 
 
 class _Days:
-    """The rest of today and the days after it, on the clock of a zone."""
+    """The rest of today and the days after it, in a time zone."""
 
     def __init__(self, now: datetime, timezone: str, days: int) -> None:
         self._zone = load_zone(timezone)
@@ -114,18 +153,18 @@ class _Days:
         self.edges = [now, *(first_instant(timezone, datetime.combine(day, time.min)) for day in later)]
 
     def entries(self, what: CalendarSource, runs: Sequence[tuple[datetime, ExecutionId]]) -> list[CalendarEntry]:
-        """Runs in the order of time, each by itself where a day has few of them."""
-        found: list[CalendarEntry] = []
+        """Entries for runs in order of time: one for each run, or one for a day with many runs."""
+        entries: list[CalendarEntry] = []
         for day, group in groupby(runs, key=lambda run: self._date(run[0])):
-            own = list(group)
-            if len(own) > FREQUENT_FROM:
-                found.append(CalendarEntry(what=what, start=own[0][0], day=day, times=len(own)))
+            of_day = list(group)
+            if len(of_day) > FREQUENT_FROM:
+                entries.append(CalendarEntry(what=what, start=of_day[0][0], day=day, times=len(of_day)))
             else:
-                found += [CalendarEntry(what=what, start=at, execution_id=id_) for at, id_ in own]
-        return found
+                entries += [CalendarEntry(what=what, start=at, execution_id=id_) for at, id_ in of_day]
+        return entries
 
     def counted(self, what: CalendarSource, counts: Sequence[int]) -> list[CalendarEntry]:
-        """Only how many a day."""
+        """Entries with the number of runs of each day."""
         return [
             CalendarEntry(what=what, start=start, day=self._date(start), times=times)
             for start, times in zip(self.edges[:-1], counts, strict=True)

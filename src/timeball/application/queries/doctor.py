@@ -1,81 +1,134 @@
-"""Gathers the facts of the installation for the doctor's checks and for the list of what needs attention."""
+"""Whether the installation is in order: the doctor's checks, what needs attention, and the short health report."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
-from timeball.application.queries.explain import Explainer
-from timeball.application.queries.views import AttentionItem
 from timeball.clock import SystemClock
-from timeball.config.settings import Settings, find_unknown_variables
+from timeball.config.settings import find_unknown_variables
 from timeball.domain.explain.diagnosis import Diagnosis, DiagnosisStatus, InstallationFacts, QueueState, diagnose
-from timeball.domain.explain.explanation import Explanation
-from timeball.domain.node import NodeKind, NodeStatus, alive_nodes
+from timeball.domain.node import NodeKind, NodeStatus, alive_nodes, report_broker
 from timeball.domain.scheduling.civil_time import tzdata_version
 from timeball.domain.values.ids import ExecutionId, format_execution_id
 from timeball.domain.values.wording import duration_in_words
-from timeball.errors import StoreError
+from timeball.errors import StoreError, quote_text
 from timeball.store.db.migrate import newest_known
-from timeball.store.diagnostics import DoctorStore
-from timeball.store.search.listing import ListingStore
-from timeball.store.store import Store
-from timeball.store.timeline import TimelineStore
 
-# A wait that people ask about, and a run that has surely gone wrong.
+if TYPE_CHECKING:
+    from timeball.application.queries.explain import ExplainQueries
+    from timeball.config.settings import Settings
+    from timeball.domain.explain.explanation import Explanation
+    from timeball.store.diagnostics import DoctorStore
+    from timeball.store.search.listing import ListingStore
+    from timeball.store.store import Store
+    from timeball.store.timeline import TimelineStore
+
 _LONG_WAIT = timedelta(minutes=1)
-_LEAST_OVERRUN = timedelta(minutes=1)
-_OVERRUN = 3
+# A run is reported when it takes this many times its 95th percentile, and not within its first minute.
+_OVERRUN_FACTOR = 3
+_MIN_OVERRUN = timedelta(minutes=1)
+_MIN_HISTORY = 3
 _MAX_OF_A_KIND = 10
-
-
-# Of more queues, those are looked at whose oldest execution waits longest.
+# Of more queues, those are checked whose oldest execution waits longest.
 _MAX_QUEUES = 1_000
-
-
-# These are for whoever sets the house up, not for whoever is on duty.
+# These concern the setup of the installation, not the person on duty.
 _NOT_URGENT = frozenset({"access", "clock", "versions", "tzdata", "embedded", "durability", "settings"})
 _SEVERITY = {DiagnosisStatus.FAIL: 0, DiagnosisStatus.WARN: 1, DiagnosisStatus.OK: 2}
+_HEALTH_TIMEOUT_SECONDS = 3.0
 
 
-class Doctor:
-    """Looks at everything."""
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """One line of the health report: `ok`, `warn` or `fail`, and a detail."""
+
+    name: str
+    status: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionItem:
+    """Something a person should deal with: a sentence, advice, a target as (kind, id), an explanation and a command."""
+
+    code: str
+    status: DiagnosisStatus
+    sentence: str
+    advice: str | None
+    target: tuple[str, str] | None
+    why: str | None = None
+    command: str | None = None
+
+
+class DoctorQueries:
+    """Checks the whole installation."""
 
     def __init__(
-        self, store: Store, listing: ListingStore, explainer: Explainer, outlook: TimelineStore, settings: Settings
+        self,
+        store: Store,
+        listing: ListingStore,
+        diagnostics: DoctorStore,
+        timelines: TimelineStore,
+        explain: ExplainQueries,
+        settings: Settings,
     ) -> None:
         self._store = store
         self._listing = listing
-        self._explainer = explainer
+        self._diagnostics = diagnostics
+        self._timelines = timelines
+        self._explain = explain
         self._settings = settings
-        self._inspection = DoctorStore(store.database)
-        self._outlook = outlook
 
-    async def look(self) -> list[Diagnosis]:
-        """Every line; a database that does not answer is a line as well."""
+    async def health(self) -> list[HealthCheck]:
+        """Checks the database, its schema, and whether schedulers, workers and owners of all shards are alive."""
         try:
-            return diagnose(await self._house())
+            async with asyncio.timeout(_HEALTH_TIMEOUT_SECONDS):
+                schema = await self._listing.schema()
+                nodes = await self._store.nodes.list()
+                unowned = await self._listing.ownerless_shards()
+        except (StoreError, TimeoutError) as error:
+            detail = str(error) or f"no answer within {_HEALTH_TIMEOUT_SECONDS:g} s"
+            return [HealthCheck("database", "fail", quote_text(detail, 200))]
+        is_current = schema == newest_known()
+        return [
+            HealthCheck("database", "ok", "it answers"),
+            HealthCheck(
+                "schema", "ok" if is_current else "fail", f"it is {schema}, this program needs {newest_known()}"
+            ),
+            _alive_check(nodes, NodeKind.SCHEDULER),
+            _alive_check(nodes, NodeKind.WORKER),
+            HealthCheck("shards", "warn" if unowned else "ok", f"{unowned} of {self._store.shards} without an owner"),
+            broker_check(nodes),
+        ]
+
+    async def diagnose(self) -> list[Diagnosis]:
+        """Every line of the doctor; a database that does not answer is a line as well."""
+        try:
+            return diagnose(await self._facts())
         except StoreError as error:
-            advice = "look which database is meant, and why it does not answer: timeball check"
+            advice = "check which database is configured, and why it does not answer: timeball check"
             return [Diagnosis("unreachable", DiagnosisStatus.FAIL, "database", str(error), advice)]
 
     async def attention(self) -> list[AttentionItem]:
-        """What needs a human, the gravest first."""
-        house = await self._house()
+        """What a person should deal with, the most severe first."""
+        facts = await self._facts()
         lines = [
-            line for line in diagnose(house) if line.status is not DiagnosisStatus.OK and line.code not in _NOT_URGENT
+            line for line in diagnose(facts) if line.status is not DiagnosisStatus.OK and line.code not in _NOT_URGENT
         ]
-        found = [_attention_item(line) for line in lines]
-        # A queue that is closed, or that nobody serves, has been told of already.
-        told = {line.target[1] for line in lines if line.target is not None and line.target[0] == "queue"}
-        if house.workers:
-            found += await self._late(house, told)
-        found += await self._overrunning(house.now)
-        return sorted(found, key=lambda concern: _SEVERITY[concern.status])
+        items = [_attention_item(line) for line in lines]
+        # A queue that is paused or has no worker is among the lines already.
+        listed = {line.target[1] for line in lines if line.target is not None and line.target[0] == "queue"}
+        if facts.workers:
+            items += await self._late(facts, listed)
+        items += await self._overrunning(facts.now)
+        return sorted(items, key=lambda item: _SEVERITY[item.status])
 
-    async def _house(self) -> InstallationFacts:
+    async def _facts(self) -> InstallationFacts:
         reading = await self._store.nodes.read_clock()
-        server, installation = await self._inspection.server(), await self._inspection.house()
+        server, installation = await self._diagnostics.server(), await self._diagnostics.installation()
         nodes = alive_nodes(await self._store.nodes.list(), installation["moment"])
         days = await self._store.history.days()
         return InstallationFacts(
@@ -93,19 +146,19 @@ class Doctor:
             workers=_of_kind(nodes, NodeKind.WORKER),
             schedulers=_of_kind(nodes, NodeKind.SCHEDULER),
             shards=self._store.shards,
-            ownerless=await self._listing.ownerless_shards(),
+            unowned_shards=await self._listing.ownerless_shards(),
             queues=await self._queues(),
-            uses=await self._inspection.uses(),
+            uses=await self._diagnostics.uses(),
             dead=await self._listing.dead_count(),
             oldest_transaction=server["oldest_transaction"],
             oldest_program=server["oldest_program"],
             last_day=max(days, default=None),
-            has_strays=installation["has_strays"],
+            has_unpartitioned_history=installation["has_unpartitioned_history"],
             tzdata=tzdata_version(),
             newest_tzdata=installation["newest_tzdata"],
             oldest_due=installation["oldest_due"],
             past_deadline=installation["past_deadline"],
-            unknown_variables={stranger.name: stranger.advice for stranger in find_unknown_variables()},
+            unknown_variables={variable.name: variable.advice for variable in find_unknown_variables()},
         )
 
     async def _queues(self) -> list[QueueState]:
@@ -119,21 +172,19 @@ class Doctor:
         clock = self._store.env.clock
         return clock.wall_clock_apart() if isinstance(clock, SystemClock) else timedelta(0)
 
-    # what needs a human
-
-    async def _late(self, house: InstallationFacts, told: set[str]) -> list[AttentionItem]:
-        """Queues whose oldest execution has waited long, with why."""
+    async def _late(self, facts: InstallationFacts, listed: set[str]) -> list[AttentionItem]:
+        """Queues whose oldest execution has waited for more than a minute, with the reason."""
         late = [
             queue.name
-            for queue in house.queues
-            if queue.oldest_at is not None and house.now - queue.oldest_at > _LONG_WAIT and queue.name not in told
+            for queue in facts.queues
+            if queue.oldest_at is not None and facts.now - queue.oldest_at > _LONG_WAIT and queue.name not in listed
         ]
-        oldest = await self._inspection.oldest_ready(late[:_MAX_OF_A_KIND]) if late else []
-        return [await self._late_concern(queue, id_, run_at, house.now) for queue, id_, run_at in oldest]
+        oldest = await self._diagnostics.oldest_ready(late[:_MAX_OF_A_KIND]) if late else []
+        return [await self._late_item(queue, id_, run_at, facts.now) for queue, id_, run_at in oldest]
 
-    async def _late_concern(self, queue: str, id_: ExecutionId, run_at: datetime, now: datetime) -> AttentionItem:
+    async def _late_item(self, queue: str, id_: ExecutionId, run_at: datetime, now: datetime) -> AttentionItem:
         execution = await self._store.history.find(id_)
-        explanation = None if execution is None else await self._explainer.execution(execution)
+        explanation = None if execution is None else await self._explain.of_execution(execution)
         command = f"timeball why {format_execution_id(id_)}"
         return AttentionItem(
             code="late",
@@ -146,34 +197,46 @@ class Doctor:
         )
 
     async def _overrunning(self, now: datetime) -> list[AttentionItem]:
-        """What runs much longer than its like usually do."""
-        running = await self._outlook.running(None)
-        old = [run for run in running if now - run.started_at > _LEAST_OVERRUN]
-        durations = await self._outlook.durations({run.job_id for run in old})
-        found: list[AttentionItem] = []
+        """Executions that run much longer than their job usually takes."""
+        running = await self._timelines.running(None)
+        old = [run for run in running if now - run.started_at > _MIN_OVERRUN]
+        durations = await self._timelines.durations({run.job_id for run in old})
+        items: list[AttentionItem] = []
         for run in old:
-            usual = durations.of(run.job_id, run.handler)
+            typical = durations.of(run.job_id, run.handler)
             if (
-                usual is None
-                or usual.count < 3
-                or now - run.started_at < _OVERRUN * max(usual.p95, _LEAST_OVERRUN / _OVERRUN)
+                typical is None
+                or typical.count < _MIN_HISTORY
+                or now - run.started_at < _OVERRUN_FACTOR * max(typical.p95, _MIN_OVERRUN / _OVERRUN_FACTOR)
             ):
                 continue
-            lasts = (
-                f"{format_execution_id(run.id)} ({run.handler}) has run for {duration_in_words(now - run.started_at)}"
-            )
+            age = duration_in_words(now - run.started_at)
             command = f"timeball runs logs {format_execution_id(run.id)}"
-            found.append(
+            items.append(
                 AttentionItem(
                     code="overrunning",
                     status=DiagnosisStatus.WARN,
-                    sentence=f"{lasts}, its like usually take {duration_in_words(usual.median)}",
+                    sentence=(
+                        f"{format_execution_id(run.id)} ({run.handler}) has run for {age}, "
+                        f"it usually takes {duration_in_words(typical.median)}"
+                    ),
                     advice=f"look at its log: {command}",
                     command=command,
                     target=("execution", format_execution_id(run.id)),
                 )
             )
-        return found[:_MAX_OF_A_KIND]
+        return items[:_MAX_OF_A_KIND]
+
+
+def broker_check(nodes: Sequence[NodeStatus]) -> HealthCheck:
+    """The health line of the broker. It never fails: without a broker work goes on through PostgreSQL."""
+    report = report_broker(nodes)
+    return HealthCheck("broker", "ok" if report.is_fine else "warn", report.detail)
+
+
+def _alive_check(nodes: Sequence[NodeStatus], kind: NodeKind) -> HealthCheck:
+    number = sum(node.kind is kind for node in nodes)
+    return HealthCheck(f"{kind.value}s", "ok" if number else "warn", f"{number} alive")
 
 
 def _of_kind(nodes: Iterable[NodeStatus], kind: NodeKind) -> Sequence[NodeStatus]:
@@ -181,7 +244,7 @@ def _of_kind(nodes: Iterable[NodeStatus], kind: NodeKind) -> Sequence[NodeStatus
 
 
 def _attention_item(line: Diagnosis) -> AttentionItem:
-    sentence = f"{line.subject}: {line.found}"
+    sentence = f"{line.subject}: {line.detail}"
     return AttentionItem(
         code=line.code,
         status=line.status,

@@ -1,11 +1,11 @@
-"""Gathers the facts that explain why an execution or a job does not run."""
+"""Why an execution or a job does or does not run: collects the facts and asks every gate."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from timeball.clock import SystemClock
 from timeball.domain.execution import Execution, ExecutionState
@@ -21,76 +21,95 @@ from timeball.domain.explain.facts import (
 from timeball.domain.job import Job
 from timeball.domain.node import NodeKind, alive_nodes
 from timeball.domain.values.ids import ExecutionId, JobId
-from timeball.store.diagnostics import MAX_AHEAD, ExplainStore, is_parked
-from timeball.store.store import Store
+from timeball.store.diagnostics import MAX_AHEAD, is_parked
+
+if TYPE_CHECKING:
+    from timeball.application.queries.executions import ExecutionQueries
+    from timeball.application.queries.jobs import JobQueries
+    from timeball.store.diagnostics import ExplainStore
+    from timeball.store.store import Store
 
 
-class Explainer:
+class ExplainQueries:
     """Answers "why" for an execution, or for a job that has none."""
 
-    def __init__(self, store: Store, survey: ExplainStore) -> None:
+    def __init__(
+        self, store: Store, surroundings: ExplainStore, jobs: JobQueries, executions: ExecutionQueries
+    ) -> None:
         self._store = store
-        self._survey = survey
+        self._surroundings = surroundings
+        self._jobs = jobs
+        self._executions = executions
 
-    async def execution(self, execution: Execution) -> Explanation:
-        """Why an execution is where it is."""
+    async def execution(self, reference: str) -> Explanation:
+        """Why an execution is in its state."""
+        return await self.of_execution(await self._executions.find(reference))
+
+    async def job(self, reference: str) -> Explanation:
+        """Why a job does not run: explains its running or waiting execution, or else the job itself."""
+        job = await self._jobs.find(reference)
+        current = await self._executions.current_of(job.id)
+        if current is not None:
+            return await self.of_execution(current)
+        return explain(await self._shared_facts(job, job, job.id, None))
+
+    async def of_execution(self, execution: Execution) -> Explanation:
+        """Why this execution is in its state."""
         job = (await self._store.jobs.find([execution.job_id])).get(execution.job_id)
-        facts = await self._surroundings(job, execution, execution.job_id, execution.id)
-        return explain(await self._on_its_way(facts, execution))
+        facts = await self._shared_facts(job, execution, execution.job_id, execution.id)
+        return explain(await self._with_own_facts(facts, execution))
 
-    async def job(self, job: Job) -> Explanation:
-        """Why a job has nothing that waits or runs."""
-        return explain(await self._surroundings(job, job, job.id, None))
-
-    async def _surroundings(
+    async def _shared_facts(
         self, job: Job | None, subject: Job | Execution, job_id: JobId, execution_id: ExecutionId | None
     ) -> ExplainFacts:
-        """What holds for whatever runs in this queue, under this limit and this key."""
-        doors = await self._survey.read_gates(subject.queue, subject.limit_key, subject.unique_key)
-        rivals = await self._survey.rivals(execution_id, job_id, subject.queue, subject.limit_key)
-        alive = alive_nodes(await self._store.nodes.list(), doors["moment"])
-        holder = doors["key_holder"]
+        """The facts that hold for everything in this queue, under this limit and this key."""
+        gates = await self._surroundings.read_gates(subject.queue, subject.limit_key, subject.unique_key)
+        competitors = await self._surroundings.competitors(execution_id, job_id, subject.queue, subject.limit_key)
+        alive = alive_nodes(await self._store.nodes.list(), gates["moment"])
+        holder = gates["key_holder"]
         return ExplainFacts(
-            now=doors["moment"],
+            now=gates["moment"],
             job=job,
-            queue=_queue_facts(subject.queue, doors, rivals["queue"]),
-            limit=_limit_facts(subject.limit_key, doors, rivals["limit"]),
-            rivals=rivals["job"],
+            queue=_queue_facts(subject.queue, gates, competitors["queue"]),
+            limit=_limit_facts(subject.limit_key, gates, competitors["limit"]),
+            competitors=competitors["job"],
             key_holder=None if holder is None else ExecutionId(holder),
             workers=[node for node in alive if node.kind is NodeKind.WORKER],
             schedulers=[node for node in alive if node.kind is NodeKind.SCHEDULER],
             clock_error=self._clock_error(),
         )
 
-    async def _on_its_way(self, facts: ExplainFacts, execution: Execution) -> ExplainFacts:
-        """What holds for this execution alone: its room, its place in line, how long its like take."""
-        where = await self._survey.locate(execution.id)
+    async def _with_own_facts(self, facts: ExplainFacts, execution: Execution) -> ExplainFacts:
+        """Adds the facts of this execution alone: its state table, its place in line, its typical duration."""
+        location = await self._surroundings.locate(execution.id)
         facts = replace(
             facts,
-            execution=_as_of(execution, where.room, facts.now),
-            room=where.room,
-            due_kind=where.due_kind,
-            stop=where.stop,
-            progress=where.progress,
-            progress_note=where.progress_note,
+            execution=_as_of(execution, location.state_table, facts.now),
+            state_table=location.state_table,
+            due_kind=location.due_kind,
+            stop=location.stop,
+            progress=location.progress,
+            progress_note=location.progress_note,
             is_parked=is_parked(execution.run_at),
         )
-        if where.room in (ExecutionTable.DUE, ExecutionTable.READY, ExecutionTable.BLOCKED):
+        if location.state_table in (ExecutionTable.DUE, ExecutionTable.READY, ExecutionTable.BLOCKED):
             facts = replace(facts, versions=await self._versions(execution))
-        if where.room is ExecutionTable.READY:
-            ahead = await self._survey.place_in_line(execution)
-            crowd = await self._survey.on_workers([worker.incarnation for worker in facts.able])
-            return replace(facts, ahead=ahead, most_ahead=MAX_AHEAD, on_workers=crowd)
-        if where.room is ExecutionTable.RUNNING:
-            return replace(facts, usual=await self._survey.usual(execution.job_id, execution.handler))
+        if location.state_table is ExecutionTable.READY:
+            ahead = await self._surroundings.queue_position(execution)
+            running = await self._surroundings.running_on([worker.incarnation for worker in facts.able])
+            return replace(facts, ahead=ahead, most_ahead=MAX_AHEAD, on_workers=running)
+        if location.state_table is ExecutionTable.RUNNING:
+            return replace(
+                facts, typical=await self._surroundings.typical_duration(execution.job_id, execution.handler)
+            )
         return facts
 
     async def _versions(self, execution: Execution) -> list[ContractFacts]:
-        """What workers have published of its handler, and which of that takes its payload."""
+        """The published contracts of its handler, and which of them accept its payload."""
         published = (await self._store.handlers.versions([execution.handler])).get(execution.handler, [])
         if not published:
             return []
-        from timeball.handlers.payloads import accepts_payload  # few executions are asked about
+        from timeball.handlers.payloads import accepts_payload  # slow to import, and rarely needed
 
         schemas = await self._store.handlers.schemas(published)
         payload = await self._store.history.payload(execution.id) or "null"
@@ -108,25 +127,25 @@ class Explainer:
         return clock.uncertainty if isinstance(clock, SystemClock) else timedelta(0)
 
 
-def _as_of(execution: Execution, room: ExecutionTable, now: datetime) -> Execution:
-    """What a worker holds for its instant has not started, whatever moment it was read at."""
-    if room is ExecutionTable.RUNNING and execution.run_at is not None and execution.run_at > now:
+def _as_of(execution: Execution, state_table: ExecutionTable, now: datetime) -> Execution:
+    """A running row whose instant lies ahead is held by its worker and has not started."""
+    if state_table is ExecutionTable.RUNNING and execution.run_at is not None and execution.run_at > now:
         return replace(execution, state=ExecutionState.QUEUED, started_at=None)
     return execution
 
 
-def _queue_facts(name: str, doors: Mapping[str, Any], holders: Sequence[Competitor]) -> QueueFacts:
+def _queue_facts(name: str, gates: Mapping[str, Any], holders: Sequence[Competitor]) -> QueueFacts:
     return QueueFacts(
         name=name,
-        paused_at=doors["paused_at"],
-        pause_reason=doors["pause_reason"],
-        max_running=doors["queue_limit"],
-        taken=doors["queue_taken"],
+        paused_at=gates["paused_at"],
+        pause_reason=gates["pause_reason"],
+        max_running=gates["queue_limit"],
+        taken=gates["queue_taken"],
         holders=holders,
     )
 
 
-def _limit_facts(key: str | None, doors: Mapping[str, Any], holders: Sequence[Competitor]) -> LimitFacts | None:
+def _limit_facts(key: str | None, gates: Mapping[str, Any], holders: Sequence[Competitor]) -> LimitFacts | None:
     if key is None:
         return None
-    return LimitFacts(key=key, max_running=doors["key_limit"], taken=doors["key_taken"], holders=holders)
+    return LimitFacts(key=key, max_running=gates["key_limit"], taken=gates["key_taken"], holders=holders)

@@ -1,4 +1,4 @@
-"""Past, running and predicted runs on one axis, and the slots they need."""
+"""The timeline: past, running and predicted runs on one axis, and the slots they need."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 from functools import cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from timeball.application.queries.metrics import RollupHistory
-from timeball.application.queries.views import BandStep, RowsBy, Timeline, TimelineRequest
-from timeball.domain.forecast.outlook import ASSUMED_DURATION, FireTimeBudget, FireTimes, even_edges, slots_of
+from timeball.domain.forecast.demand import ASSUMED_DURATION, FireTimeBudget, FireTimes, even_edges, slots_of
 from timeball.domain.forecast.timeline import (
     PIXELS_PER_MARK,
     BucketLoad,
@@ -24,10 +24,69 @@ from timeball.domain.forecast.timeline import (
 from timeball.domain.node import NodeKind, NodeStatus, alive_nodes
 from timeball.domain.values.ids import Incarnation, JobId, format_execution_id, format_id, format_job_id
 from timeball.store.rollups import series_of_queue
-from timeball.store.store import Store
-from timeball.store.timeline import NO_DURATIONS, NamedJob, PastRuns, TimelineRun, TimelineStore, TypicalDurations
+from timeball.store.timeline import NO_DURATIONS, NamedJob, PastRuns, TimelineRun, TypicalDurations
 
-# The rows of a time line: what belongs to which, which of them are shown, and their marks.
+if TYPE_CHECKING:
+    from timeball.store.store import Store
+    from timeball.store.timeline import TimelineStore
+
+# Runs of the past that are read for all rows together, and for the jobs that are shown; a view cannot show more marks.
+_SAMPLE = 1_000
+_MAX_PAST = 2_000
+_MIN_PAST = 20
+_MAX_BAND_STEPS = 200
+_PIXELS_A_STEP = 10
+_MAX_DRAWN = 20_000
+
+
+class RowsBy(StrEnum):
+    """What the rows of a timeline stand for."""
+
+    JOBS = "jobs"
+    QUEUES = "queues"
+    WORKERS = "workers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineRequest:
+    """The period, the rows and the width in pixels of a timeline."""
+
+    start: datetime
+    end: datetime
+    queue: str | None = None
+    rows_by: RowsBy = RowsBy.JOBS
+    limit: int = 50
+    width: int = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BandStep:
+    """The busy slots in one step of time: on average, and the most at once."""
+
+    start: datetime
+    end: datetime
+    busy: float
+    peak: int
+    is_predicted: bool
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """A timeline. *has_more* says that rows were left out; *left_out* jobs exceeded the budget.
+
+    *durations_at* is when the typical durations were read; None if the period lies in the past.
+    """
+
+    now: datetime
+    request: TimelineRequest
+    rows: Sequence[MarkRow]
+    has_more: bool
+    slots: int
+    band: Sequence[BandStep]
+    left_out: int
+    without_history: Sequence[str]
+    durations_at: datetime | None
 
 
 @dataclass(slots=True)
@@ -45,14 +104,14 @@ class TimelineData:
     workers: list[NodeStatus] = field(default_factory=list)
     left_out: int = 0
 
-    def usual(self, run: TimelineRun) -> timedelta | None:
-        """How long a run should take, if that is known."""
-        known = self.durations.of(run.job_id, run.handler)
-        return None if known is None else known.median
+    def typical(self, run: TimelineRun) -> timedelta | None:
+        """The median duration of a run's job, if there is history."""
+        typical = self.durations.of(run.job_id, run.handler)
+        return None if typical is None else typical.median
 
 
 class RowName(NamedTuple):
-    """What a row is called; rows stand in this order."""
+    """The name of a row; rows are sorted by it."""
 
     label: str
     key: str
@@ -61,7 +120,7 @@ class RowName(NamedTuple):
 
 @dataclass(slots=True)
 class RowContent:
-    """What belongs to one row."""
+    """The runs of one row."""
 
     name: RowName
     past: list[TimelineRun] = field(default_factory=list)
@@ -74,14 +133,14 @@ class RowContent:
 def group_by_row(
     data: TimelineData, name_of: Callable[[TimelineRun], RowName], name_of_line: Callable[[FireTimes], RowName]
 ) -> list[RowContent]:
-    """Everything that was read, by the row it belongs to, in the order of the rows."""
-    found: dict[RowName, RowContent] = {}
+    """All runs, grouped by row, in the order of the rows."""
+    rows: dict[RowName, RowContent] = {}
 
     def parts(name: RowName) -> RowContent:
-        known = found.get(name)
-        if known is None:
-            known = found[name] = RowContent(name, cut_before=data.cut_before)
-        return known
+        row = rows.get(name)
+        if row is None:
+            row = rows[name] = RowContent(name, cut_before=data.cut_before)
+        return row
 
     for run in data.past:
         parts(name_of(run)).past.append(run)
@@ -91,7 +150,7 @@ def group_by_row(
         parts(name_of(run)).one_offs.append(run)
     for fires in data.fires:
         parts(name_of_line(fires)).fires.append(fires)
-    return [found[name] for name in sorted(found)]
+    return [rows[name] for name in sorted(rows)]
 
 
 def draw_row(parts: RowContent, data: TimelineData, start: datetime, end: datetime, now: datetime) -> MarkRow:
@@ -116,84 +175,73 @@ def _past_mark(run: TimelineRun) -> TimelineMark:
 
 
 def _running_marks(run: TimelineRun, data: TimelineData, now: datetime) -> Iterable[TimelineMark]:
-    """What it has done, and what it usually still has to do."""
+    """The elapsed part of a run, and the part that it usually still takes."""
     shown = format_execution_id(run.id)
     yield TimelineMark(
         kind=TimelineMarkKind.RUNNING, start=run.started_at, end=now, states={"running": 1}, execution_id=shown
     )
-    usual = data.usual(run)
-    if usual is not None and run.started_at + usual > now:
-        yield TimelineMark(kind=TimelineMarkKind.PREDICTED, start=now, end=run.started_at + usual, execution_id=shown)
+    typical = data.typical(run)
+    if typical is not None and run.started_at + typical > now:
+        yield TimelineMark(kind=TimelineMarkKind.PREDICTED, start=now, end=run.started_at + typical, execution_id=shown)
 
 
 def _one_off_mark(run: TimelineRun, data: TimelineData) -> TimelineMark:
-    usual = data.usual(run)
+    typical = data.typical(run)
     return TimelineMark(
         kind=TimelineMarkKind.PREDICTED,
         start=run.started_at,
-        end=run.started_at + (usual or ASSUMED_DURATION),
+        end=run.started_at + (typical or ASSUMED_DURATION),
         execution_id=format_execution_id(run.id),
-        is_guess=usual is None,
+        is_guess=typical is None,
     )
 
 
 def _predicted_marks(group: Sequence[FireTimes], start: datetime, end: datetime) -> Iterable[TimelineMark]:
     for fires in group:
-        line = fires.line
+        job = fires.job
         for at in fires.at:
             shown = (
-                format_execution_id(line.execution_id)
-                if line.execution_id and at == line.pending + line.jitter
-                else None
+                format_execution_id(job.execution_id) if job.execution_id and at == job.pending + job.jitter else None
             )
             yield TimelineMark(
                 kind=TimelineMarkKind.PREDICTED,
                 start=at,
-                end=at + line.duration,
+                end=at + job.duration,
                 execution_id=shown,
-                is_guess=line.is_guess,
+                is_guess=job.is_guess,
             )
     yield from _counted_marks([fires for fires in group if fires.counts], start, end)
 
 
 def _counted_marks(dense: Sequence[FireTimes], start: datetime, end: datetime) -> Iterable[TimelineMark]:
-    """Lines that were only counted, all of a row together: a queue may have thousands of them."""
+    """The counted jobs of a row, all together: a queue may have thousands of them."""
     if not dense:
         return
     totals = [sum(counts) for counts in zip(*(fires.counts for fires in dense), strict=True)]
-    is_guess = any(fires.line.is_guess for fires in dense)
+    is_guess = any(fires.job.is_guess for fires in dense)
     edges = even_edges(start, end, len(totals))
     for (low, high), count in zip(pairwise(edges), totals, strict=True):
         if count:
             yield TimelineMark(kind=TimelineMarkKind.PREDICTED, start=low, end=high, count=count, is_guess=is_guess)
 
 
-# Past, running and predicted runs on one axis, and the slots they need.
-
-# Runs that are read of the past of all, and of the jobs that are shown: no view has room for more marks.
-_SAMPLE = 1_000
-_MAX_PAST = 2_000
-_MIN_PAST = 20
-_MAX_BAND_STEPS = 200
-_PIXELS_A_STEP = 10
-_MAX_DRAWN = 20_000
 _UNASSIGNED = RowName("not yet given to a worker", "", "worker")
 
 
-class TimelineQuery:
-    """Draws time lines."""
+class TimelineQueries:
+    """Draws timelines."""
 
-    def __init__(self, store: Store, outlook: TimelineStore) -> None:
+    def __init__(self, store: Store, timelines: TimelineStore) -> None:
         self._store = store
-        self._outlook = outlook
+        self._timelines = timelines
 
     async def draw(self, request: TimelineRequest) -> Timeline:
-        """One view: what ran, what runs and what is to run between two instants."""
+        """One view: the past, running and predicted runs between two instants."""
         now = await self._store.history.moment()
         data = await self._look(request, now)
         rollups = RollupHistory(self._store, request.start, now)
         rows, has_more = await self._rows(request, data, rollups)
-        limits = await self._outlook.queue_limits()
+        limits = await self._timelines.queue_limits()
         slots = slots_of(data.workers, request.queue, limits)
         return Timeline(
             now=now,
@@ -203,7 +251,7 @@ class TimelineQuery:
             slots=slots,
             band=await self._band(request, data, rollups, slots),
             left_out=data.left_out,
-            without_history=sorted({fires.line.label for fires in data.fires if fires.line.is_guess}),
+            without_history=sorted({fires.job.label for fires in data.fires if fires.job.is_guess}),
             durations_at=data.durations_at,
         )
 
@@ -212,24 +260,24 @@ class TimelineQuery:
         nodes = alive_nodes(await self._store.nodes.list(), now)
         data.workers = [node for node in nodes if node.kind is NodeKind.WORKER]
         if request.start < now:
-            sample = await self._outlook.past(request.start, min(request.end, now), request.queue, _SAMPLE)
+            sample = await self._timelines.past(request.start, min(request.end, now), request.queue, _SAMPLE)
             data.past, data.cut_before = sample.runs, sample.cut_before
         if request.start <= now <= request.end:
-            data.running = await self._outlook.running(request.queue)
+            data.running = await self._timelines.running(request.queue)
         if request.end > now:
             await self._look_ahead(request, max(request.start, now), data)
-        data.durations = await self._outlook.durations_of([*data.running, *data.one_offs])
+        data.durations = await self._timelines.durations_of([*data.running, *data.one_offs])
         return data
 
     async def _look_ahead(self, request: TimelineRequest, start: datetime, data: TimelineData) -> None:
-        lines, has_more, data.durations_at = await self._outlook.futures(request.queue)
-        # No more marks are made than a view could be made of: all rows together are fitted to far fewer.
+        jobs, has_more, data.durations_at = await self._timelines.futures(request.queue)
+        # No more marks are made than a view may need: all rows together are fitted to far fewer.
         buckets = max(min(request.width // PIXELS_PER_MARK, _MAX_DRAWN // request.limit), 1)
-        foresight = FireTimeBudget(even_edges(start, request.end, buckets))
-        # Aside: thousands of cron expressions are seconds of work, and others wait for this loop.
-        data.fires = await asyncio.to_thread(foresight.of, lines)
-        data.left_out = foresight.left_out + has_more
-        data.one_offs = await self._outlook.one_offs(start, request.end, request.queue)
+        budget = FireTimeBudget(even_edges(start, request.end, buckets))
+        # In a thread: thousands of cron expressions would hold up the event loop for seconds.
+        data.fires = await asyncio.to_thread(budget.of, jobs)
+        data.left_out = budget.left_out + has_more
+        data.one_offs = await self._timelines.one_offs(start, request.end, request.queue)
 
     # rows
 
@@ -250,7 +298,7 @@ class TimelineQuery:
         def name(queue: str) -> RowName:
             return RowName(queue, queue, "queue")
 
-        parts = group_by_row(data, lambda run: name(run.queue), lambda fires: name(fires.line.queue))
+        parts = group_by_row(data, lambda run: name(run.queue), lambda fires: name(fires.job.queue))
         rows = await asyncio.to_thread(_draw_rows, parts[: request.limit], data, request, rollups.now)
         return await rollups.complete(rows, _mark_spacing(request), series_of_queue), len(parts) > request.limit
 
@@ -272,38 +320,38 @@ class TimelineQuery:
         self, request: TimelineRequest, data: TimelineData, rollups: RollupHistory
     ) -> tuple[list[MarkRow], bool]:
         names = await self._names_of_jobs(data)
-        # What was enqueued without a name shows with its like.
+        # Enqueued executions have no job name; those of one handler share a row.
         alike = cache(lambda handler: RowName(handler, handler, "enqueued"))
         parts = group_by_row(
             data,
             lambda run: (None if run.is_enqueued else names.get(run.job_id)) or alike(run.handler),
-            lambda fires: names[fires.line.job_id],
+            lambda fires: names[fires.job.job_id],
         )
         shown = parts[: request.limit]
         ids = {name.key: job_id for job_id, name in names.items()}
         if data.cut_before is not None:
-            await self._read_on(request, rollups.now, {ids[one.name.key]: one for one in shown if one.name.key in ids})
+            await self._read_on(request, rollups.now, {ids[row.name.key]: row for row in shown if row.name.key in ids})
         rows = await asyncio.to_thread(_draw_rows, shown, data, request, rollups.now)
-        own = [row for row in rows if row.key in ids]
-        complete = {row.key: row for row in await rollups.complete(own, _mark_spacing(request), ids.__getitem__)}
+        of_jobs = [row for row in rows if row.key in ids]
+        complete = {row.key: row for row in await rollups.complete(of_jobs, _mark_spacing(request), ids.__getitem__)}
         return [complete.get(row.key, row) for row in rows], len(parts) > request.limit
 
     async def _names_of_jobs(self, data: TimelineData) -> dict[JobId, RowName]:
         runs = (run for run in (*data.past, *data.running, *data.one_offs) if not run.is_enqueued)
-        named = await self._outlook.names({run.job_id for run in runs})
+        named = await self._timelines.names({run.job_id for run in runs})
         names = {id_: RowName(job.name, format_job_id(id_), job.kind) for id_, job in named.items()}
-        for line in (fires.line for fires in data.fires):
-            names[line.job_id] = RowName(line.label, format_job_id(line.job_id), line.rule.kind.value)
+        for job in (fires.job for fires in data.fires):
+            names[job.job_id] = RowName(job.label, format_job_id(job.job_id), job.rule.kind.value)
         return names
 
     async def _read_on(self, request: TimelineRequest, now: datetime, jobs: Mapping[JobId, RowContent]) -> None:
-        """The past of the jobs that are shown, further back than that of all together."""
+        """Reads the past of the jobs that are shown, further back than the sample of all jobs."""
         if not jobs:
             return
         each = max(_MAX_PAST // len(jobs), _MIN_PAST)
-        own = await self._outlook.past_of_jobs(list(jobs), request.start, min(request.end, now), each)
+        past_runs = await self._timelines.past_of_jobs(list(jobs), request.start, min(request.end, now), each)
         for job_id, parts in jobs.items():
-            past = own.get(job_id, PastRuns())
+            past = past_runs.get(job_id, PastRuns())
             parts.past, parts.cut_before = list(past.runs), past.cut_before
 
     # slots
@@ -340,8 +388,8 @@ class TimelineQuery:
 def _draw_rows(
     parts: Sequence[RowContent], data: TimelineData, request: TimelineRequest, now: datetime
 ) -> list[MarkRow]:
-    """Rows with their marks; tens of thousands of them are some hundred milliseconds of work."""
-    return [draw_row(one, data, request.start, request.end, now) for one in parts]
+    """Rows with their marks. Tens of thousands of marks take some hundred milliseconds, so this runs in a thread."""
+    return [draw_row(part, data, request.start, request.end, now) for part in parts]
 
 
 def _mark_spacing(request: TimelineRequest) -> timedelta:
@@ -351,7 +399,7 @@ def _mark_spacing(request: TimelineRequest) -> timedelta:
 def _predicted_load(request: TimelineRequest, data: TimelineData, middle: datetime, steps: int) -> BucketLoad:
     load = BucketLoad(even_edges(middle, request.end, steps))
     for run in (*data.running, *data.one_offs):
-        load.add_span(run.started_at, max(run.started_at + (data.usual(run) or ASSUMED_DURATION), middle))
+        load.add_span(run.started_at, max(run.started_at + (data.typical(run) or ASSUMED_DURATION), middle))
     for fires in data.fires:
         if fires.at:
             load.add(fires)
@@ -361,11 +409,11 @@ def _predicted_load(request: TimelineRequest, data: TimelineData, middle: dateti
 
 
 def _add_counts(load: BucketLoad, fires: FireTimes, edges: Sequence[datetime]) -> None:
-    """Counts of other buckets than the band's: each is put where it begins."""
+    """Adds counts whose buckets differ from those of the load: each count goes where its bucket begins."""
     counts = [0] * len(load.seconds)
     for low, count in zip(edges, fires.counts, strict=False):
         counts[load.bucket(low)] += count
-    load.add(FireTimes(fires.line, counts=counts))
+    load.add(FireTimes(fires.job, counts=counts))
 
 
 def _steps(load: BucketLoad, slots: int, *, is_predicted: bool) -> list[BandStep]:

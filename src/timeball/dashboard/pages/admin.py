@@ -11,6 +11,8 @@ from pydantic import SecretStr
 from starlette.responses import Response
 
 from timeball.api.auth import Role
+from timeball.api.resources.system import audit_document
+from timeball.api.responses import in_thread_if_large
 from timeball.config.settings import HandlerSettings, Settings
 from timeball.config.sources import SETTINGS_FILE, setting_paths, variable_name
 from timeball.dashboard.context import PageContext, PageRouter
@@ -73,21 +75,22 @@ async def _keys_page(context: PageContext, token: str | None = None, problem: In
     )
 
 
-# The audit: who changed what, when and why; for administrators.
+_AUDIT_PAGE = 50
 
 
 @router.get("/audit", Role.ADMIN)
 async def audit_log(context: PageContext) -> Response:
     """All changes, the latest first, or those of one actor or subject."""
     actor, subject = context.query("actor"), context.query("subject")
-    found = await context.api.get("audit", limit=50, cursor=context.query("cursor"), actor=actor, subject=subject)
-    names = await _job_names(context, found["data"])
+    page = await context.site.queries.audit(subject or None, actor or None, context.page_request(_AUDIT_PAGE))
+    characters = sum(len(row["before"] or "") + len(row["after"] or "") for row in page.items)
+    entries = await in_thread_if_large(lambda: [audit_document(row) for row in page.items], characters)
+    names = await _job_names(context, entries)
     changes = [
-        change | {"differences": differences(change), "job_name": names.get(change["subject"])}
-        for change in found["data"]
+        entry | {"differences": differences(entry), "job_name": names.get(entry["subject"])} for entry in entries
     ]
     return context.page(
-        "audit.html", part="partials/audit_list.html", changes=changes, page=found, actor=actor, subject=subject
+        "audit.html", part="partials/audit_list.html", changes=changes, page=page, actor=actor, subject=subject
     )
 
 
@@ -97,7 +100,7 @@ async def _job_names(context: PageContext, changes: list[dict[str, Any]]) -> dic
     for subject in {change["subject"] for change in changes}:
         with suppress(InvalidInput):
             ids[subject] = JobId(parse_id("job", subject.removeprefix("job:")))
-    names = await context.site.queries.job_names(list(ids.values()))
+    names = await context.site.queries.jobs.names(list(ids.values()))
     return {subject: names.get(id_) for subject, id_ in ids.items()}
 
 

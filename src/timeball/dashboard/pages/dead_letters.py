@@ -47,7 +47,7 @@ async def list_groups(context: PageContext) -> Response:
         if context.query("by") in list(DeadLetterGrouping)
         else DeadLetterGrouping.ERROR
     )
-    found = await context.site.queries.dead_groups(_GROUPS, by)
+    found = await context.site.queries.executions.dead_groups(_GROUPS, by)
     return context.page(
         "dead.html",
         part="partials/dead_list.html",
@@ -55,7 +55,7 @@ async def list_groups(context: PageContext) -> Response:
         since=found[0].since if found else None,
         by=by,
         groupings=list(DeadLetterGrouping),
-        total=await context.site.queries.dead_count(),
+        total=await context.site.queries.executions.dead_count(),
         most=EXACT_UP_TO,
     )
 
@@ -64,8 +64,8 @@ async def _one_group(context: PageContext, by: DeadLetterGrouping, key: str) -> 
     group: dict[str, Any] = {by.field: key}
     wanted = ExecutionFilter((*DEAD_LETTERS, *where(**group)))
     request = PageRequest(limit=_PAGE, cursor=context.query("cursor") or None)
-    page = await context.site.queries.executions(wanted, request)
-    found = await context.site.queries.dead_groups(_GROUPS, by)
+    page = await context.site.queries.executions.page(wanted, request)
+    found = await context.site.queries.executions.dead_groups(_GROUPS, by)
     return context.page(
         "dead_group.html",
         part="partials/dead_group.html",

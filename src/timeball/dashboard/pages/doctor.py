@@ -8,6 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from timeball.dashboard.context import PageContext, PageRouter, target_url
+from timeball.domain.explain.diagnosis import worst_status
 
 router = PageRouter()
 
@@ -23,10 +24,11 @@ _VERDICTS = {
 @router.get("/doctor")
 async def doctor(context: PageContext) -> Response:
     """All that was looked at, the gravest first."""
-    found = await context.api.get("doctor")
-    lines = sorted(found["lines"], key=lambda line: _ORDER[line["status"]])
-    groups = {status: list(some) for status, some in groupby(lines, key=lambda line: line["status"])}
-    tone, verdict = _VERDICTS[found["status"]]
+    lines = sorted(
+        await context.shared("doctor", context.site.queries.doctor.diagnose), key=lambda line: _ORDER[line.status]
+    )
+    groups = {status: list(some) for status, some in groupby(lines, key=lambda line: line.status)}
+    tone, verdict = _VERDICTS[worst_status(lines)]
     variables: dict[str, Any] = {
         "groups": groups,
         "tone": tone,
@@ -40,4 +42,4 @@ async def doctor(context: PageContext) -> Response:
 @router.get("/about")
 async def about(context: PageContext) -> Response:
     """What this is, and its words."""
-    return context.page("about.html", checks=(await context.api.get("health"))["checks"])
+    return context.page("about.html", checks=await context.site.queries.doctor.health())

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from timeball.api.auth import Role
 from timeball.api.documents import full_execution_document, show_worker
 from timeball.api.params import check_payload_search, execution_filter
+from timeball.api.resources.system import explanation_document
 from timeball.dashboard.context import PageContext, PageRouter, Undo, parse_json_field
 from timeball.dashboard.execution_rows import named_execution_rows, state_history
 from timeball.dashboard.formatting import parse_instant, pretty_json
@@ -68,7 +69,7 @@ async def list_executions(context: PageContext) -> Response:
         if not (q or status):
             # Whoever looks for nothing in particular means what has come so far, not what lies ahead.
             wanted = ExecutionFilter((*wanted.terms, *where(before=default_until(context))))
-        found = await context.site.queries.executions(wanted, request)
+        found = await context.site.queries.executions.page(wanted, request)
     except InvalidInput as problem:
         error = problem
     return context.page(
@@ -87,7 +88,7 @@ async def list_executions(context: PageContext) -> Response:
 @router.get("/executions/{execution}")
 async def execution_page(context: PageContext) -> Response:
     """One execution in full."""
-    view = await context.site.queries.view_execution(context.path["execution"])
+    view = await context.site.queries.executions.view(context.path["execution"])
     (run,) = await named_execution_rows(context, [view.execution])
     now, ended_at = context.site.queries.now(), view.execution.finished_at
     return context.page(
@@ -103,15 +104,15 @@ async def execution_page(context: PageContext) -> Response:
 @router.get("/executions/{execution}/why")
 async def why(context: PageContext) -> Response:
     """Why an execution is where it is, gate by gate."""
-    found = await context.api.get("executions", context.path["execution"], "explain")
-    return context.page("why.html", part="partials/why.html", why=found, about="execution")
+    explanation = await context.site.queries.explain.execution(context.path["execution"])
+    return context.page("why.html", part="partials/why.html", why=explanation_document(explanation), about="execution")
 
 
 @router.get("/jobs/{job}/why")
 async def why_job(context: PageContext) -> Response:
     """Why a job does not run."""
-    found = await context.api.get("jobs", context.path["job"], "explain")
-    return context.page("why.html", part="partials/why.html", why=found, about="job")
+    explanation = await context.site.queries.explain.job(context.path["job"])
+    return context.page("why.html", part="partials/why.html", why=explanation_document(explanation), about="job")
 
 
 @router.post("/executions/{execution}/cancel", Role.OPERATOR)
@@ -146,7 +147,7 @@ async def retry_form(context: PageContext) -> Response:
 
 
 async def _retry_form(context: PageContext, payload: str | None, problem: InvalidInput | None) -> Response:
-    view = await context.site.queries.view_execution(context.path["execution"])
+    view = await context.site.queries.executions.view(context.path["execution"])
     run = full_execution_document(view)
     return context.page(
         "retry_form.html",
@@ -207,12 +208,12 @@ _LOG_PAGE = 500
 @router.get("/executions/{execution}/log")
 async def execution_log(context: PageContext) -> Response:
     """Some lines, and where the next ones begin."""
-    found = await context.api.get(
-        "executions", context.path["execution"], "logs", limit=_LOG_PAGE, cursor=context.query("cursor")
+    log = await context.site.queries.executions.log(
+        context.path["execution"], context.query("cursor") or None, _LOG_PAGE
     )
-    response = context.page("partials/log_lines.html", lines=found["data"])
-    response.headers["X-Next-Cursor"] = found["next_cursor"] or ""
-    response.headers["X-Has-More"] = "yes" if found["has_more"] else "no"
+    response = context.page("partials/log_lines.html", lines=log.lines)
+    response.headers["X-Next-Cursor"] = log.next_cursor or ""
+    response.headers["X-Has-More"] = "yes" if log.has_more else "no"
     return response
 
 
@@ -227,11 +228,12 @@ async def failed_attempts(context: PageContext) -> Response:
     """Each try that failed, timed out or was lost with its worker, the latest first."""
     since, until = last_hour(context.site.queries.now())
     before = _parse_cursor(context.query("cursor")) or until
-    found = await context.site.queries.unsuccessful_tries(since, min(before, until), _ATTEMPTS_PAGE + 1)
-    names = await context.site.queries.job_names([row["job_id"] for row in found[:_ATTEMPTS_PAGE]])
+    found = await context.site.queries.executions.unsuccessful_tries(since, min(before, until), _ATTEMPTS_PAGE + 1)
+    names = await context.site.queries.jobs.names([row["job_id"] for row in found[:_ATTEMPTS_PAGE]])
     rows = [_attempt_row(row) | {"job_name": names.get(row["job_id"])} for row in found[:_ATTEMPTS_PAGE]]
     cursor = rows[-1]["finished_at"].isoformat() if len(found) > _ATTEMPTS_PAGE else None
-    total = (await context.api.get("metrics"))["last_hour"]
+    overview = await context.shared("overview", context.site.queries.metrics.overview)
+    total = overview.last_hour.counts
     return context.page("tries.html", part="partials/tries.html", rows=rows, cursor=cursor, since=since, total=total)
 
 

@@ -10,11 +10,12 @@ from urllib.parse import quote_plus
 from starlette.responses import Response
 
 from timeball.api.auth import Role
+from timeball.api.documents import job_document
 from timeball.api.resources.forecast import advice_document, collision_document, forecast_document
-from timeball.application.queries.views import ForecastRequest, SpreadRequest
+from timeball.application.queries.forecast import Forecast, ForecastRequest, SpreadRequest
 from timeball.dashboard.context import PageContext, PageRouter, Undo, browser_zone, zone_label
 from timeball.dashboard.formatting import format_number, iso, pluralize
-from timeball.domain.forecast.collisions import Collision
+from timeball.domain.forecast.demand import Collision
 
 router = PageRouter()
 
@@ -30,12 +31,12 @@ async def forecast(context: PageContext) -> Response:
     zone = browser_zone(context.request)
     measure = context.query("measure") if context.query("measure") in MEASURES else "busy"
     queue = context.query("queue") or None
-    wish = ForecastRequest(days=_DAYS, queue=queue, timezone=zone.key)
-    foreseen, collisions = await context.site.queries.forecast_with_collisions(wish)
+    request = ForecastRequest(days=_DAYS, queue=queue, timezone=zone.key)
+    foreseen, collisions = await context.shared(("forecast", request), lambda: _foresee(context, request))
     found = forecast_document(foreseen, measure)
     top = _top(found)
     hour_page = context.url("/timeline", span="1h", queue=queue) + "&from="
-    queues = sorted({row["name"] for row in await context.site.queries.queues()} | ({queue} if queue else set()))
+    names = {row["name"] for row in await context.shared("queues", context.site.queries.queues)}
     return context.page(
         "forecast.html",
         part="partials/forecast.html",
@@ -46,11 +47,16 @@ async def forecast(context: PageContext) -> Response:
         measure=measure,
         measures=MEASURES,
         queue=queue,
-        queues=queues,
+        queues=sorted(names | ({queue} if queue else set())),
         zone=zone_label(zone),
         calendar=context.url("/calendar.ics", queue=queue, timezone=zone.key),
         days=[_day(day, found["slots"], measure, top, hour_page) for day in found["days"]],
     )
+
+
+async def _foresee(context: PageContext, request: ForecastRequest) -> tuple[Forecast, list[Collision]]:
+    async with context.site.heavy.of(context.caller.name):
+        return await context.site.queries.forecast.with_collisions(request)
 
 
 async def _advice(context: PageContext, collisions: Sequence[Collision], timezone: str) -> dict[str, Any] | None:
@@ -58,8 +64,9 @@ async def _advice(context: PageContext, collisions: Sequence[Collision], timezon
     opened = next((one for one in collisions if _key(one) == context.query("spread")), None)
     if opened is None:
         return None
-    wish = SpreadRequest(queues=opened.pool.queues, at=opened.start, days=_DAYS, timezone=timezone)
-    found = advice_document(await context.site.queries.spread(wish))
+    request = SpreadRequest(queues=opened.pool.queues, at=opened.start, days=_DAYS, timezone=timezone)
+    async with context.site.heavy.of(context.caller.name):
+        found = advice_document(await context.site.queries.forecast.spread(request))
     reason = f"spread: {opened.need} of {opened.pool.slots} slots wanted at {opened.local}"
     return found | {"suggestions": [_suggestion(one, reason) for one in found["suggestions"]]}
 
@@ -80,17 +87,18 @@ def _key(one: Collision) -> str:
 
 @router.post("/jobs/{job}/move", Role.EDITOR)
 async def move(context: PageContext) -> Response:
-    """Give a job the times that spread a collision, if nobody else has changed it meanwhile; can be undone."""
+    """Give a job the times that spread a collision, if it still has the version that was shown; can be undone."""
     form, job = context.form, context.path["job"]
-    before = await context.api.get("jobs", job)
+    before = job_document(await context.site.queries.jobs.view(job))
     changes = {name: form[name] for name in ("schedule", "scheduled_at") if form.get(name) and before[name]}
     if len(changes) != 1:
         return context.go(context.back("/forecast"), "Nothing was chosen.", kind="bad")
     version = int(form["version"]) if form.get("version", "").isdigit() else before["version"]
     after = await context.api.change("jobs", job, body=changes, version=version, reason=form.get("reason"))
     (name,) = changes
-    told = f"{after['name'] or after['id']} is moved: {before[name]} → {after[name]}."
-    back = {name: before[name], "version": str(after["version"]), "reason": "moved by mistake"}
+    old = before[name] if name == "schedule" else before[name].isoformat().replace("+00:00", "Z")
+    told = f"{after['name'] or after['id']} is moved: {old} → {after[name]}."
+    back = {name: old, "version": str(after["version"]), "reason": "moved by mistake"}
     return context.go(context.back("/forecast"), told, undo=Undo(context.site_url(f"/jobs/{after['id']}/move"), back))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from timeball.api.resources.handlers import handlers_page, read_handler
 from timeball.dashboard.context import PageContext, PageRouter
 from timeball.dashboard.formatting import pretty_json
 from timeball.dashboard.internal_api import Document
@@ -11,12 +12,16 @@ from timeball.errors import NotFound
 
 router = PageRouter()
 
+_PAGE = 100
+
 
 @router.get("/handlers")
 async def list_handlers(context: PageContext) -> Response:
     """All handlers, by name."""
-    found = await context.api.get("handlers", limit=100, cursor=context.query("cursor"))
-    return context.page("handlers.html", part="partials/handlers_list.html", rows=found["data"], page=found)
+    site = context.site
+    page, show = await handlers_page(site.queries, site.catalogue, context.page_request(_PAGE))
+    rows = [show(handler) for handler in page.items]
+    return context.page("handlers.html", part="partials/handlers_list.html", rows=rows, page=page)
 
 
 @router.get("/handlers/one")
@@ -25,14 +30,14 @@ async def handler_page(context: PageContext) -> Response:
     name = context.query("name")
     if not name:
         raise NotFound("handler", "")
-    found = await context.api.get("handlers", name)
+    handler = await read_handler(context.site.queries, context.site.catalogue, name)
     return context.page(
         "handler.html",
         part="partials/handler.html",
-        handler=found,
-        fields=_fields(found),
-        schema=pretty_json(found["payload_schema"]),
-        example=pretty_json(found["example"]),
+        handler=handler,
+        fields=_fields(handler),
+        schema=pretty_json(handler["payload_schema"]),
+        example=pretty_json(handler["example"]),
     )
 
 

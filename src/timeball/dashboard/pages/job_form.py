@@ -12,7 +12,8 @@ from starlette.responses import Response
 from timeball.api.auth import Role
 from timeball.api.documents import job_document
 from timeball.api.resources.system import instant_load_document
-from timeball.application.queries.views import FireTime, InstantLoadRequest
+from timeball.application.queries.forecast import InstantLoadRequest
+from timeball.application.queries.jobs import FireTime
 from timeball.dashboard.context import PageContext, PageRouter, known_handlers, parse_json_field
 from timeball.dashboard.formatting import format_seconds, pluralize
 from timeball.dashboard.internal_api import ApiProblem
@@ -77,7 +78,7 @@ def _without_empty_options(body: dict[str, Any], form: dict[str, str]) -> dict[s
 @router.get("/jobs/{job}/edit", Role.EDITOR)
 async def edit_job_form(context: PageContext) -> Response:
     """The form with what the job is now; a link may have filled in another time."""
-    view = await context.site.queries.view_job(context.path["job"])
+    view = await context.site.queries.jobs.view(context.path["job"])
     job = job_document(view)
     times = {name: context.query(name) for name in ("schedule", "first_at") if context.query(name)}
     return await _form(context, job, form_values(job) | times)
@@ -86,7 +87,7 @@ async def edit_job_form(context: PageContext) -> Response:
 @router.post("/jobs/{job}/edit", Role.EDITOR)
 async def change_job(context: PageContext) -> Response:
     """Change what differs, if nobody else has changed the job meanwhile."""
-    job = job_document(await context.site.queries.view_job(context.path["job"]))
+    job = job_document(await context.site.queries.jobs.view(context.path["job"]))
     try:
         wanted = job_body(context.form)
         # A payload that was not touched stays as it is: what is hidden in it must not be stored as dots.
@@ -271,16 +272,16 @@ async def preview_schedule(context: PageContext) -> Response:
         rule = _rule(context.form, zone, now)
     except InvalidInput as error:
         return context.page("partials/schedule_preview.html", error=error, rule=None)
-    times = queries.next_times(rule, zone, now, _PREVIEWED)
+    times = queries.jobs.next_times(rule, zone, now, _PREVIEWED)
     job = context.form.get("job", "")
-    current = await queries.find_job(job) if job else None
+    current = await queries.jobs.find(job) if job else None
     return context.page(
         "partials/schedule_preview.html",
         error=None,
         rule=rule,
         is_manual=isinstance(rule, Manual),
         times=times,
-        changes=[change for change in queries.clock_changes(rule, now, 4) if change not in times],
+        changes=[change for change in queries.jobs.clock_changes(rule, now, 4) if change not in times],
         zone=zone,
         compared=None if current is None else _comparison(context, current, times),
         landing=await _landing(context, current, times),
@@ -306,12 +307,12 @@ async def _landing(context: PageContext, job: Job | None, times: Sequence[FireTi
         return None
     queue = context.form.get("queue", "").strip() or "default"
     wish = InstantLoadRequest(at=first, queue=queue, job_id=None if job is None else job.id)
-    return instant_load_document(await context.site.queries.landing(wish))
+    return instant_load_document(await context.site.queries.forecast.load_at(wish))
 
 
 def _comparison(context: PageContext, job: Job, new: Sequence[FireTime]) -> dict[str, Any]:
     queries = context.site.queries
-    old = queries.next_times(job.rule, job.timezone, queries.now(), _PREVIEWED)
+    old = queries.jobs.next_times(job.rule, job.timezone, queries.now(), _PREVIEWED)
     return {"words": job.rule.describe(), "verdict": describe_moves(old, new)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -13,8 +14,8 @@ from starlette.responses import Response
 from timeball.api.auth import Role
 from timeball.api.documents import job_document
 from timeball.api.params import check_payload_search, execution_filter, job_filter
-from timeball.application.queries import RecentRuns
-from timeball.application.queries.views import JobView
+from timeball.api.resources.system import revision_document
+from timeball.application.queries.jobs import JobView
 from timeball.dashboard import charts
 from timeball.dashboard.components import Components, time_tag
 from timeball.dashboard.context import PageContext, PageRouter, Undo
@@ -32,7 +33,7 @@ from timeball.dashboard.pages.operations import (
 )
 from timeball.domain.job import Job, JobStatus
 from timeball.domain.scheduling.schedule import Once
-from timeball.domain.search import JobFilter, JobOrder, PageRequest, ResultPage
+from timeball.domain.search import JobFilter, JobOrder, PageRequest, RecentRuns, ResultPage
 from timeball.domain.values.ids import JobId, format_execution_id
 from timeball.domain.values.ids import format_job_id as show_job_id
 from timeball.errors import InvalidInput
@@ -73,7 +74,7 @@ async def list_jobs(context: PageContext) -> Response:
         # Whoever looks for nothing in particular means the jobs with a name, not every one-off that was ever enqueued.
         is_named = not (q or status or with_one_offs)
         order = JobOrder.NAME if is_named else JobOrder.NEWEST
-        found = await context.site.queries.jobs(replace(wanted, is_named=is_named), order, request)
+        found = await context.site.queries.jobs.page(replace(wanted, is_named=is_named), order, request)
     except InvalidInput as problem:
         error = problem
     return context.page(
@@ -92,7 +93,7 @@ async def list_jobs(context: PageContext) -> Response:
 
 
 async def _rows(context: PageContext, views: Sequence[JobView]) -> list[dict[str, Any]]:
-    strips = await context.site.queries.recent_runs([view.job.id for view in views], _STRIP)
+    strips = await context.site.queries.jobs.recent_runs([view.job.id for view in views], _STRIP)
     queue_page = cache(lambda name: context.url("/queues/one", name=name))
     return [
         _row(context.components, view, strips[view.job.id]) | {"queue_page": queue_page(view.job.queue)}
@@ -102,7 +103,7 @@ async def _rows(context: PageContext, views: Sequence[JobView]) -> list[dict[str
 
 def _row(components: Components, view: JobView, runs: RecentRuns) -> dict[str, Any]:
     """A job as the list shows it: put together here, because there are fifty of them and a template takes long for each piece."""
-    job, standing = view.job, view.standing
+    job, standing = view.job, view.situation
     shown = show_job_id(job.id)
     path = f"/jobs/{shown}"
     return {
@@ -147,7 +148,7 @@ def schedule_text(job: Job) -> str:
 @router.get("/jobs/{job}")
 async def job_page(context: PageContext) -> Response:
     """One job: what it is, how it goes, when it runs, what was changed."""
-    view = await context.site.queries.view_job(context.path["job"])
+    view = await context.site.queries.jobs.view(context.path["job"])
     tab = context.query("tab", "overview") if context.query("tab") in TABS else "overview"
     variables = await _TABS[tab](context, view.job)
     return context.page(
@@ -162,8 +163,8 @@ async def job_page(context: PageContext) -> Response:
 
 
 async def _overview(context: PageContext, job: Job) -> dict[str, Any]:
-    runs = (await context.site.queries.recent_runs([job.id], _LONG_STRIP))[job.id]
-    times = context.site.queries.next_times(job.rule, job.timezone, context.site.queries.now(), 5)
+    runs = (await context.site.queries.jobs.recent_runs([job.id], _LONG_STRIP))[job.id]
+    times = context.site.queries.jobs.next_times(job.rule, job.timezone, context.site.queries.now(), 5)
     latest = await _executions(context, job.id, None, 8)
     return {"runs": runs, "times": times, "latest": latest[0]}
 
@@ -177,15 +178,15 @@ async def _executions(
     context: PageContext, job_id: JobId, cursor: str | None, limit: int, status: str = ""
 ) -> tuple[list[dict[str, Any]], ResultPage[Any]]:
     wanted = replace(execution_filter(status=[status] if status else None), job_id=job_id)
-    page = await context.site.queries.executions(wanted, PageRequest(limit=limit, cursor=cursor))
+    page = await context.site.queries.executions.page(wanted, PageRequest(limit=limit, cursor=cursor))
     return await execution_rows(context, page.items), page
 
 
 async def _schedule(context: PageContext, job: Job) -> dict[str, Any]:
     queries = context.site.queries
     now = queries.now()
-    times = queries.next_times(job.rule, job.timezone, now, 20)
-    return {"times": times, "changes": queries.clock_changes(job.rule, now, 4)}
+    times = queries.jobs.next_times(job.rule, job.timezone, now, 20)
+    return {"times": times, "changes": queries.jobs.clock_changes(job.rule, now, 4)}
 
 
 async def _settings(_context: PageContext, _job: Job) -> dict[str, Any]:
@@ -194,13 +195,14 @@ async def _settings(_context: PageContext, _job: Job) -> dict[str, Any]:
 
 async def _activity(context: PageContext, job: Job) -> dict[str, Any]:
     """How it came to be as it is: who changed what, when and why."""
-    found = await context.api.get("jobs", show_job_id(job.id), "revisions", limit=50, cursor=context.query("cursor"))
+    page = await context.site.queries.jobs.revisions(show_job_id(job.id), context.page_request(_PAGE))
+    revisions = await asyncio.to_thread(lambda: [revision_document(revision) for revision in page.items])
     changes = [
         revision
         | {"before": revision["version"] != 1, "differences": [tuple(one.values()) for one in revision["changes"]]}
-        for revision in found["data"]
+        for revision in revisions
     ]
-    return {"changes": changes, "page": found}
+    return {"changes": changes, "page": page}
 
 
 _TABS = {

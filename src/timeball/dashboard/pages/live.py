@@ -15,9 +15,10 @@ from starlette.types import Receive, Scope, Send
 from timeball.api.auth import Role
 from timeball.api.errors import HttpProblem
 from timeball.api.resources.events import KEEP_ALIVE_SECONDS, SEND_SECONDS, event_document, until_access_ends
-from timeball.api.resources.metrics import metrics_document, series_document
+from timeball.api.resources.metrics import counts_document, metrics_document, series_document
 from timeball.api.responses import json_bytes
 from timeball.application.events import EventSubscription, TopicSubscription
+from timeball.application.queries.metrics import Overview
 from timeball.dashboard import charts
 from timeball.dashboard.context import PageContext, PageRouter, target_url
 from timeball.dashboard.execution_rows import named_execution_rows
@@ -25,6 +26,7 @@ from timeball.dashboard.formatting import format_seconds, parse_instant, plurali
 from timeball.dashboard.internal_api import ApiProblem
 from timeball.domain.change_event import EXECUTION_STARTED, ChangeEvent, EventFilter
 from timeball.domain.execution import ExecutionState
+from timeball.domain.node import NodeKind
 from timeball.domain.search import ExecutionFilter, PageRequest, where
 from timeball.domain.values.ids import format_execution_id
 
@@ -60,7 +62,7 @@ async def live(context: PageContext) -> Response:
     part = context.query("part")
     if context.is_partial and part in _PARTS:
         return context.page(f"partials/live_{part}.html", **await _PARTS[part](context))
-    if not await context.site.queries.has_jobs():
+    if not await context.site.queries.jobs.exist():
         return await _welcome(context)
     if context.is_partial:
         # The first job has come: the checklist becomes this page.
@@ -72,18 +74,19 @@ async def live(context: PageContext) -> Response:
 async def demo(context: PageContext) -> Response:
     """Make a job that runs at once, and then every ten seconds."""
     try:
-        job = await context.api.post("jobs", body=DEMO_JOB)
+        await context.api.post("jobs", body=DEMO_JOB)
     except ApiProblem as problem:
+        # The job is there already.
         if problem.status != 409:
             raise
-        job = await context.api.get("jobs", DEMO_JOB["name"])
-    await context.api.post("jobs", job["id"], "trigger", body={})
+    await context.api.post("jobs", DEMO_JOB["name"], "trigger", body={})
     return context.go(context.site_url("/"), "The demo job runs, now and every ten seconds.")
 
 
 async def _welcome(context: PageContext) -> Response:
-    workers = (await context.api.get("workers"))["data"]
-    schedulers = (await context.api.get("schedulers"))["data"]
+    nodes = await context.shared("nodes", context.site.queries.nodes)
+    workers = [node for node in nodes if node.kind is NodeKind.WORKER]
+    schedulers = [node for node in nodes if node.kind is NodeKind.SCHEDULER]
     address = str(context.request.base_url).rstrip("/")
     return context.page(
         "welcome.html", part="partials/welcome.html", workers=workers, schedulers=schedulers, address=address
@@ -91,47 +94,49 @@ async def _welcome(context: PageContext) -> Response:
 
 
 async def _all_parts(context: PageContext) -> dict[str, Any]:
-    """All parts at once: this moment and the last hour are read once for all of them."""
-    overview = await context.site.queries.meters.overview()
-    metrics = metrics_document(overview)
-    late = metrics["last_hour"]["lateness_seconds"]
-    charted = _chart_data(series_document(overview.hour))
-    return {"late": late, **charted, **await _concerns(context), "metrics": metrics, **await _next(context)}
+    """The variables of all parts, from one read of the metrics."""
+    overview = await _overview(context)
+    return {**await _now_of(context, overview), **_charts_of(overview), **await _next(context)}
+
+
+async def _overview(context: PageContext) -> Overview:
+    return await context.shared("overview", context.site.queries.metrics.overview)
 
 
 async def _now(context: PageContext) -> dict[str, Any]:
-    return {"metrics": await context.api.get("metrics"), **await _concerns(context)}
+    return await _now_of(context, await _overview(context))
 
 
-async def _concerns(context: PageContext) -> dict[str, Any]:
-    return {"concerns": (await context.api.get("attention"))["data"], "page_of": target_url}
+async def _now_of(context: PageContext, overview: Overview) -> dict[str, Any]:
+    concerns = await context.shared("attention", context.site.queries.doctor.attention)
+    return {"metrics": metrics_document(overview), "concerns": concerns, "page_of": target_url}
 
 
 async def _charts(context: PageContext) -> dict[str, Any]:
-    late = (await context.api.get("metrics"))["last_hour"]["lateness_seconds"]
-    return {"late": late, **_chart_data(await context.api.get("metrics", "executions", hours=1))}
+    return _charts_of(await _overview(context))
+
+
+def _charts_of(overview: Overview) -> dict[str, Any]:
+    late = counts_document(overview.last_hour)["lateness_seconds"]
+    return {"late": late, **_chart_data(series_document(overview.hour))}
 
 
 async def _next(context: PageContext) -> dict[str, Any]:
-    return {"coming": await _coming(context)}
+    rows = await context.shared("next due", lambda: context.site.queries.executions.next_due(_MAX_NEXT))
+    upcoming = [
+        {"id": format_execution_id(row["id"]), "label": row["name"] or row["handler"], "at": row["run_at"]}
+        for row in rows
+    ]
+    return {"upcoming": upcoming}
 
 
 _PARTS = {"now": _now, "charts": _charts, "next": _next}
 
 
-async def _coming(context: PageContext) -> list[dict[str, Any]]:
-    """What is due next."""
-    found = await context.site.queries.next_due(_MAX_NEXT)
-    return [
-        {"id": format_execution_id(row["id"]), "label": row["name"] or row["handler"], "at": row["run_at"]}
-        for row in found
-    ]
-
-
 async def _recent_starts(context: PageContext) -> list[dict[str, Any]]:
     """The latest starts, as the ticker shows them before it hears of more."""
     states = (ExecutionState.RUNNING, ExecutionState.SUCCEEDED, ExecutionState.DEAD)
-    page = await context.site.queries.executions(
+    page = await context.site.queries.executions.page(
         ExecutionFilter(where(status=states)), PageRequest(limit=_MAX_STARTS * 2)
     )
     runs = [run for run in await named_execution_rows(context, page.items) if run["started_at"]]
@@ -221,7 +226,7 @@ class _DashboardStream(Response):
         site = context.site
         self._live = site.live
         self._streams = site.streams
-        self._names = site.queries.job_names
+        self._names = site.queries.jobs.names
         self._read_cache = site.read_cache
         self._sending = asyncio.Lock()
 
@@ -260,8 +265,8 @@ class _DashboardStream(Response):
             news = await listener.next(KEEP_ALIVE_SECONDS)
             if news.is_gap:
                 yield b"event: gap\ndata: {}\n\n"
-            if news.happenings:
-                yield b"event: drop\ndata: %s\n\n" % await self._named(news.happenings)
+            if news.events:
+                yield b"event: drop\ndata: %s\n\n" % await self._named(news.events)
                 await asyncio.sleep(_STARTS_SECONDS)
 
     async def _named(self, drops: Sequence[ChangeEvent]) -> bytes:

@@ -13,6 +13,7 @@ from timeball.api.auth import Role
 from timeball.dashboard.context import PageContext, PageRouter, known_handlers
 from timeball.dashboard.formatting import format_number_short
 from timeball.domain.execution import ExecutionState
+from timeball.domain.node import NodeKind
 from timeball.domain.scheduling.civil_time import zone_names
 from timeball.domain.search import (
     EXECUTION_FIELDS,
@@ -25,7 +26,7 @@ from timeball.domain.search import (
     SearchRelation,
     where,
 )
-from timeball.domain.values.ids import format_job_id
+from timeball.domain.values.ids import format_id, format_job_id
 
 router = PageRouter()
 
@@ -33,6 +34,7 @@ router = PageRouter()
 # What stands around every page: the pages and how much is in them, the palette, and whether the server is there.
 
 _MAX_PALETTE = 8
+_NAMED = JobFilter(is_named=True)
 _COUNT_ONLY = PageRequest(limit=1, with_total=True)
 
 
@@ -43,7 +45,7 @@ async def palette(context: PageContext) -> Response:
     found: list[tuple[str, str | None]] = []
     if words and not words.startswith(("exe_", "job_")):
         by_name = JobFilter(where(SearchRelation.CONTAINS, name=words))
-        page = await context.site.queries.jobs(by_name, JobOrder.NAME, PageRequest(limit=_MAX_PALETTE))
+        page = await context.site.queries.jobs.page(by_name, JobOrder.NAME, PageRequest(limit=_MAX_PALETTE))
         found = [(format_job_id(view.job.id), view.job.name) for view in page.items]
     return context.page("partials/palette.html", words=words, found=found)
 
@@ -51,13 +53,14 @@ async def palette(context: PageContext) -> Response:
 @router.get("/parts/nav")
 async def nav(context: PageContext) -> Response:
     """The pages, with how much is in them; pages that are opened later show the same numbers until they are counted anew."""
-    metrics = await context.api.get("metrics")
-    named = await context.site.queries.jobs(JobFilter(is_named=True), JobOrder.NAME, _COUNT_ONLY)
+    queries = context.site.queries
+    overview = await context.shared("overview", queries.metrics.overview)
+    named = await context.shared("named jobs", lambda: queries.jobs.page(_NAMED, JobOrder.NAME, _COUNT_ONLY))
     numbers = {
         "/jobs": 0 if named.total is None else named.total.count,
-        "/dead": metrics["now"]["dead"],
-        "/queues": metrics["queues_total"],
-        "/workers": metrics["nodes"]["workers"],
+        "/dead": overview.now.dead,
+        "/queues": overview.number_of_queues,
+        "/workers": sum(node.kind is NodeKind.WORKER for node in overview.nodes),
     }
     context.site.counts.update({path: format_number_short(value) for path, value in numbers.items()})
     return context.page("partials/nav.html", section=context.query("section"), counts=context.site.counts)
@@ -152,15 +155,15 @@ async def _texts(context: PageContext, name: str, typed: str) -> list[str]:
         case "handler":
             return await known_handlers(queries)
         case "worker":
-            return [worker["id"] for worker in (await context.api.get("workers"))["data"]]
+            return [format_id("wrk", node.incarnation) for node in await queries.nodes(NodeKind.WORKER)]
         case "zone":
             return sorted(zone_names())
         case "job" | "name":
             wanted = JobFilter(where(SearchRelation.CONTAINS, name=typed.replace("\0", "") or None), is_named=True)
-            page = await queries.jobs(wanted, JobOrder.NAME, PageRequest(limit=_MAX_COMPLETIONS))
+            page = await queries.jobs.page(wanted, JobOrder.NAME, PageRequest(limit=_MAX_COMPLETIONS))
             return [view.job.name or "" for view in page.items]
         case "tag":
-            page = await queries.jobs(JobFilter(is_named=True), JobOrder.NAME, PageRequest(limit=100))
+            page = await queries.jobs.page(JobFilter(is_named=True), JobOrder.NAME, PageRequest(limit=100))
             return sorted({tag for view in page.items for tag in view.job.tags})
     return []
 

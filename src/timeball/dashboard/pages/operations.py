@@ -9,6 +9,7 @@ from typing import Any
 from starlette.responses import Response
 
 from timeball.api.auth import Role
+from timeball.api.resources.operations import item_document, operation_document
 from timeball.dashboard.context import PageContext, PageRouter, Undo
 from timeball.dashboard.formatting import pluralize
 from timeball.dashboard.internal_api import ApiProblem
@@ -29,7 +30,7 @@ def retry_undo(context: PageContext, made: list[str]) -> Undo | None:
 
 # Operations: what is done to very many executions or jobs in the background, and how far it has come.
 
-_MAX_FAILED = 50
+_PAGE, _MAX_FAILED = 50, 50
 
 
 # What an operation's state looks like, in the words of executions.
@@ -45,12 +46,12 @@ STATE_STYLES = {
 @router.get("/operations")
 async def list_operations(context: PageContext) -> Response:
     """The operations of the last week, the latest first."""
-    found = await context.api.get("operations", limit=50, cursor=context.query("cursor"))
+    page = await context.site.queries.operations.page(context.page_request(_PAGE))
     return context.page(
         "operations.html",
         part="partials/operations_list.html",
-        rows=found["data"],
-        page=found,
+        rows=[operation_document(operation) for operation in page.items],
+        page=page,
         looks=STATE_STYLES,
     )
 
@@ -58,14 +59,16 @@ async def list_operations(context: PageContext) -> Response:
 @router.get("/operations/{operation}")
 async def operation_page(context: PageContext) -> Response:
     """One operation: how far it is, and what it could not do."""
-    found = await context.api.get("operations", context.path["operation"])
-    failed = await context.api.get("operations", found["id"], "items", status="failed", limit=_MAX_FAILED)
+    queries = context.site.queries
+    operation = await queries.operations.find(context.path["operation"])
+    failed = await queries.operations.items(operation.id, "failed", 0, _MAX_FAILED + 1)
     return context.page(
         "operation.html",
         part="partials/operation.html",
-        one=found,
-        failed=failed,
-        is_over=found["finished_at"] is not None,
+        one=operation_document(operation),
+        failed=[item_document(item) for item in failed[:_MAX_FAILED]],
+        has_more=len(failed) > _MAX_FAILED,
+        is_over=operation.finished_at is not None,
         looks=STATE_STYLES,
     )
 

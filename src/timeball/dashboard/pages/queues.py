@@ -9,9 +9,12 @@ from starlette.responses import Response
 
 from timeball.api.auth import Role
 from timeball.api.errors import HttpProblem
+from timeball.api.resources.cluster import queue_document
 from timeball.dashboard.context import PageContext, PageRouter, Undo
 from timeball.dashboard.formatting import pluralize
-from timeball.dashboard.internal_api import ApiProblem, Document
+from timeball.dashboard.internal_api import ApiProblem
+from timeball.domain.node import NodeKind, NodeStatus
+from timeball.domain.values.text import check_label
 
 router = PageRouter()
 
@@ -21,10 +24,10 @@ _MAX_SHOWN = 100
 @router.get("/queues")
 async def queues(context: PageContext) -> Response:
     """The queues in use: all of them by name, or those that need attention most, if they are many."""
-    workers = (await context.api.get("workers"))["data"]
-    found = await context.api.get("queues", sort="need", limit=_MAX_SHOWN)
-    rows = [_row(queue, workers) for queue in found["data"]]
-    left_out = found["total"] - len(rows)
+    workers = await _workers(context)
+    queues = await context.shared("queues", context.site.queries.queues)
+    rows = [_row(queue, workers) for queue in queues[:_MAX_SHOWN]]
+    left_out = queues[0]["total"] - len(rows) if queues else 0
     if not left_out:
         rows.sort(key=lambda row: row["name"])
     return context.page("queues.html", part="partials/queues.html", rows=rows, workers=workers, left_out=left_out)
@@ -33,8 +36,7 @@ async def queues(context: PageContext) -> Response:
 @router.get("/queues/one")
 async def queue(context: PageContext) -> Response:
     """One queue; its name may hold any character, so it is no part of the path."""
-    workers = (await context.api.get("workers"))["data"]
-    row = _row(await context.api.get("queues", _name(context.query("name"))), workers)
+    row = await _read_row(context, _name(context.query("name")))
     return context.page("queue.html", part="partials/queue.html", row=row, error=None, wanted=row["max_running"])
 
 
@@ -56,12 +58,12 @@ async def limit(context: PageContext) -> Response:
     name, text = _name(context.form.get("name", "")), context.form.get("max_running", "").strip()
     body = {"max_running": _number(text), "reason": context.form.get("reason") or None}
     try:
-        before = await context.api.get("queues", name)
+        before = await context.site.queries.queue(name)
         await context.api.change("queues", name, body=body)
     except ApiProblem as problem:
         if problem.status != 422:
             raise
-        row = _row(await context.api.get("queues", name), (await context.api.get("workers"))["data"])
+        row = await _read_row(context, name)
         return context.page("queue.html", row=row, error=problem.detail, wanted=text, http_status=422)
     undo = Undo(context.site_url("/queues/limit"), {"name": name, "max_running": str(before["max_running"] or "")})
     words = f"at most {text} at once" if text else "no limit"
@@ -80,7 +82,7 @@ async def purge(context: PageContext) -> Response:
 
 async def _toggle(context: PageContext, verb: str, opposite: str, words: str) -> Response:
     name, reason = _name(context.form.get("name", "")), context.form.get("reason") or None
-    before = await context.api.get("queues", name)
+    before = await context.site.queries.queue(name)
     await context.api.post("queues", name, verb, body={"reason": reason})
     fields = {"name": name, "reason": before["pause_reason"] or "undone" if opposite == "pause" else "undone"}
     return context.go(
@@ -88,9 +90,19 @@ async def _toggle(context: PageContext, verb: str, opposite: str, words: str) ->
     )
 
 
-def _row(queue: Document, workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    serving = [worker for worker in workers if not worker["draining"] and _serves(worker, queue["name"])]
-    slots = sum(worker["slots"] for worker in serving)
+async def _workers(context: PageContext) -> list[NodeStatus]:
+    nodes = await context.shared("nodes", context.site.queries.nodes)
+    return [node for node in nodes if node.kind is NodeKind.WORKER]
+
+
+async def _read_row(context: PageContext, name: str) -> dict[str, Any]:
+    return _row(await context.site.queries.queue(name), await _workers(context))
+
+
+def _row(found: Mapping[str, Any], workers: Sequence[NodeStatus]) -> dict[str, Any]:
+    queue = queue_document(found)
+    serving = [worker for worker in workers if not worker.draining and _serves(worker, queue["name"])]
+    slots = sum(worker.slots for worker in serving)
     room = slots if queue["max_running"] is None else min(slots, queue["max_running"])
     return {
         **queue,
@@ -101,14 +113,14 @@ def _row(queue: Document, workers: Sequence[Mapping[str, Any]]) -> dict[str, Any
     }
 
 
-def _serves(worker: Mapping[str, Any], queue: str) -> bool:
-    return not worker["queues"] or queue in worker["queues"]
+def _serves(worker: NodeStatus, queue: str) -> bool:
+    return not worker.queues or queue in worker.queues
 
 
 def _name(text: str) -> str:
     if not text.strip():
-        raise HttpProblem(404, "not_found", f"{text[:60]!r} is no queue's name here", hint="choose one of /queues")
-    return text
+        raise HttpProblem(404, "not_found", f"{text[:60]!r} is not the name of a queue", hint="choose one of /queues")
+    return check_label(text, "queue")
 
 
 def _number(text: str) -> int | str | None:

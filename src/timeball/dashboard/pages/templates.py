@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from starlette.responses import Response
 
 from timeball.api.auth import Role
 from timeball.api.documents import job_document
+from timeball.api.resources.templates import listed_template_document, template_document
 from timeball.dashboard.context import PageContext, PageRouter, parse_json_field
 from timeball.dashboard.formatting import pretty_json
 from timeball.dashboard.internal_api import ApiProblem
@@ -15,6 +17,7 @@ from timeball.errors import InvalidInput
 
 router = PageRouter()
 
+_PAGE = 100
 _VARIABLE = "variable."
 _BLANK = {"name": "", "description": "", "job": ""}
 # What stays of a job when it becomes a template: everything that it was asked for, nothing that it has become.
@@ -27,8 +30,9 @@ _NOT_COPIED = frozenset(
 @router.get("/templates")
 async def list_templates(context: PageContext) -> Response:
     """All templates, by name."""
-    found = await context.api.get("templates", limit=100, cursor=context.query("cursor"))
-    return context.page("templates.html", part="partials/templates_list.html", rows=found["data"], page=found)
+    page = await context.site.queries.templates.page(context.page_request(_PAGE))
+    rows = await asyncio.to_thread(lambda: [listed_template_document(template) for template in page.items])
+    return context.page("templates.html", part="partials/templates_list.html", rows=rows, page=page)
 
 
 @router.get("/templates/new", Role.EDITOR)
@@ -37,7 +41,7 @@ async def new_template_form(context: PageContext) -> Response:
     job: dict[str, Any] = {"handler": "http.webhook", "payload": {"url": "https://example.com/{{path}}"}}
     name = ""
     if context.query("job"):
-        view = await context.site.queries.view_job(context.query("job"))
+        view = await context.site.queries.jobs.view(context.query("job"))
         job = {
             field: value
             for field, value in job_document(view).items()
@@ -87,21 +91,25 @@ async def use_template(context: PageContext) -> Response:
 @router.get("/templates/{template}/edit", Role.EDITOR)
 async def edit_template_form(context: PageContext) -> Response:
     """The form with what the template is now."""
-    found = await context.api.get("templates", context.path["template"])
-    values = {"name": found["name"], "description": found["description"] or "", "job": pretty_json(found["job"])}
-    return _form(context, found, values)
+    template = await _read(context)
+    values = {
+        "name": template["name"],
+        "description": template["description"] or "",
+        "job": pretty_json(template["job"]),
+    }
+    return _form(context, template, values)
 
 
 @router.post("/templates/{template}/edit", Role.EDITOR)
 async def change_template(context: PageContext) -> Response:
-    """Change a template, if nobody else has changed it meanwhile."""
-    found = await context.api.get("templates", context.path["template"])
+    """Change a template, if it still has the version that the form was opened with."""
+    template = await _read(context)
     try:
-        version = int(context.form.get("version") or found["version"])
-        await context.api.change("templates", found["id"], body=_body(context), version=version)
+        version = int(context.form.get("version") or template["version"])
+        await context.api.change("templates", template["id"], body=_body(context), version=version)
     except (ApiProblem, InvalidInput) as problem:
-        return _form(context, found, context.form, problem)
-    return context.go(context.site_url(f"/templates/{found['id']}"), "Saved.")
+        return _form(context, template, context.form, problem)
+    return context.go(context.site_url(f"/templates/{template['id']}"), "Saved.")
 
 
 @router.post("/templates/{template}/delete", Role.EDITOR)
@@ -138,6 +146,11 @@ def _form(
 
 
 async def _show(context: PageContext, problem: ApiProblem | None = None) -> Response:
-    found = await context.api.get("templates", context.path["template"])
     status = 200 if problem is None else 422
-    return context.page("template.html", http_status=status, template=found, problem=problem, values=context.form)
+    return context.page(
+        "template.html", http_status=status, template=await _read(context), problem=problem, values=context.form
+    )
+
+
+async def _read(context: PageContext) -> dict[str, Any]:
+    return template_document(await context.site.queries.templates.find(context.path["template"]))

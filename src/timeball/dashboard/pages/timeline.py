@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from datetime import datetime
 from heapq import nlargest, nsmallest
-from typing import Any
 
 from starlette.responses import Response
 
+from timeball.application.queries.timeline import RowsBy, Timeline, TimelineRequest
 from timeball.dashboard import timeline_chart as drawing
 from timeball.dashboard.context import PageContext, PageRouter, browser_zone, zone_label
-from timeball.dashboard.timeline_chart import SPANS, TimeWindow, parse_time_window
+from timeball.dashboard.timeline_chart import SPANS, parse_time_window
+from timeball.domain.forecast.timeline import MarkRow, TimelineMark, TimelineMarkKind
 
 router = PageRouter()
 
 
-ROWS = ("jobs", "queues", "workers")
 _MAX_ROWS = 60
 _WIDTH = 1_200
 # What a phone lists: the latest that ended, and what comes next.
@@ -28,17 +28,13 @@ async def timeline(context: PageContext) -> Response:
     view = parse_time_window(
         context.site.queries.now(), context.query("from"), context.query("span"), browser_zone(context.request)
     )
-    rows_by = context.query("rows") if context.query("rows") in ROWS else ROWS[0]
+    rows_by = RowsBy(context.query("rows")) if context.query("rows") in list(RowsBy) else RowsBy.JOBS
     queue = context.query("queue") or None
-    found = await context.api.get(
-        "timeline",
-        **{"from": _iso(view.start), "to": _iso(view.end)},
-        queue=queue,
-        rows=rows_by,
-        limit=_MAX_ROWS,
-        width=_WIDTH,
+    request = TimelineRequest(
+        start=view.start, end=view.end, queue=queue, rows_by=rows_by, limit=_MAX_ROWS, width=_WIDTH
     )
-    queues = sorted({row["name"] for row in (await context.api.get("queues"))["data"]} | ({queue} if queue else set()))
+    found = await context.shared(("timeline", request), lambda: _draw(context, request))
+    names = {row["name"] for row in await context.shared("queues", context.site.queries.queues)}
     return context.page(
         "timeline.html",
         part="partials/timeline.html",
@@ -46,29 +42,29 @@ async def timeline(context: PageContext) -> Response:
         view=view,
         zone=zone_label(view.zone),
         rows_by=rows_by,
-        all_rows=ROWS,
+        all_rows=list(RowsBy),
         spans=SPANS,
         queue=queue,
-        queues=queues,
+        queues=sorted(names | ({queue} if queue else set())),
         drawing=drawing,
         is_table=context.query("view") == "table",
-        agenda=_agenda(found, view),
-        shortages=[step for step in found["band"] if step["note"] and step["is_predicted"]],
+        agenda=_agenda(found),
+        shortages=[step for step in found.band if step.note and step.is_predicted],
     )
 
 
-def _iso(at: Any) -> str:
-    return str(at.isoformat())
+async def _draw(context: PageContext, request: TimelineRequest) -> Timeline:
+    async with context.site.heavy.of(context.caller.name):
+        return await context.site.queries.timeline.draw(request)
 
 
-def _agenda(found: Mapping[str, Any], view: TimeWindow) -> list[dict[str, Any]]:
-    """The marks of all rows in the order of time, those around now."""
-    marks = [(mark, row) for row in found["rows"] for mark in row["marks"]]
-    ended = [pair for pair in marks if pair[0]["kind"] == "past"]
-    ahead = [pair for pair in marks if pair[0]["kind"] != "past"]
-    few = nlargest(_PAST_ENTRIES, ended, key=_start_of)[::-1] + nsmallest(_NEXT_ENTRIES, ahead, key=_start_of)
-    return [{**mark, "row": row, "words": drawing.mark_title(mark, view)} for mark, row in few]
+def _agenda(found: Timeline) -> list[tuple[TimelineMark, MarkRow]]:
+    """The marks around now in the order of time, each with its row."""
+    marks = [(mark, row) for row in found.rows for mark in row.marks]
+    ended = [pair for pair in marks if pair[0].kind is TimelineMarkKind.PAST]
+    ahead = [pair for pair in marks if pair[0].kind is not TimelineMarkKind.PAST]
+    return nlargest(_PAST_ENTRIES, ended, key=_start_of)[::-1] + nsmallest(_NEXT_ENTRIES, ahead, key=_start_of)
 
 
-def _start_of(pair: tuple[Mapping[str, Any], Any]) -> str:
-    return str(pair[0]["start"])
+def _start_of(pair: tuple[TimelineMark, MarkRow]) -> datetime:
+    return pair[0].start

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from starlette.responses import Response
 
 from timeball.api.auth import Role
+from timeball.api.resources.cluster import node_document
 from timeball.dashboard.context import PageContext, PageRouter
-from timeball.dashboard.formatting import parse_instant, pluralize
-from timeball.dashboard.internal_api import Document
-from timeball.domain.node import broker_name
+from timeball.dashboard.formatting import pluralize
+from timeball.domain.node import NodeKind, NodeStatus, broker_name
 
 router = PageRouter()
 
@@ -20,10 +20,14 @@ router = PageRouter()
 async def workers(context: PageContext) -> Response:
     """Everybody who is believed alive."""
     now = context.site.queries.now()
-    found = {kind: (await context.api.get(kind))["data"] for kind in ("workers", "schedulers")}
-    rows: dict[str, Any] = {kind: [_node(node, now) for node in nodes] for kind, nodes in found.items()}
-    versions = {node["version"] for nodes in found.values() for node in nodes}
-    return context.page("workers.html", part="partials/workers.html", **rows, versions=sorted(versions))
+    nodes = await context.shared("nodes", context.site.queries.nodes)
+    return context.page(
+        "workers.html",
+        part="partials/workers.html",
+        workers=[_node(node, now) for node in nodes if node.kind is NodeKind.WORKER],
+        schedulers=[_node(node, now) for node in nodes if node.kind is NodeKind.SCHEDULER],
+        versions=sorted({node.version for node in nodes}),
+    )
 
 
 @router.post("/workers/drain", Role.OPERATOR)
@@ -35,18 +39,20 @@ async def drain(context: PageContext) -> Response:
     return context.go(context.back("/workers"), f"{node['name']} takes nothing more, and leaves when it is done.")
 
 
-def _node(node: Document, now: Any) -> Mapping[str, Any]:
-    renewed, until = parse_instant(node["renewed_at"]), parse_instant(node["lease_until"])
-    assert renewed is not None
-    assert until is not None
-    age = max((now - renewed).total_seconds(), 0.0)
-    share = age / max((until - renewed).total_seconds(), 0.001)
-    if node["draining"]:
+def _node(node: NodeStatus, now: datetime) -> dict[str, Any]:
+    age = max((now - node.renewed_at).total_seconds(), 0.0)
+    share = age / max((node.lease_until - node.renewed_at).total_seconds(), 0.001)
+    if node.draining:
         state, tone, icon = "draining", "warn", "pause"
     elif share > 0.75:
         state, tone, icon = "late", "bad", "alert"
     else:
         state, tone, icon = "alive", "good", "check"
-    runs = pluralize(node["busy"], "execution")
-    broker = broker_name(node["broker"])
-    return {**node, "age": age, "state": state, "tone": tone, "icon": icon, "runs": runs, "broker_name": broker}
+    return node_document(node) | {
+        "age": age,
+        "state": state,
+        "tone": tone,
+        "icon": icon,
+        "runs": pluralize(node.busy, "execution"),
+        "broker_name": broker_name(node.broker),
+    }

@@ -1,7 +1,7 @@
-"""Is everything in order? Each check looks at the facts of the whole house and says what it found.
+"""The doctor's checks: each reads the facts of the installation and reports lines with a status, a detail and advice.
 
-A line is `ok`, `warn` (somebody should look) or `fail` (work waits, or will), with what was found and what to type. Every
-code has its section in docs/reference/doctor.md.
+A line is `ok`, `warn` (a person should look) or `fail` (work waits, or will). Every code has its section in
+docs/reference/doctor.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FEW_DAYS = 2
 
 
 class DiagnosisStatus(StrEnum):
-    """How grave a line is."""
+    """The severity of a line."""
 
     OK = "ok"
     WARN = "warn"
@@ -35,15 +35,12 @@ class DiagnosisStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One line: its code, how grave it is, about what, what was found, what to do; where to look, as (kind, id); and what to type.
-
-    The advice holds the command too, if there is one.
-    """
+    """One line of the doctor; *target* is where to look, as (kind, id). The advice includes the command, if there is one."""
 
     code: str
     status: DiagnosisStatus
     subject: str
-    found: str
+    detail: str
     advice: str | None = None
     target: tuple[str, str] | None = None
     command: str | None = None
@@ -51,7 +48,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """A queue that is not empty, or not open."""
+    """A queue that is not empty or is paused."""
 
     name: str
     waiting: int
@@ -62,7 +59,7 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallationFacts:
-    """The facts of the whole house. *uses* counts jobs by (queue, handler)."""
+    """The facts of the installation. *uses* counts jobs by (queue, handler)."""
 
     now: datetime
     postgres: str
@@ -78,32 +75,32 @@ class InstallationFacts:
     workers: Sequence[NodeStatus] = ()
     schedulers: Sequence[NodeStatus] = ()
     shards: int = 0
-    ownerless: int = 0
+    unowned_shards: int = 0
     queues: Sequence[QueueState] = ()
     uses: Mapping[tuple[str, str], int] = field(default_factory=dict)
     dead: int = 0
     oldest_transaction: timedelta | None = None
     oldest_program: str | None = None
     last_day: date | None = None
-    has_strays: bool = False
+    has_unpartitioned_history: bool = False
     tzdata: str = ""
     newest_tzdata: str | None = None
     oldest_due: datetime | None = None
     past_deadline: int = 0
-    # Variables that look like settings and are none, each with what was probably meant.
+    # Environment variables that look like settings but are not, each with a suggestion.
     unknown_variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def diagnose(house: InstallationFacts) -> list[Diagnosis]:
-    """Every line, in the order of the checks; of a check that finds several things, one line each."""
-    return [line for check in CHECKS for line in check(house)]
+def diagnose(facts: InstallationFacts) -> list[Diagnosis]:
+    """Every line, in the order of the checks; a check may report several lines."""
+    return [line for check in CHECKS for line in check(facts)]
 
 
 def worst_status(lines: Iterable[Diagnosis]) -> DiagnosisStatus:
-    """The gravest of all lines."""
-    found = {line.status for line in lines}
+    """The most severe status of all lines."""
+    statuses = {line.status for line in lines}
     return next(
-        (status for status in (DiagnosisStatus.FAIL, DiagnosisStatus.WARN) if status in found), DiagnosisStatus.OK
+        (status for status in (DiagnosisStatus.FAIL, DiagnosisStatus.WARN) if status in statuses), DiagnosisStatus.OK
     )
 
 
@@ -119,243 +116,255 @@ def _to_type(command: str, words: str = "") -> _Advice:
 # the database
 
 
-def _database(house: InstallationFacts) -> Iterable[Diagnosis]:
-    found = f"PostgreSQL {house.postgres}, {duration_in_words(house.round_trip)}, schema {house.schema}"
-    if house.postgres_major < OLDEST_POSTGRES:
+def _database(facts: InstallationFacts) -> Iterable[Diagnosis]:
+    detail = f"PostgreSQL {facts.postgres}, {duration_in_words(facts.round_trip)}, schema {facts.schema}"
+    if facts.postgres_major < OLDEST_POSTGRES:
         advice = f"move to PostgreSQL {OLDEST_POSTGRES} or later"
-        yield Diagnosis("database", DiagnosisStatus.FAIL, "database", f"{found}; too old", advice)
-    elif house.round_trip > _SLOW:
+        yield Diagnosis("database", DiagnosisStatus.FAIL, "database", f"{detail}; too old", advice)
+    elif facts.round_trip > _SLOW:
         yield Diagnosis(
-            "database", DiagnosisStatus.WARN, "database", f"{found}; slow", "bring the nodes closer to the database"
+            "database", DiagnosisStatus.WARN, "database", f"{detail}; slow", "bring the nodes closer to the database"
         )
     else:
-        yield Diagnosis("database", DiagnosisStatus.OK, "database", found)
+        yield Diagnosis("database", DiagnosisStatus.OK, "database", detail)
 
 
-def _schema(house: InstallationFacts) -> Iterable[Diagnosis]:
-    if house.schema == house.schema_needed:
-        yield Diagnosis("schema", DiagnosisStatus.OK, "schema", f"schema {house.schema}, as this program needs it")
+def _schema(facts: InstallationFacts) -> Iterable[Diagnosis]:
+    if facts.schema == facts.schema_needed:
+        yield Diagnosis("schema", DiagnosisStatus.OK, "schema", f"schema {facts.schema}, as this program needs it")
     else:
-        is_old = house.schema < house.schema_needed
+        is_old = facts.schema < facts.schema_needed
         advice = _to_type("timeball db migrate") if is_old else _Advice(advice="update this program")
-        found = f"schema {house.schema}, this program needs {house.schema_needed}"
-        yield Diagnosis("schema", DiagnosisStatus.FAIL, "schema", found, **advice)
+        detail = f"schema {facts.schema}, this program needs {facts.schema_needed}"
+        yield Diagnosis("schema", DiagnosisStatus.FAIL, "schema", detail, **advice)
 
 
-def _durability(house: InstallationFacts) -> Iterable[Diagnosis]:
-    if house.is_durable:
+def _durability(facts: InstallationFacts) -> Iterable[Diagnosis]:
+    if facts.is_durable:
         yield Diagnosis(
             "durability", DiagnosisStatus.OK, "durability", "commits are on disk before they are acknowledged"
         )
     else:
-        found = "fsync or synchronous_commit is off: a crash of the server can lose acknowledged work"
-        yield Diagnosis("durability", DiagnosisStatus.WARN, "durability", found, "turn both on in postgresql.conf")
+        detail = "fsync or synchronous_commit is off: a crash of the server can lose acknowledged work"
+        yield Diagnosis("durability", DiagnosisStatus.WARN, "durability", detail, "turn both on in postgresql.conf")
 
 
-def _clock(house: InstallationFacts) -> Iterable[Diagnosis]:
-    found = f"{duration_in_words(house.clock_apart)} from the database"
-    if house.clock_apart > _CLOCK_APART:
+def _clock(facts: InstallationFacts) -> Iterable[Diagnosis]:
+    detail = f"{duration_in_words(facts.clock_apart)} from the database"
+    if facts.clock_apart > _CLOCK_APART:
         advice = "let NTP set this machine's clock; the database's clock decides, so nothing runs at a wrong time"
-        yield Diagnosis("clock", DiagnosisStatus.WARN, "clock", found, advice)
+        yield Diagnosis("clock", DiagnosisStatus.WARN, "clock", detail, advice)
     else:
-        yield Diagnosis("clock", DiagnosisStatus.OK, "clock", found)
+        yield Diagnosis("clock", DiagnosisStatus.OK, "clock", detail)
 
 
-def _transactions(house: InstallationFacts) -> Iterable[Diagnosis]:
-    oldest = house.oldest_transaction
+def _transactions(facts: InstallationFacts) -> Iterable[Diagnosis]:
+    oldest = facts.oldest_transaction
     if oldest is None or oldest < _LONG_TRANSACTION:
         yield Diagnosis("transactions", DiagnosisStatus.OK, "transactions", "none is old")
         return
-    who = f" ({house.oldest_program})" if house.oldest_program else ""
-    found = f"one has been open for {duration_in_words(oldest)}{who}: dead rows cannot be removed meanwhile"
+    who = f" ({facts.oldest_program})" if facts.oldest_program else ""
+    detail = f"one has been open for {duration_in_words(oldest)}{who}: dead rows cannot be removed meanwhile"
     status = DiagnosisStatus.FAIL if oldest > _ENDLESS_TRANSACTION else DiagnosisStatus.WARN
     yield Diagnosis(
-        "transactions", status, "transactions", found, "find it in pg_stat_activity by its xact_start, and end it"
+        "transactions", status, "transactions", detail, "find it in pg_stat_activity by its xact_start, and end it"
     )
 
 
-def _partitions(house: InstallationFacts) -> Iterable[Diagnosis]:
-    ahead = -1 if house.last_day is None else (house.last_day - house.now.date()).days
-    if house.has_strays:
-        found = "some history lies in the default partition: no day was there for it"
+def _partitions(facts: InstallationFacts) -> Iterable[Diagnosis]:
+    ahead = -1 if facts.last_day is None else (facts.last_day - facts.now.date()).days
+    if facts.has_unpartitioned_history:
+        detail = "some history is in the default partition: its day had no partition"
         yield Diagnosis(
-            "partitions", DiagnosisStatus.WARN, "partitions", found, "keep a scheduler running: it makes the days"
+            "partitions",
+            DiagnosisStatus.WARN,
+            "partitions",
+            detail,
+            "keep a scheduler running: it creates the partitions",
         )
     if ahead < _FEW_DAYS:
         status = DiagnosisStatus.FAIL if ahead < 0 else DiagnosisStatus.WARN
-        found = f"history has partitions for {counted(max(ahead, 0), 'day')} ahead"
-        yield Diagnosis("partitions", status, "partitions", found, "keep a scheduler running: it makes the days")
-    elif not house.has_strays:
+        detail = f"history has partitions for {counted(max(ahead, 0), 'day')} ahead"
+        yield Diagnosis(
+            "partitions", status, "partitions", detail, "keep a scheduler running: it creates the partitions"
+        )
+    elif not facts.has_unpartitioned_history:
         yield Diagnosis("partitions", DiagnosisStatus.OK, "partitions", f"{counted(ahead, 'day')} ahead")
 
 
 # the nodes
 
 
-def _schedulers(house: InstallationFacts) -> Iterable[Diagnosis]:
-    if not house.schedulers:
-        found = "none is alive: nothing runs when its time comes"
+def _schedulers(facts: InstallationFacts) -> Iterable[Diagnosis]:
+    if not facts.schedulers:
+        detail = "none is alive: nothing is promoted when its time comes"
         yield Diagnosis(
-            "schedulers", DiagnosisStatus.FAIL, "schedulers", found, **_to_type("timeball scheduler", "start one")
+            "schedulers", DiagnosisStatus.FAIL, "schedulers", detail, **_to_type("timeball scheduler", "start one")
         )
-    elif house.ownerless:
-        found = f"{len(house.schedulers)} alive, {house.ownerless} of {counted(house.shards, 'shard')} without one"
-        yield Diagnosis("schedulers", DiagnosisStatus.WARN, "schedulers", found, "wait some seconds, and look again")
+    elif facts.unowned_shards:
+        detail = (
+            f"{len(facts.schedulers)} alive, {facts.unowned_shards} of {counted(facts.shards, 'shard')} without one"
+        )
+        yield Diagnosis("schedulers", DiagnosisStatus.WARN, "schedulers", detail, "wait a few seconds and check again")
     else:
         yield Diagnosis(
-            "schedulers", DiagnosisStatus.OK, "schedulers", f"{len(house.schedulers)} alive, every shard has one"
+            "schedulers", DiagnosisStatus.OK, "schedulers", f"{len(facts.schedulers)} alive, every shard has one"
         )
 
 
-def _overdue(house: InstallationFacts) -> Iterable[Diagnosis]:
-    if house.oldest_due is None or house.now - house.oldest_due <= _LATE:
+def _overdue(facts: InstallationFacts) -> Iterable[Diagnosis]:
+    if facts.oldest_due is None or facts.now - facts.oldest_due <= _LATE:
         yield Diagnosis("overdue", DiagnosisStatus.OK, "schedule", "nothing is overdue")
         return
-    found = f"the oldest entry should have been moved {duration_in_words(house.now - house.oldest_due)} ago"
+    detail = f"the oldest entry should have been promoted {duration_in_words(facts.now - facts.oldest_due)} ago"
     advice = _to_type("timeball scheduler", "look at the scheduler's log; start another")
-    yield Diagnosis("overdue", DiagnosisStatus.FAIL, "schedule", found, **advice)
+    yield Diagnosis("overdue", DiagnosisStatus.FAIL, "schedule", detail, **advice)
 
 
-def _workers(house: InstallationFacts) -> Iterable[Diagnosis]:
-    waiting = sum(queue.waiting for queue in house.queues)
-    if not house.workers:
+def _workers(facts: InstallationFacts) -> Iterable[Diagnosis]:
+    waiting = sum(queue.waiting for queue in facts.queues)
+    if not facts.workers:
         status = DiagnosisStatus.FAIL if waiting else DiagnosisStatus.WARN
-        found = f"none is alive, {waiting} waiting"
-        yield Diagnosis("workers", status, "workers", found, **_to_type("timeball worker app:tb", "start one"))
+        detail = f"none is alive, {waiting} waiting"
+        yield Diagnosis("workers", status, "workers", detail, **_to_type("timeball worker app:tb", "start one"))
         return
-    slots, busy = (sum(getattr(worker, name) for worker in house.workers) for name in ("slots", "busy"))
+    slots, busy = (sum(getattr(worker, name) for worker in facts.workers) for name in ("slots", "busy"))
     yield Diagnosis(
-        "workers", DiagnosisStatus.OK, "workers", f"{len(house.workers)} alive, {busy} of {slots} slots busy"
+        "workers", DiagnosisStatus.OK, "workers", f"{len(facts.workers)} alive, {busy} of {slots} slots busy"
     )
 
 
-def _leases(house: InstallationFacts) -> Iterable[Diagnosis]:
-    late = [node for node in (*house.workers, *house.schedulers) if _is_late(node, house.now)]
+def _leases(facts: InstallationFacts) -> Iterable[Diagnosis]:
+    late = [node for node in (*facts.workers, *facts.schedulers) if _is_late(node, facts.now)]
     for node in late:
-        found = f"it last renewed its lease {duration_in_words(house.now - node.renewed_at)} ago"
-        advice = "look whether it is frozen, or its network slow"
+        detail = f"it last renewed its lease {duration_in_words(facts.now - node.renewed_at)} ago"
+        advice = "check whether it is frozen or its network is slow"
         target = (node.kind.value, str(node.incarnation))
-        yield Diagnosis("leases", DiagnosisStatus.WARN, f"{node.kind} {node.name}", found, advice, target)
-    if not late and (house.workers or house.schedulers):
+        yield Diagnosis("leases", DiagnosisStatus.WARN, f"{node.kind} {node.name}", detail, advice, target)
+    if not late and (facts.workers or facts.schedulers):
         yield Diagnosis("leases", DiagnosisStatus.OK, "leases", "every node renews in time")
 
 
-def _troubles(house: InstallationFacts) -> Iterable[Diagnosis]:
-    for node in (*house.workers, *house.schedulers):
-        if node.trouble is not None and node.trouble_at is not None and house.now - node.trouble_at < _RECENT:
-            found = f"{node.trouble}, {duration_in_words(house.now - node.trouble_at)} ago"
-            advice = "its log says more; a handler that blocks or ends its process can be run apart, with isolate=True"
+def _troubles(facts: InstallationFacts) -> Iterable[Diagnosis]:
+    for node in (*facts.workers, *facts.schedulers):
+        if node.trouble is not None and node.trouble_at is not None and facts.now - node.trouble_at < _RECENT:
+            detail = f"{node.trouble}, {duration_in_words(facts.now - node.trouble_at)} ago"
+            advice = "its log says more; a handler that blocks or ends its process can run in a process of its own, with isolate=True"
             target = (node.kind.value, str(node.incarnation))
-            yield Diagnosis("trouble", DiagnosisStatus.WARN, f"{node.kind} {node.name}", found, advice, target)
+            yield Diagnosis("trouble", DiagnosisStatus.WARN, f"{node.kind} {node.name}", detail, advice, target)
 
 
 def _is_late(node: NodeStatus, now: datetime) -> bool:
-    """A node renews three times a lease; one that has missed two is in trouble."""
+    """A node renews its lease three times before it expires; one that has missed two renewals is late."""
     return now - node.renewed_at > (node.lease_until - node.renewed_at) * (2 / 3) + timedelta(milliseconds=500)
 
 
-def _broker(house: InstallationFacts) -> Iterable[Diagnosis]:
-    report = report_broker([*house.workers, *house.schedulers])
+def _broker(facts: InstallationFacts) -> Iterable[Diagnosis]:
+    report = report_broker([*facts.workers, *facts.schedulers])
     status = DiagnosisStatus.OK if report.is_fine else DiagnosisStatus.WARN
-    yield Diagnosis("broker", status, "broker", report.found, report.advice)
+    yield Diagnosis("broker", status, "broker", report.detail, report.advice)
 
 
-def _versions(house: InstallationFacts) -> Iterable[Diagnosis]:
-    versions = sorted({node.version for node in (*house.workers, *house.schedulers) if node.version})
+def _versions(facts: InstallationFacts) -> Iterable[Diagnosis]:
+    versions = sorted({node.version for node in (*facts.workers, *facts.schedulers) if node.version})
     if len(versions) > 1:
-        found = f"nodes of {listed(versions)} run together"
-        yield Diagnosis("versions", DiagnosisStatus.WARN, "versions", found, "update the older ones")
+        detail = f"nodes of {listed(versions)} run together"
+        yield Diagnosis("versions", DiagnosisStatus.WARN, "versions", detail, "update the older ones")
     else:
         yield Diagnosis("versions", DiagnosisStatus.OK, "versions", versions[0] if versions else "no node")
 
 
-def _tzdata(house: InstallationFacts) -> Iterable[Diagnosis]:
-    newest = house.newest_tzdata
-    if newest is not None and newest > house.tzdata:
-        found = f"{house.tzdata} here, but a scheduler has {newest}: they may disagree about clock changes"
-        yield Diagnosis("tzdata", DiagnosisStatus.WARN, "time zones", found, **_to_type("pip install --upgrade tzdata"))
+def _tzdata(facts: InstallationFacts) -> Iterable[Diagnosis]:
+    newest = facts.newest_tzdata
+    if newest is not None and newest > facts.tzdata:
+        detail = f"{facts.tzdata} here, but a scheduler has {newest}: they may disagree about clock changes"
+        yield Diagnosis(
+            "tzdata", DiagnosisStatus.WARN, "time zones", detail, **_to_type("pip install --upgrade tzdata")
+        )
     else:
-        yield Diagnosis("tzdata", DiagnosisStatus.OK, "time zones", f"tzdata {house.tzdata}")
+        yield Diagnosis("tzdata", DiagnosisStatus.OK, "time zones", f"tzdata {facts.tzdata}")
 
 
 # the work
 
 
-def _queues(house: InstallationFacts) -> Iterable[Diagnosis]:
-    for queue in house.queues:
+def _queues(facts: InstallationFacts) -> Iterable[Diagnosis]:
+    for queue in facts.queues:
         target = ("queue", queue.name)
         if queue.waiting and queue.paused_at is not None:
             because = f" ({queue.pause_reason})" if queue.pause_reason else ""
-            found = f"paused for {duration_in_words(house.now - queue.paused_at)}{because}, {queue.waiting} waiting"
-            advice = _to_type(f"timeball queues resume {quote(queue.name)}", "let it go on")
-            yield Diagnosis("queue_paused", DiagnosisStatus.WARN, f"queue {queue.name}", found, target=target, **advice)
-        elif queue.waiting and house.workers and not any(worker.serves(queue.name) for worker in house.workers):
-            found = f"{queue.waiting} waiting, no worker serves it"
+            detail = f"paused for {duration_in_words(facts.now - queue.paused_at)}{because}, {queue.waiting} waiting"
+            advice = _to_type(f"timeball queues resume {quote(queue.name)}", "resume it")
+            yield Diagnosis(
+                "queue_paused", DiagnosisStatus.WARN, f"queue {queue.name}", detail, target=target, **advice
+            )
+        elif queue.waiting and facts.workers and not any(worker.serves(queue.name) for worker in facts.workers):
+            detail = f"{queue.waiting} waiting, no worker serves it"
             advice = _to_type(f"timeball worker app:tb --queue {quote(queue.name)}", "start one")
             yield Diagnosis(
-                "queue_unserved", DiagnosisStatus.FAIL, f"queue {queue.name}", found, target=target, **advice
+                "queue_unserved", DiagnosisStatus.FAIL, f"queue {queue.name}", detail, target=target, **advice
             )
 
 
-def _handlers(house: InstallationFacts) -> Iterable[Diagnosis]:
+def _handlers(facts: InstallationFacts) -> Iterable[Diagnosis]:
     unknown: dict[str, int] = {}
-    for (queue, handler), number in house.uses.items():
-        serving = [worker for worker in house.workers if worker.serves(queue)]
+    for (queue, handler), number in facts.uses.items():
+        serving = [worker for worker in facts.workers if worker.serves(queue)]
         if serving and not any(handler in worker.handlers for worker in serving):
             unknown[handler] = unknown.get(handler, 0) + number
     for handler, number in sorted(unknown.items()):
-        found = f"used by {counted(number, 'job')}, known to no worker of its queue"
-        advice = "start a worker with the program that has it, or mend the name in the job"
+        detail = f"used by {counted(number, 'job')}, known to no worker of its queue"
+        advice = "start a worker with the program that has it, or correct the name in the job"
         yield Diagnosis(
-            "handler_unknown", DiagnosisStatus.WARN, f"handler {handler}", found, advice, ("handler", handler)
+            "handler_unknown", DiagnosisStatus.WARN, f"handler {handler}", detail, advice, ("handler", handler)
         )
 
 
-def _dead_letters(house: InstallationFacts) -> Iterable[Diagnosis]:
-    if house.dead:
-        found = f"{counted(house.dead, 'execution is', 'executions are')} dead, and nobody has dealt with them"
+def _dead_letters(facts: InstallationFacts) -> Iterable[Diagnosis]:
+    if facts.dead:
+        detail = f"{counted(facts.dead, 'execution is', 'executions are')} dead and not settled"
         target = ("dead_letters", "")
         yield Diagnosis(
-            "dead_letters", DiagnosisStatus.WARN, "dead letters", found, target=target, **_to_type("timeball dead")
+            "dead_letters", DiagnosisStatus.WARN, "dead letters", detail, target=target, **_to_type("timeball dead")
         )
     else:
         yield Diagnosis("dead_letters", DiagnosisStatus.OK, "dead letters", "none")
 
 
-def _deadlines(house: InstallationFacts) -> Iterable[Diagnosis]:
-    if house.past_deadline:
-        found = f"{counted(house.past_deadline, 'execution runs', 'executions run')} past the deadline"
+def _deadlines(facts: InstallationFacts) -> Iterable[Diagnosis]:
+    if facts.past_deadline:
+        detail = f"{counted(facts.past_deadline, 'execution runs', 'executions run')} past the deadline"
         yield Diagnosis(
-            "deadlines", DiagnosisStatus.WARN, "deadlines", found, "the reaper ends them; if not, look at its log"
+            "deadlines", DiagnosisStatus.WARN, "deadlines", detail, "the reaper ends them; if not, look at its log"
         )
     else:
         yield Diagnosis("deadlines", DiagnosisStatus.OK, "deadlines", "kept")
 
 
-# the door
+# access and settings
 
 
-def _access(house: InstallationFacts) -> Iterable[Diagnosis]:
-    if house.is_open:
-        found = f"open on {house.host}: every program of the account that runs the API is an administrator"
-        advice = _to_type("timeball keys create --role admin", "make a key")
-        yield Diagnosis("access", DiagnosisStatus.WARN, "access", found, **advice)
+def _access(facts: InstallationFacts) -> Iterable[Diagnosis]:
+    if facts.is_open:
+        detail = f"open on {facts.host}: every program of the account that runs the API is an administrator"
+        advice = _to_type("timeball keys create --role admin", "create a key")
+        yield Diagnosis("access", DiagnosisStatus.WARN, "access", detail, **advice)
     else:
-        yield Diagnosis("access", DiagnosisStatus.OK, "access", "a key is needed")
+        yield Diagnosis("access", DiagnosisStatus.OK, "access", "a key is required")
 
 
-def _embedded(house: InstallationFacts) -> Iterable[Diagnosis]:
-    if house.is_embedded:
-        found = "the embedded PostgreSQL: fine for one machine"
-        yield Diagnosis("embedded", DiagnosisStatus.OK, "server", found)
+def _embedded(facts: InstallationFacts) -> Iterable[Diagnosis]:
+    if facts.is_embedded:
+        detail = "the embedded PostgreSQL: fine for one machine"
+        yield Diagnosis("embedded", DiagnosisStatus.OK, "server", detail)
     else:
-        yield Diagnosis("embedded", DiagnosisStatus.OK, "server", "a PostgreSQL of your own")
+        yield Diagnosis("embedded", DiagnosisStatus.OK, "server", "your own PostgreSQL")
 
 
-def _settings(house: InstallationFacts) -> Iterable[Diagnosis]:
-    for name, advice in house.unknown_variables.items():
+def _settings(facts: InstallationFacts) -> Iterable[Diagnosis]:
+    for name, advice in facts.unknown_variables.items():
         yield Diagnosis("settings", DiagnosisStatus.WARN, "settings", f"{name} is set, and nothing reads it", advice)
-    if not house.unknown_variables:
+    if not facts.unknown_variables:
         yield Diagnosis("settings", DiagnosisStatus.OK, "settings", "every variable is known")
 
 
@@ -383,7 +392,7 @@ CHECKS: tuple[Callable[[InstallationFacts], Iterable[Diagnosis]], ...] = (
     _settings,
 )
 
-# Every code there is; `unreachable` is said by who could not even look, and so may be `settings`.
+# Every code. `unreachable`, and at times `settings`, are reported before any fact could be read.
 CODES = (
     *("database", "schema", "embedded", "durability", "clock", "transactions", "partitions", "schedulers", "overdue"),
     *(

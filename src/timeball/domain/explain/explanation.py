@@ -1,4 +1,4 @@
-"""The answer to why an execution runs or does not: one sentence, every gate in order, and the likely start."""
+"""The answer to "why": one sentence, every gate in the order in which an execution passes them, and the likely start."""
 
 from __future__ import annotations
 
@@ -13,27 +13,25 @@ from timeball.domain.policies import SkipReason
 from timeball.domain.values.wording import counted, duration_in_words, instant_in_words
 from timeball.errors import quote_text
 
-# Why an execution may or may not run: each gate decides and explains itself.
-#
-# The gates stand in the order in which an execution meets them. Each answers in one sentence with names and numbers, and says what to do
-# next where somebody can do something; its links are the ids of what stands in the way.
+# With fewer finished runs than this no start is predicted.
+_MIN_HISTORY = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A gate and what it found."""
+    """A gate and its answer."""
 
     name: str
     title: str
-    finding: GateResult
+    result: GateResult
 
     @property
     def is_stopped(self) -> bool:
-        return self.finding.verdict is GateVerdict.STOPPED
+        return self.result.verdict is GateVerdict.STOPPED
 
 
 def check_gates(facts: ExplainFacts) -> list[Gate]:
-    """Ask every gate, in order."""
+    """The answers of all gates, in order."""
     execution = facts.execution
     if execution is not None and execution.state is ExecutionState.SKIPPED:
         return _gates_of_skipped(execution.reason)
@@ -78,34 +76,28 @@ _SKIP_REASONS: dict[SkipReason, tuple[str, str, str | None]] = {
         "the job had run as often as max_executions allows, or newer time-zone data moved this past its ends_at",
         None,
     ),
-    SkipReason.CLOCK_GAP: ("due", "the clock jumped over this time, and on_gap is `skip`", None),
+    SkipReason.CLOCK_GAP: ("due", "the clock skipped this time, and on_gap is `skip`", None),
 }
 
 
 def _gates_of_skipped(reason: str | None) -> list[Gate]:
-    """The gates of an occurrence that was not run: those before the one that stopped it were passed."""
-    known = _SKIP_REASONS.get(SkipReason(reason)) if reason in list(SkipReason) else None
-    stopping, sentence, advice = known or ("due", reason or "it was skipped", None)
+    """The gates of a skipped occurrence: it passed those before the one that stopped it."""
+    entry = _SKIP_REASONS.get(SkipReason(reason)) if reason in list(SkipReason) else None
+    stopping, sentence, advice = entry or ("due", reason or "it was skipped", None)
     gates: list[Gate] = []
     for name, title, _ in GATES:
         if name == stopping:
             gates.append(Gate(name, title, stopped(sentence, advice)))
         elif any(gate.is_stopped for gate in gates):
-            gates.append(Gate(name, title, not_asked("it was skipped before")))
+            gates.append(Gate(name, title, not_asked("it was skipped at an earlier gate")))
         else:
-            gates.append(Gate(name, title, passed("it was not stopped here")))
+            gates.append(Gate(name, title, passed("it passed this gate")))
     return gates
-
-
-# The answer to "why": one sentence first, then every gate; and the likely start, where it can be said honestly.
-
-# A guess that is no better than this is not worth saying.
-_LEAST_HISTORY = 3
 
 
 @dataclass(frozen=True, slots=True)
 class LikelyStart:
-    """When it should start, give or take."""
+    """The expected start and its tolerance."""
 
     at: datetime
     give_or_take: timedelta
@@ -113,7 +105,7 @@ class LikelyStart:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why an execution, or a job, is where it is."""
+    """Why an execution or a job is in its state."""
 
     facts: ExplainFacts
     headline: str
@@ -127,16 +119,16 @@ class Explanation:
 
 
 def explain(facts: ExplainFacts) -> Explanation:
-    """Ask all gates and sum up."""
+    """Ask all gates and summarise their answers."""
     gates = check_gates(facts)
     likely = likely_start(facts, gates)
     return Explanation(facts, _headline(facts, gates, likely), gates, likely)
 
 
 def likely_start(facts: ExplainFacts, gates: Sequence[Gate]) -> LikelyStart | None:
-    """When an execution should start: at its time, or when enough of those before it have usually ended.
+    """When an execution should start: at its time, or when enough of those before it should have ended.
 
-    None where nobody can tell: something closed has to be opened first, or there is too little history.
+    None if it cannot be predicted: a closed gate must be opened first, or there is too little history.
     """
     execution = facts.execution
     if execution is None or execution.started_at is not None or execution.state.is_final or facts.is_parked:
@@ -145,28 +137,32 @@ def likely_start(facts: ExplainFacts, gates: Sequence[Gate]) -> LikelyStart | No
     if stopping == ["run_time"] and execution.run_at is not None:
         return LikelyStart(execution.run_at, timedelta(0))
     if stopping == ["slots"]:
-        return _when_a_place_is_free(facts)
+        return _when_a_slot_is_free(facts)
     if stopping == ["overlap"]:
-        return _nth_end(facts.rivals, 0, facts.now)
+        return _nth_end(facts.competitors, 0, facts.now)
     return None
 
 
-def _when_a_place_is_free(facts: ExplainFacts) -> LikelyStart | None:
+def _when_a_slot_is_free(facts: ExplainFacts) -> LikelyStart | None:
     if facts.limit is not None and facts.limit.holders:
         return _nth_end(facts.limit.holders, 0, facts.now)
     holders = facts.queue.holders if facts.queue.max_running is not None else facts.on_workers
     return _nth_end(holders, facts.ahead, facts.now)
 
 
-def _nth_end(rivals: Sequence[Competitor], number: int, now: datetime) -> LikelyStart | None:
-    """When the n-th of those that run should have ended; places are then free for all before us and for us."""
-    known = [rival for rival in rivals if rival.usual is not None and rival.usual.count >= _LEAST_HISTORY]
-    ends = [(end, rival) for rival in known if (end := rival.expected_end(now)) is not None]
-    if len(known) < len(rivals) or number >= len(ends):
+def _nth_end(competitors: Sequence[Competitor], number: int, now: datetime) -> LikelyStart | None:
+    """When the n-th of the running ones should have ended; the slots then suffice for all before it and for itself."""
+    known = [
+        competitor
+        for competitor in competitors
+        if competitor.typical is not None and competitor.typical.count >= _MIN_HISTORY
+    ]
+    ends = [(end, competitor) for competitor in known if (end := competitor.expected_end(now)) is not None]
+    if len(known) < len(competitors) or number >= len(ends):
         return None
-    end, rival = sorted(ends, key=lambda pair: pair[0])[number]
-    assert rival.usual is not None
-    return LikelyStart(end, (rival.usual.p95 - rival.usual.median) / 2)
+    end, competitor = sorted(ends, key=lambda pair: pair[0])[number]
+    assert competitor.typical is not None
+    return LikelyStart(end, (competitor.typical.p95 - competitor.typical.median) / 2)
 
 
 def _headline(facts: ExplainFacts, gates: Sequence[Gate], likely: LikelyStart | None) -> str:
@@ -179,20 +175,20 @@ def _headline(facts: ExplainFacts, gates: Sequence[Gate], likely: LikelyStart | 
     if not stopped:
         return _about_to_start(facts, gates)
     head = "NOT RUNNING" if execution is None else "NOT STARTED"
-    also = f" Also: {stopped[1].finding.sentence}." if len(stopped) > 1 else ""
-    return f"{head}: {stopped[0].finding.sentence}.{also}{_likely_words(likely, facts)}"
+    also = f" Also: {stopped[1].result.sentence}." if len(stopped) > 1 else ""
+    return f"{head}: {stopped[0].result.sentence}.{also}{_likely_words(likely, facts)}"
 
 
 def _about_to_start(facts: ExplainFacts, gates: Sequence[Gate]) -> str:
     if facts.execution is None:
         return "NOTHING IN THE WAY: every gate is open, and nothing waits."
     place = next((gate for gate in gates if gate.name == "place_in_line"), None)
-    line = f" It is {_place(place)}." if place and place.finding.verdict is GateVerdict.PASSED else ""
+    line = f" It is {_place(place)}." if place and place.result.verdict is GateVerdict.PASSED else ""
     return f"ABOUT TO START: every gate is open.{line}"
 
 
 def _place(gate: Gate) -> str:
-    return gate.finding.sentence.removeprefix("it is ")
+    return gate.result.sentence.removeprefix("it is ")
 
 
 def _likely_words(likely: LikelyStart | None, facts: ExplainFacts) -> str:
@@ -217,15 +213,13 @@ def _noted(note: str | None) -> str:
 
 
 def _usual_words(started: datetime, facts: ExplainFacts) -> str:
-    usual = facts.usual
-    if usual is None or usual.count < _LEAST_HISTORY:
-        return " There is no history to tell its end by."
-    end = started + usual.median
+    typical = facts.typical
+    if typical is None or typical.count < _MIN_HISTORY:
+        return " There is no history to predict its end."
+    end = started + typical.median
     if end < facts.now:
-        return f" It usually takes {duration_in_words(usual.median)}."
-    return (
-        f" It usually takes {duration_in_words(usual.median)}, so it should end at {instant_in_words(end, facts.now)}."
-    )
+        return f" It usually takes {duration_in_words(typical.median)}."
+    return f" It usually takes {duration_in_words(typical.median)}, so it should end at {instant_in_words(end, facts.now)}."
 
 
 def _ended(execution: Execution, gates: Sequence[Gate], now: datetime) -> str:
@@ -233,7 +227,7 @@ def _ended(execution: Execution, gates: Sequence[Gate], now: datetime) -> str:
     when = instant_in_words(execution.finished_at, now)
     match execution.state:
         case ExecutionState.SKIPPED:
-            why = next((gate.finding.sentence for gate in gates if gate.is_stopped), execution.reason)
+            why = next((gate.result.sentence for gate in gates if gate.is_stopped), execution.reason)
             return f"ENDED: skipped, because {why}."
         case ExecutionState.DEAD:
             error = ": ".join(part for part in (execution.error_type, execution.error) if part) or execution.reason

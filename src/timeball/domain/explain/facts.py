@@ -1,4 +1,4 @@
-"""The input and output of the gates: everything known about one execution or job at one moment, and the answer of a gate."""
+"""What the gates are given and what they answer: the facts about one execution or job at one moment, and a sentence."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from shlex import quote
+from typing import TYPE_CHECKING
 
 from timeball.domain.execution import DueKind, Execution
-from timeball.domain.job import Job
 from timeball.domain.node import NodeStatus
 from timeball.domain.rollup import TypicalDuration
 from timeball.domain.values.ids import ExecutionId, Incarnation, JobId, format_execution_id
 from timeball.domain.values.wording import duration_in_words
 
-# What the gates look at: everything that is known about one execution, or one job, at one moment.
+if TYPE_CHECKING:
+    from timeball.domain.job import Job
 
 
 class ExecutionTable(StrEnum):
-    """Where an execution is."""
+    """The state table that holds an execution."""
 
     DUE = "due"
     READY = "ready"
@@ -30,33 +31,33 @@ class ExecutionTable(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Competitor:
-    """Another execution that is on its way: since when it runs, and how long its like usually take."""
+    """Another unfinished execution: when it started, and how long its job usually takes."""
 
     id: ExecutionId
     job_id: JobId
-    room: ExecutionTable
+    state_table: ExecutionTable
     started_at: datetime | None = None
-    usual: TypicalDuration | None = None
+    typical: TypicalDuration | None = None
 
     def expected_end(self, now: datetime) -> datetime | None:
-        """When it should be over; one that is over its time could end at any moment."""
-        if self.started_at is None or self.usual is None:
+        """When it should end; one that is past its typical duration may end at any moment."""
+        if self.started_at is None or self.typical is None:
             return None
-        return max(self.started_at + self.usual.median, now)
+        return max(self.started_at + self.typical.median, now)
 
     def words(self, now: datetime) -> str:
-        """The rival with its age, and a mark if that is unusual: `exe_…5M (12 min, usually 3 min)`."""
+        """Its id, its age and its typical duration: `exe_…5M (12 min, usually 3 min)`."""
         name = format_execution_id(self.id)
         if self.started_at is None:
             return name
         age = now - self.started_at
-        usually = "" if self.usual is None else f", usually {duration_in_words(self.usual.median)}"
+        usually = "" if self.typical is None else f", usually {duration_in_words(self.typical.median)}"
         return f"{name} ({duration_in_words(age)}{usually})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFacts:
-    """A queue: whether it is open, its limit, and who has its places."""
+    """A queue: whether it is paused, its limit, and the executions that use it."""
 
     name: str
     paused_at: datetime | None = None
@@ -68,7 +69,7 @@ class QueueFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitFacts:
-    """A limit of a job or of a key, and who has its places."""
+    """A limit of a job or of a key, and the executions that use it."""
 
     key: str
     max_running: int | None = None
@@ -87,13 +88,13 @@ class ContractFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainFacts:
-    """All of it. Without an execution, the question is about the job: why does it not run at all?"""
+    """All facts. Without an execution, the question is why the job does not run at all."""
 
     now: datetime
     job: Job | None
     queue: QueueFacts
     execution: Execution | None = None
-    room: ExecutionTable | None = None
+    state_table: ExecutionTable | None = None
     due_kind: DueKind | None = None
     is_parked: bool = False
     stop: str | None = None
@@ -101,15 +102,15 @@ class ExplainFacts:
     progress_note: str | None = None
     workers: Sequence[NodeStatus] = ()
     schedulers: Sequence[NodeStatus] = ()
-    rivals: Sequence[Competitor] = ()
+    competitors: Sequence[Competitor] = ()
     on_workers: Sequence[Competitor] = ()
     limit: LimitFacts | None = None
     key_holder: ExecutionId | None = None
     ahead: int = 0
     most_ahead: int = 1_000
-    usual: TypicalDuration | None = None
+    typical: TypicalDuration | None = None
     clock_error: timedelta = timedelta(0)
-    # What workers have published of the handler, the newest first.
+    # The published contracts of the handler, the newest first.
     versions: Sequence[ContractFacts] = ()
 
     @property
@@ -124,12 +125,12 @@ class ExplainFacts:
 
     @property
     def is_coming(self) -> bool:
-        """Whether its time has not come yet."""
+        """Whether its time lies ahead."""
         return self.run_at is not None and self.run_at > self.now
 
     @property
     def serving(self) -> list[NodeStatus]:
-        """The workers that take from this queue."""
+        """The workers that serve this queue."""
         return [worker for worker in self.workers if worker.serves(self.queue.name)]
 
     @property
@@ -145,16 +146,13 @@ class ExplainFacts:
 
     @property
     def holder(self) -> NodeStatus | None:
-        """The worker that has it in its hands."""
-        wanted: Incarnation | None = None if self.execution is None else self.execution.worker
-        return next((worker for worker in self.workers if worker.incarnation == wanted), None)
-
-
-# What a gate answers: `passed`, `stopped` or `not_asked`, in one sentence; and the words that several gates share.
+        """The worker that runs or holds it."""
+        incarnation: Incarnation | None = None if self.execution is None else self.execution.worker
+        return next((worker for worker in self.workers if worker.incarnation == incarnation), None)
 
 
 class GateVerdict(StrEnum):
-    """What a gate says."""
+    """Whether a gate is open or closed, or does not apply."""
 
     PASSED = "passed"
     STOPPED = "stopped"
@@ -163,9 +161,9 @@ class GateVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """The answer of one gate: one sentence, what to do next if somebody can do something, and the ids of what is in the way.
+    """The answer of one gate: a sentence, advice if something can be done, and the ids of what blocks it.
 
-    The advice holds the command too, if there is one to type.
+    The advice includes the command, if there is one.
     """
 
     verdict: GateVerdict
@@ -181,7 +179,7 @@ def passed(sentence: str) -> GateResult:
 
 
 def not_asked(sentence: str) -> GateResult:
-    """The gate does not stand in this way, or not yet."""
+    """The gate does not apply, or not yet."""
     return GateResult(GateVerdict.NOT_ASKED, sentence)
 
 
@@ -193,9 +191,9 @@ def stopped(
     return GateResult(GateVerdict.STOPPED, sentence, advice, links, command)
 
 
-def competitor_ids(rivals: Sequence[Competitor]) -> tuple[str, ...]:
-    """What to link to: those that stand in the way."""
-    return tuple(format_execution_id(rival.id) for rival in rivals)
+def competitor_ids(competitors: Sequence[Competitor]) -> tuple[str, ...]:
+    """The ids of competitors, as links."""
+    return tuple(format_execution_id(competitor.id) for competitor in competitors)
 
 
 def trigger_command(name: str) -> str:

@@ -1,4 +1,8 @@
-"""The gates an execution passes, of its schedule and of its queue: each checks one condition and says in one sentence what it found."""
+"""The gates that an execution passes before it starts; each checks one condition and answers in one sentence.
+
+Where the engine decides, a gate asks the engine's own functions: `owed_occurrences` and `does_overlap`. Where a statement
+decides (a paused queue, a full limit, the order of a lane), the facts are read with the statement's own conditions.
+"""
 
 from __future__ import annotations
 
@@ -27,23 +31,17 @@ from timeball.domain.scheduling.schedule import Manual
 from timeball.domain.values.ids import format_execution_id, format_job_id
 from timeball.domain.values.wording import counted, duration_in_words, instant_in_words, listed, ordinal
 
-# The gates of the schedule: whether the job is enabled, owes this occurrence, may run it beside others, and whether its time has come.
-#
-# What the engine decides is asked of the engine's own functions: `owed_by` and `does_overlap` (occurrences).
-
-# A scheduler that is alive moves what is due within a moment; only past this is it late itself.
-_MOMENT = timedelta(seconds=2)
-
-
-# Nodes keep to the database's time; one that cannot tell it better than this would start things late.
+# A live scheduler promotes a due row within this time; after it, the scheduler itself is late.
+_PROMOTION_TIME = timedelta(seconds=2)
+# Nodes follow the database's clock; a node that knows it less accurately than this would start executions late.
 WORST_CLOCK = timedelta(milliseconds=100)
 
 
 def check_enabled(facts: ExplainFacts) -> GateResult:
-    """Whether the job runs at all."""
+    """Whether the job is neither paused nor deleted."""
     job = facts.job
     if job is None:
-        return passed("an enqueued execution needs no job that is enabled")
+        return passed("an enqueued execution does not depend on a job")
     name = job.name or format_job_id(job.id)
     if job.deleted_at is not None and facts.execution is None:
         return stopped(f"the job was deleted at {instant_in_words(job.deleted_at, facts.now)}", "create it again")
@@ -54,11 +52,11 @@ def check_enabled(facts: ExplainFacts) -> GateResult:
     words = f"the job has been paused since {instant_in_words(job.paused_at, facts.now)}{until}{because}"
     if facts.execution is None or facts.is_parked:
         return stopped(words, links=(format_job_id(job.id),), command=f"timeball jobs resume {quote(name)}")
-    return passed(f"{words}; this execution was let through all the same")
+    return passed(f"{words}; the pause does not hold this execution")
 
 
 def check_due(facts: ExplainFacts) -> GateResult:
-    """Whether the schedule named this, or has anything left to name."""
+    """Whether the schedule named this occurrence, or has any left."""
     execution, job = facts.execution, facts.job
     if execution is not None:
         return passed(
@@ -72,7 +70,7 @@ def check_due(facts: ExplainFacts) -> GateResult:
     if job.rule.ends_at is not None and job.rule.ends_at < facts.now:
         return stopped(
             f"its schedule ended at {instant_in_words(job.rule.ends_at, facts.now)}",
-            "take its end away",
+            "remove its end",
             command=f"timeball jobs edit {quote(name)} --set ends_at=null",
         )
     return stopped(
@@ -83,16 +81,16 @@ def check_due(facts: ExplainFacts) -> GateResult:
 
 
 def check_late_policy(facts: ExplainFacts) -> GateResult:
-    """Whether the misfire policy still wants it."""
+    """Whether the misfire policy still runs it."""
     execution, job = facts.execution, facts.job
     if execution is None or job is None or execution.origin is not Origin.SCHEDULE:
-        return not_asked("only what a schedule named can be too late")
+        return not_asked("only a scheduled occurrence can be too late")
     if (
-        facts.room is not ExecutionTable.DUE
+        facts.state_table is not ExecutionTable.DUE
         or facts.due_kind not in (DueKind.OCCURRENCE, DueKind.LATER)
         or execution.run_at is None
     ):
-        return passed("it was judged to be in time")
+        return passed("it was in time")
     owed = owed_occurrences(job, facts.due_kind, execution.run_at, execution.scheduled_for, facts.now)
     late = facts.now - execution.run_at
     grace = duration_in_words(job.misfire.grace)
@@ -100,7 +98,7 @@ def check_late_policy(facts: ExplainFacts) -> GateResult:
         return passed(f"it is not late (grace {grace})")
     words = f"it is {duration_in_words(late)} late, past its grace of {grace}; the policy `{job.misfire.policy}`"
     if execution.scheduled_for in owed.run:
-        return passed(f"{words} runs it all the same")
+        return passed(f"{words} runs it nevertheless")
     return stopped(
         f"{words} will record it as skipped",
         "to run what was missed, set misfire to latest or all, or backfill it",
@@ -112,28 +110,31 @@ def check_overlap(facts: ExplainFacts) -> GateResult:
     """Whether it may run beside an earlier execution of its job."""
     execution, job = facts.execution, facts.job
     if execution is None or job is None or execution.origin is not Origin.SCHEDULE:
-        return not_asked("only what a schedule named can overlap")
-    if not does_overlap(job, is_busy=bool(facts.rivals)):
-        return passed("overlap is allowed" if facts.rivals else "no earlier execution of the job is unfinished")
-    rivals = listed([rival.words(facts.now) for rival in facts.rivals])
-    links = competitor_ids(facts.rivals)
+        return not_asked("only a scheduled occurrence can overlap")
+    if not does_overlap(job, is_busy=bool(facts.competitors)):
+        return passed("overlap is allowed" if facts.competitors else "no earlier execution of the job is unfinished")
+    competitors = listed([competitor.words(facts.now) for competitor in facts.competitors])
+    links = competitor_ids(facts.competitors)
     if job.overlap is Overlap.SKIP:
-        return _overlap_skips(facts, rivals, links)
-    if facts.room is ExecutionTable.BLOCKED:
+        return _overlap_skips(facts, competitors, links)
+    if facts.state_table is ExecutionTable.BLOCKED:
         does = "which was asked to stop" if job.overlap is Overlap.CANCEL_RUNNING else "one after the other"
         return stopped(
-            f"it waits for {rivals} ({does}: overlap is `{job.overlap}`)", None, links, _cancel_command(facts.rivals)
+            f"it waits for {competitors} ({does}: overlap is `{job.overlap}`)",
+            None,
+            links,
+            _cancel_command(facts.competitors),
         )
-    return passed(f"an earlier execution is unfinished, {rivals}; overlap is `{job.overlap}`")
+    return passed(f"an earlier execution is unfinished, {competitors}; overlap is `{job.overlap}`")
 
 
-def _overlap_skips(facts: ExplainFacts, rivals: str, links: tuple[str, ...]) -> GateResult:
-    if facts.room is not ExecutionTable.DUE or facts.due_kind in (DueKind.RETRY, DueKind.SNOOZE):
-        return passed("it was let through before the others")
+def _overlap_skips(facts: ExplainFacts, competitors: str, links: tuple[str, ...]) -> GateResult:
+    if facts.state_table is not ExecutionTable.DUE or facts.due_kind in (DueKind.RETRY, DueKind.SNOOZE):
+        return passed("it passed this gate earlier")
     if facts.is_coming:
-        return passed(f"{rivals} is unfinished; if it still is when the time comes, this one is skipped")
+        return passed(f"{competitors} is unfinished; if it still is when the time comes, this one is skipped")
     return stopped(
-        f"{rivals} is unfinished, and overlap is `skip`: this one will be skipped",
+        f"{competitors} is unfinished, and overlap is `skip`: this one will be skipped",
         "set overlap to queue or allow to run both",
         links,
     )
@@ -146,9 +147,9 @@ def check_unique_key(facts: ExplainFacts) -> GateResult:
     if not key:
         return passed("it has no unique key")
     if facts.key_holder is None or (execution is not None and facts.key_holder == execution.id):
-        return passed(f"nobody else holds its key «{key}»")
+        return passed(f"no other execution holds its key «{key}»")
     holder = format_execution_id(facts.key_holder)
-    if facts.room not in (None, ExecutionTable.DUE):
+    if facts.state_table not in (None, ExecutionTable.DUE):
         return passed(f"its key «{key}» is held by {holder}, which it does not need any more")
     return stopped(
         f"{holder} holds the key «{key}»; unless that ends first, this one will be skipped",
@@ -167,7 +168,7 @@ def check_run_time(facts: ExplainFacts) -> GateResult:
     if not facts.is_coming:
         return passed(f"its time came {duration_in_words(facts.now - execution.run_at)} ago")
     when = f"{instant_in_words(execution.run_at, facts.now)}, in {duration_in_words(execution.run_at - facts.now)}"
-    if facts.room is ExecutionTable.RUNNING:
+    if facts.state_table is ExecutionTable.RUNNING:
         worker = facts.holder.name if facts.holder else "a worker"
         return stopped(f"{worker} holds it for its instant: {when}")
     match facts.due_kind:
@@ -189,33 +190,36 @@ def check_run_time(facts: ExplainFacts) -> GateResult:
 
 
 def check_scheduler(facts: ExplainFacts) -> GateResult:
-    """Whether somebody moves it when its time comes."""
+    """Whether a scheduler promotes it when its time comes."""
     job = facts.job
-    if facts.execution is not None and facts.room is not ExecutionTable.DUE:
+    if facts.execution is not None and facts.state_table is not ExecutionTable.DUE:
         return not_asked("no scheduler is needed any more")
     if not facts.schedulers:
-        found = "no scheduler is alive: nothing is moved when its time comes"
-        return stopped(found, "start one", command="timeball scheduler")
-    owner = None if job is None else next((one for one in facts.schedulers if job.shard in one.shards), None)
+        sentence = "no scheduler is alive: nothing is promoted when its time comes"
+        return stopped(sentence, "start one", command="timeball scheduler")
+    owner = None if job is None else next((node for node in facts.schedulers if job.shard in node.shards), None)
+    alive = f"{counted(len(facts.schedulers), 'scheduler is', 'schedulers are')} alive"
     if job is not None and owner is None:
         return stopped(
-            f"shard {job.shard} has no scheduler just now; {counted(len(facts.schedulers), 'scheduler is', 'schedulers are')} alive",
-            "it is taken within seconds; if not, look further",
+            f"shard {job.shard} has no scheduler at the moment; {alive}",
+            "a scheduler takes it within seconds; if not, look further",
             command="timeball doctor",
         )
     late = timedelta(0) if facts.run_at is None or facts.is_parked else facts.now - facts.run_at
-    who = owner.name if owner else f"{counted(len(facts.schedulers), 'scheduler is', 'schedulers are')} alive"
-    if late > _MOMENT:
-        return stopped(f"{who} has it, but has not moved it for {duration_in_words(late)}", command="timeball doctor")
+    owned = f"{owner.name} owns its shard" if owner else alive
+    if late > _PROMOTION_TIME:
+        sentence = f"{owned}, but it has not been promoted for {duration_in_words(late)}"
+        return stopped(sentence, command="timeball doctor")
     if facts.clock_error > WORST_CLOCK:
         return stopped(
-            f"the database's clock is known only to {duration_in_words(facts.clock_error)}", command="timeball doctor"
+            f"the database's clock is known only to within {duration_in_words(facts.clock_error)}",
+            command="timeball doctor",
         )
-    return passed(f"{who} looks after it; the database's clock decides")
+    return passed(f"{owned}; the database's clock decides")
 
 
-def _cancel_command(rivals: Sequence[Competitor]) -> str | None:
-    return f"timeball runs cancel {format_execution_id(rivals[0].id)}" if rivals else None
+def _cancel_command(competitors: Sequence[Competitor]) -> str | None:
+    return f"timeball runs cancel {format_execution_id(competitors[0].id)}" if competitors else None
 
 
 def _resume_command(facts: ExplainFacts) -> str | None:
@@ -227,13 +231,8 @@ def _trigger_advice(facts: ExplainFacts) -> str | None:
     return None if job is None or job.name is None else trigger_command(job.name)
 
 
-# The gates of the queue: whether it is open, who could take an execution from it, whether there is a place, and who comes first.
-#
-# What a statement decides (a paused queue, a full limit, the order of a lane) is judged by facts that are read with its conditions.
-
-
 def check_queue_open(facts: ExplainFacts) -> GateResult:
-    """Whether the queue gives anything."""
+    """Whether the queue is not paused."""
     queue = facts.queue
     if queue.paused_at is None:
         return passed(f"queue «{queue.name}» is open")
@@ -245,69 +244,69 @@ def check_queue_open(facts: ExplainFacts) -> GateResult:
 
 
 def check_worker_for_queue(facts: ExplainFacts) -> GateResult:
-    """Whether a worker takes from the queue."""
+    """Whether a worker serves the queue."""
     serving = facts.serving
     name = facts.queue.name
     if serving:
         return passed(f"{counted(len(serving), 'worker serves', 'workers serve')} «{name}»")
     if not facts.workers:
-        found = "no worker is alive"
+        sentence = "no worker is alive"
     elif all(worker.draining for worker in facts.workers):
-        found = f"{counted(len(facts.workers), 'worker is', 'workers are')} alive, and leaving"
+        sentence = f"{counted(len(facts.workers), 'worker is', 'workers are')} alive, but draining"
     else:
-        found = f"{counted(len(facts.workers), 'worker is', 'workers are')} alive, none serves queue «{name}»"
-    return stopped(found, "start one", command=f"timeball worker app:tb --queue {quote(name)}")
+        sentence = f"{counted(len(facts.workers), 'worker is', 'workers are')} alive, none serves queue «{name}»"
+    return stopped(sentence, "start one", command=f"timeball worker app:tb --queue {quote(name)}")
 
 
 def check_worker_for_handler(facts: ExplainFacts) -> GateResult:
-    """Whether one of them knows the handler."""
+    """Whether a worker of the queue knows the handler."""
     if not facts.serving:
         return not_asked("no worker serves the queue")
     if facts.able and not facts.fitting:
         return _other_version(facts)
     if facts.able:
-        known = f"{counted(len(facts.able), 'worker knows', 'workers know')} {facts.handler}"
-        others = len(facts.able) - len(facts.fitting)
-        return passed(
-            known if not others else f"{known}, {others} of them in a version that does not take this payload"
-        )
+        sentence = f"{counted(len(facts.able), 'worker knows', 'workers know')} {facts.handler}"
+        refusing = len(facts.able) - len(facts.fitting)
+        if refusing:
+            sentence += f", {refusing} of them in a version that does not take this payload"
+        return passed(sentence)
     elsewhere = [worker.name for worker in facts.workers if facts.handler in worker.handlers]
     but = f"; {listed(elsewhere)} knows it, but serves other queues" if elsewhere else ""
     return stopped(
         f"none of the {counted(len(facts.serving), 'worker')} of «{facts.queue.name}» knows the handler {facts.handler}{but}",
-        f"start a worker with the program that has it, or mend the name: {facts.handler}",
+        f"start a worker with the program that has it, or correct the name: {facts.handler}",
     )
 
 
 def _other_version(facts: ExplainFacts) -> GateResult:
-    """Its workers know the handler, but not in a version that takes the payload."""
-    have = listed([f"{worker.name} has {short_fingerprint(_own(facts, worker))}" for worker in facts.able])
-    wanted = next((version for version in facts.versions if version.takes_payload), None)
-    if wanted is None:
+    """The workers know the handler, but in no version that takes the payload."""
+    have = listed([f"{worker.name} has {short_fingerprint(_version_of(facts, worker))}" for worker in facts.able])
+    fitting = next((version for version in facts.versions if version.takes_payload), None)
+    if fitting is None:
         return stopped(
             f"no published version of {facts.handler} takes this payload ({have}): the newest ends it dead",
             "start a worker whose version takes it, or cancel it and enqueue it with another payload",
         )
-    elsewhere = [worker.name for worker in facts.workers if wanted.fingerprint in worker.fingerprints]
-    who = f"{listed(elsewhere)} has it, but serves other queues" if elsewhere else "no living worker has it"
+    elsewhere = [worker.name for worker in facts.workers if fitting.fingerprint in worker.fingerprints]
+    who = f"{listed(elsewhere)} has it, but serves other queues" if elsewhere else "no live worker has it"
     return stopped(
-        f"this payload wants version {short_fingerprint(wanted.fingerprint)} of {facts.handler}: {who}; {have}",
+        f"this payload needs version {short_fingerprint(fitting.fingerprint)} of {facts.handler}: {who}; {have}",
         "start a worker with that version",
         command=f"timeball handlers show {quote(facts.handler)}",
     )
 
 
-def _own(facts: ExplainFacts, worker: NodeStatus) -> str:
-    own = (version.fingerprint for version in facts.versions if version.fingerprint in worker.fingerprints)
-    return next(own, "an unknown one")
+def _version_of(facts: ExplainFacts, worker: NodeStatus) -> str:
+    versions = (version.fingerprint for version in facts.versions if version.fingerprint in worker.fingerprints)
+    return next(versions, "an unknown one")
 
 
 def check_slots(facts: ExplainFacts) -> GateResult:
-    """Whether its limits, its queue and its workers have a place for it."""
+    """Whether its limits, its queue and its workers have a free slot."""
     execution = facts.execution
-    if execution is None or facts.is_coming or facts.room is ExecutionTable.DUE:
-        return not_asked("it is asked when its time has come")
-    limited = _limited(facts) if facts.room is ExecutionTable.BLOCKED else None
+    if execution is None or facts.is_coming or facts.state_table is ExecutionTable.DUE:
+        return not_asked("it is checked when its time has come")
+    limited = _limited(facts) if facts.state_table is ExecutionTable.BLOCKED else None
     if limited is not None:
         return limited
     queue = facts.queue
@@ -319,7 +318,7 @@ def check_slots(facts: ExplainFacts) -> GateResult:
             command=f"timeball queues limit {quote(queue.name)} {queue.max_running + 1}",
         )
     if not facts.able:
-        return not_asked("no worker could take it")
+        return not_asked("no worker can take it")
     return _worker_slots(facts)
 
 
@@ -328,7 +327,7 @@ def _limited(facts: ExplainFacts) -> GateResult | None:
     if limit is None or limit.max_running is None or limit.taken < limit.max_running:
         return None
     if facts.job is not None and _is_serial(facts, limit):
-        return not_asked("its overlap rule is what it waits for")
+        return not_asked("it waits because of its overlap policy")
     what = "the job" if limit.key.startswith("job:") else f"the key «{limit.key}»"
     name = format_job_id(facts.job.id) if facts.job else ""
     return stopped(
@@ -342,7 +341,9 @@ def _is_serial(facts: ExplainFacts, limit: LimitFacts) -> bool:
     job = facts.job
     assert job is not None
     return (
-        limit.key == f"job:{job.id}" and job.overlap in (Overlap.QUEUE, Overlap.CANCEL_RUNNING) and bool(facts.rivals)
+        limit.key == f"job:{job.id}"
+        and job.overlap in (Overlap.QUEUE, Overlap.CANCEL_RUNNING)
+        and bool(facts.competitors)
     )
 
 
@@ -360,21 +361,24 @@ def _worker_slots(facts: ExplainFacts) -> GateResult:
 
 
 def check_rate(_facts: ExplainFacts) -> GateResult:
-    """Whether it comes too fast: never, there is no such limit."""
+    """Always open: queues have no rate limit."""
     return not_asked("no limit: queues have no rate limit")
 
 
 def check_place_in_line(facts: ExplainFacts) -> GateResult:
-    """How many are given away before it."""
-    if facts.execution is None or facts.room is not ExecutionTable.READY or facts.is_coming:
-        return not_asked("it does not stand in line")
+    """How many executions are ahead of it."""
+    if facts.execution is None or facts.state_table is not ExecutionTable.READY or facts.is_coming:
+        return not_asked("it is not in line")
     if facts.ahead >= facts.most_ahead:
-        return passed(f"more than {facts.most_ahead} stand before it in «{facts.queue.name}»")
+        return passed(f"more than {facts.most_ahead} are ahead of it in «{facts.queue.name}»")
     return passed(f"it is {ordinal(facts.ahead + 1)} in line of «{facts.queue.name}»")
 
 
-def _holders(rivals: Sequence[Competitor], facts: ExplainFacts) -> str:
-    return listed([rival.words(facts.now) for rival in rivals]) or "by what has just ended or begun"
+def _holders(competitors: Sequence[Competitor], facts: ExplainFacts) -> str:
+    return (
+        listed([competitor.words(facts.now) for competitor in competitors])
+        or "by executions that have just ended or started"
+    )
 
 
 def _all_taken(number: int) -> str:

@@ -1,4 +1,15 @@
-"""Which of the jobs that collide to run some minutes earlier or later, so that fewer run at once."""
+"""Suggestions for a collision: which of its jobs to run some minutes earlier or later, so that fewer run at once.
+
+Each step moves the job that lowers the peak most, to the nearest time at which every run of it within the forecast finds
+a free slot. A move therefore never causes a collision elsewhere, nor a worse one. The next run of the job moves by as
+much as its schedule, and there are as many runs as before: the change neither loses nor doubles one. Every step builds
+on those before it. The peak is the most runs at once in the spans of the collision, as they were before any move.
+
+A schedule is moved only where a clear rule says what that means. `every` is moved by its anchor. `cron` is moved by its
+minute, which must be a single one; the hours move along when the minute passes the hour, if they are numbers, and past
+midnight only if every day is meant. A moved schedule fires as often a day as before, and the rest of an expression stays
+as it is.
+"""
 
 from __future__ import annotations
 
@@ -10,31 +21,20 @@ from datetime import datetime, timedelta
 from itertools import accumulate
 from typing import TypeAlias
 
-from timeball.domain.forecast.collisions import Collision, steady_slots
-from timeball.domain.forecast.outlook import FireTimes, FutureRuns, SlotPool
+from timeball.domain.forecast.demand import Collision, FireTimes, ForecastJob, SlotPool, steady_slots
 from timeball.domain.scheduling.civil_time import MAX_INSTANT, MIN_INSTANT, format_instant
-from timeball.domain.scheduling.cron_syntax import NICKNAMES
+from timeball.domain.scheduling.cron import NICKNAMES
 from timeball.domain.scheduling.schedule import Cron, Every, Schedule
 from timeball.domain.values.ids import JobId
 from timeball.domain.values.wording import counted, duration_in_words, format_duration
 
-# Which of the jobs that collide to move by some minutes, so that fewer of them run at once.
-#
-# Step by step the job is moved that lowers the peak most, to the nearest place where every run of it within the forecast
-# finds a free slot: so a move never makes a collision anywhere else, nor a worse one. The next run of the job moves by
-# just as much as its schedule does, and there are as many runs as before: none is lost and none comes twice by the
-# change. Every step counts on those before it.
-#
-# The peak is the most that run at once in the spans of the collision, as they were before anything moved.
-
 MAX_SHIFTS = 8
-_MOST_TRIED = 20
+_MAX_TRIED = 20
+_MINUTE = timedelta(minutes=1)
 _STEP = timedelta(minutes=5)
-_MINUTE_OFFSETS = range(11)
+_STEPS_TRIED = range(11)
 _FARTHEST = timedelta(hours=6)
-
-
-# The moments that are looked at for places that are tried: about a second of work at most.
+# The moments that may be checked while times are tried: about a second of work at most.
 _BUDGET = 200_000
 _MOMENTS_A_FIRE = 5
 
@@ -43,9 +43,9 @@ Period: TypeAlias = tuple[datetime, datetime]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleShift:
-    """A job that could run at another time, and what becomes of the peak."""
+    """A job that could run at another time, and the peak before and after."""
 
-    line: FutureRuns
+    job: ForecastJob
     rule: Schedule
     by: timedelta
     peak_before: int
@@ -54,8 +54,8 @@ class ScheduleShift:
     @property
     def sentence(self) -> str:
         shift = f"{duration_in_words(self.by)} {'later' if self.by > timedelta(0) else 'earlier'}"
-        schedules = f"{spell_schedule(self.line.rule)} → {spell_schedule(self.rule)}"
-        return f"{self.line.label} {schedules} ({shift}), peak {self.peak_before} → {self.peak_after}"
+        schedules = f"{spell_schedule(self.job.rule)} → {spell_schedule(self.rule)}"
+        return f"{self.job.label} {schedules} ({shift}), peak {self.peak_before} → {self.peak_after}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class ShiftPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShiftInput:
-    """All that lies ahead from *now* to *end*; *span* is what dense lines were counted over."""
+    """The runs from *now* to *end*, and the pools; *span* is the period over which frequent jobs were counted."""
 
     fires: Sequence[FireTimes]
     pools: Sequence[SlotPool]
@@ -107,7 +107,7 @@ def suggest_shifts(collision: Collision, prospect: ShiftInput, budget: int = _BU
 
 @dataclass(frozen=True, slots=True)
 class _Concurrency:
-    """How many run at once: *levels* holds from the moment at its place on."""
+    """How many run at once: each level holds from the moment at its index on."""
 
     moments: Sequence[datetime]
     levels: Sequence[int]
@@ -144,7 +144,7 @@ class _ConcurrencyDelta:
         return self.total.at(moment) - self.gone.at(moment) + self.come.at(moment)
 
     def moments(self, span: Period) -> list[datetime]:
-        """When that changes within a span, and its beginning."""
+        """The start of a span, and the moments within it at which the number changes."""
         return [span[0], *self.total.changes_within(*span), *self.come.changes_within(*span)]
 
 
@@ -158,8 +158,8 @@ class _PoolUsage:
 
     @classmethod
     def of(cls, pool: SlotPool, fires: Iterable[FireTimes], span: timedelta) -> _PoolUsage:
-        own = [some for some in fires if some.line.queue in pool.queues]
-        return cls(pool, steady_slots(own, span), _Concurrency.of(run for some in own for run in _spans(some)))
+        inside = [times for times in fires if times.job.queue in pool.queues]
+        return cls(pool, steady_slots(inside, span), _Concurrency.of(run for times in inside for run in _spans(times)))
 
     @property
     def free(self) -> int:
@@ -175,12 +175,12 @@ class _ShiftSearch:
     _places: dict[tuple[JobId, timedelta], tuple[Schedule, FireTimes] | None] = field(default_factory=dict)
 
     def run(self) -> ShiftPlan:
-        self._fires = {some.line.job_id: some for some in self.prospect.fires}
+        self._fires = {times.job.job_id: times for times in self.prospect.fires}
         stays = {job_id: why for job_id, _ in self.collision.jobs if (why := self._why_fixed(job_id)) is not None}
         movable = [job_id for job_id, _ in self.collision.jobs if job_id not in stays]
-        moves = list(self._moves(movable[:_MOST_TRIED]))
+        moves = list(self._moves(movable[:_MAX_TRIED]))
         if len(moves) < MAX_SHIFTS and not self._fits(moves):
-            moved = {move.line.job_id for move in moves}
+            moved = {move.job.job_id for move in moves}
             stays |= {job_id: self._why_stuck(job_id, movable) for job_id in movable if job_id not in moved}
         labels = dict(self.collision.jobs)
         return ShiftPlan(
@@ -190,15 +190,15 @@ class _ShiftSearch:
         )
 
     def _why_fixed(self, job_id: JobId) -> str | None:
-        line = self._fires[job_id].line
-        return "it is due just now" if line.pending <= self.prospect.now else why_not_shiftable(line.rule)
+        job = self._fires[job_id].job
+        return "it is due just now" if job.pending <= self.prospect.now else why_not_shiftable(job.rule)
 
     def _why_stuck(self, job_id: JobId, movable: Sequence[JobId]) -> str:
-        if job_id not in movable[:_MOST_TRIED]:
-            return f"only the first {_MOST_TRIED} jobs are tried"
+        if job_id not in movable[:_MAX_TRIED]:
+            return f"only the first {_MAX_TRIED} jobs are tried"
         if self.budget <= 0:
-            return "there are too many runs to look for a place for it"
-        farthest = max(map(abs, _offsets(self._fires[job_id].line, self.collision)))
+            return "there are too many runs to search for a time for it"
+        farthest = max(map(abs, _offsets(self._fires[job_id].job, self.collision)))
         tried = f"none of the times that were tried, up to {duration_in_words(farthest)} away,"
         return f"{tried} has a free slot for each of its runs and lowers the peak"
 
@@ -210,18 +210,18 @@ class _ShiftSearch:
         for _ in range(MAX_SHIFTS):
             capacities = self._capacities()
             peak = self._peak(capacities, _ConcurrencyDelta(capacities[self.collision.pool].levels))
-            found = [self._move_of(self._fires[job_id], capacities, peak) for job_id in left]
-            best = min((move for move in found if move is not None), key=_preference, default=None)
+            candidates = [self._move_of(self._fires[job_id], capacities, peak) for job_id in left]
+            best = min((move for move in candidates if move is not None), key=_preference, default=None)
             if best is None:
                 return
             yield best
             self._take(best)
-            left.remove(best.line.job_id)
+            left.remove(best.job.job_id)
             if best.peak_after <= self.collision.pool.slots:
                 return
 
     def _capacities(self) -> Mapping[SlotPool, _PoolUsage]:
-        """Of every pool whose slots the colliding jobs use; a queue with a limit is one of its own."""
+        """The usage of every pool whose slots the colliding jobs use; a queue with a limit is a pool of its own."""
         queues = set(self.collision.pool.queues)
         touched = [pool for pool in self.prospect.pools if pool.slots and queues & set(pool.queues)]
         return {pool: _PoolUsage.of(pool, self._fires.values(), self.prospect.span) for pool in touched}
@@ -238,68 +238,67 @@ class _ShiftSearch:
         return most
 
     def _move_of(self, fires: FireTimes, capacities: Mapping[SlotPool, _PoolUsage], peak: int) -> ScheduleShift | None:
-        """The nearest place for a job that lowers the peak."""
-        line, gone = fires.line, _Concurrency.of(_spans(fires))
+        """The nearest time for a job that lowers the peak."""
+        job, gone = fires.job, _Concurrency.of(_spans(fires))
         total = capacities[self.collision.pool].levels
         if self._peak(capacities, _ConcurrencyDelta(total, gone)) >= peak:
             return None
-        for by in _offsets(line, self.collision):
-            place = self._place(line, by)
-            if place is None or not self._has_room(place[1], gone, capacities):
+        for by in _offsets(job, self.collision):
+            place = self._place(job, by)
+            if place is None or not self._finds_slots(place[1], gone, capacities):
                 continue
             after = self._peak(capacities, _ConcurrencyDelta(total, gone, _Concurrency.of(_spans(place[1]))))
             if after < peak:
-                return ScheduleShift(line=line, rule=place[0], by=by, peak_before=peak, peak_after=after)
+                return ScheduleShift(job=job, rule=place[0], by=by, peak_before=peak, peak_after=after)
         return None
 
-    def _has_room(self, fires: FireTimes, gone: _Concurrency, capacities: Mapping[SlotPool, _PoolUsage]) -> bool:
-        """Whether every run finds a slot in every pool it needs one of, also beside other runs of its own."""
+    def _finds_slots(self, fires: FireTimes, gone: _Concurrency, capacities: Mapping[SlotPool, _PoolUsage]) -> bool:
+        """Whether every run finds a slot in each of its pools, also beside other runs of its own job."""
         come = _Concurrency.of(_spans(fires))
-        needed = [room for pool, room in capacities.items() if fires.line.queue in pool.queues]
+        needed = [usage for pool, usage in capacities.items() if fires.job.queue in pool.queues]
         return all(
-            self.budget > 0 and self._most(_ConcurrencyDelta(room.levels, gone, come), [run]) <= room.free
-            for room in needed
+            self.budget > 0 and self._most(_ConcurrencyDelta(usage.levels, gone, come), [run]) <= usage.free
+            for usage in needed
             for run in _spans(fires)
         )
 
-    def _place(self, line: FutureRuns, by: timedelta) -> tuple[Schedule, FireTimes] | None:
-        """A job's schedule and runs when it is moved; None if it cannot be, or if its runs would not just move along."""
-        key = (line.job_id, by)
+    def _place(self, job: ForecastJob, by: timedelta) -> tuple[Schedule, FireTimes] | None:
+        """The schedule and the runs of a moved job; None if it cannot be moved, or if its runs would not just shift."""
+        key = (job.job_id, by)
         if key not in self._places and self.budget > 0:
-            self._places[key] = self._computed(line, by)
+            self._places[key] = self._computed(job, by)
         return self._places.get(key)
 
-    def _computed(self, line: FutureRuns, by: timedelta) -> tuple[Schedule, FireTimes] | None:
-        rule = shift_schedule(line.rule, by)
-        if rule is None or rule.next_after(self.prospect.now) != line.pending + by:
+    def _computed(self, job: ForecastJob, by: timedelta) -> tuple[Schedule, FireTimes] | None:
+        rule = shift_schedule(job.rule, by)
+        if rule is None or rule.next_after(self.prospect.now) != job.pending + by:
             return None
         now, end = self.prospect.now, self.prospect.end
-        moved = replace(line, rule=rule, pending=line.pending + by)
-        # Within a change of the clock a shift may lose a run, or double one.
-        if moved.count(now, end + by) != line.count(now, end):
+        moved = replace(job, rule=rule, pending=job.pending + by)
+        # Near a clock change a shift may lose a run or double one.
+        if moved.count(now, end + by) != job.count(now, end):
             return None
         fires = FireTimes(moved, at=tuple(moved.fires(now, end)))
         self.budget -= len(fires.at) * _MOMENTS_A_FIRE
         return rule, fires
 
     def _take(self, move: ScheduleShift) -> None:
-        place = self._places[(move.line.job_id, move.by)]
+        place = self._places[(move.job.job_id, move.by)]
         assert place is not None
-        self._fires[move.line.job_id] = place[1]
+        self._fires[move.job.job_id] = place[1]
 
 
 def _spans(fires: FireTimes) -> Iterator[Period]:
-    return ((at, at + fires.line.duration) for at in fires.at)
+    return ((at, at + fires.job.duration) for at in fires.at)
 
 
-def _offsets(line: FutureRuns, collision: Collision) -> list[timedelta]:
-    """By how much to try: some minutes, behind the busy span, or so early that the job is done before it; the nearest first."""
+def _offsets(job: ForecastJob, collision: Collision) -> list[timedelta]:
+    """The offsets to try: some minutes, after the busy span, or so early that the job ends before it; nearest first."""
     busy = collision.end - collision.start
-    tried = {one for place in _MINUTE_OFFSETS for one in ((place + 1) * _STEP, _rounded(busy) + place * _STEP)}
-    tried |= {
-        -one for place in _MINUTE_OFFSETS for one in ((place + 1) * _STEP, _rounded(line.duration) + place * _STEP)
-    }
-    return sorted((by for by in tried if abs(by) <= _FARTHEST), key=lambda by: (abs(by), by < timedelta(0)))
+    later = {by for step in _STEPS_TRIED for by in ((step + 1) * _STEP, _rounded(busy) + step * _STEP)}
+    earlier = {-by for step in _STEPS_TRIED for by in ((step + 1) * _STEP, _rounded(job.duration) + step * _STEP)}
+    near = (by for by in later | earlier if abs(by) <= _FARTHEST)
+    return sorted(near, key=lambda by: (abs(by), by < timedelta(0)))
 
 
 def _rounded(span: timedelta) -> timedelta:
@@ -308,16 +307,7 @@ def _rounded(span: timedelta) -> timedelta:
 
 
 def _preference(move: ScheduleShift) -> tuple[int, timedelta, bool, str]:
-    return move.peak_after, abs(move.by), move.by < timedelta(0), move.line.label
-
-
-# A schedule some minutes earlier or later, where a clear rule says what that is.
-#
-# `every` is moved by its anchor. `cron` is moved by its minute, which must be a single one; the hours go along when it
-# runs over the hour, if they are numbers, and past midnight only if every day is meant. So a schedule that was shifted
-# fires as often a day as before. Whatever else is written in an expression stays as it is.
-
-_MINUTE = timedelta(minutes=1)
+    return move.peak_after, abs(move.by), move.by < timedelta(0), move.job.label
 
 
 def why_not_shiftable(rule: Schedule) -> str | None:
@@ -332,7 +322,7 @@ def why_not_shiftable(rule: Schedule) -> str | None:
 
 
 def shift_schedule(rule: Schedule, by: timedelta) -> Schedule | None:
-    """The schedule moved by whole minutes; None where no rule says what that would be."""
+    """The schedule moved by whole minutes; None where no rule says what that means."""
     match rule:
         case Every(anchor=anchor):
             return replace(rule, anchor=anchor + by) if MIN_INSTANT <= anchor + by <= MAX_INSTANT else None
@@ -343,7 +333,7 @@ def shift_schedule(rule: Schedule, by: timedelta) -> Schedule | None:
 
 
 def spell_schedule(rule: Schedule) -> str:
-    """What of a schedule a shift changes, as people write it."""
+    """The part of a schedule that a shift changes, as text."""
     match rule:
         case Cron(expression=expression):
             return expression
@@ -353,7 +343,7 @@ def spell_schedule(rule: Schedule) -> str:
 
 
 def timing_fields(rule: Schedule) -> dict[str, str]:
-    """The fields of a job that say what a shift changes."""
+    """The fields of a job that a shift changes."""
     match rule:
         case Cron(expression=expression):
             return {"schedule": expression}

@@ -1,4 +1,7 @@
-"""What a timeline shows: marks, merged where they would overlap, and the load of each bucket of time."""
+"""The contents of a timeline: marks, merged where they would overlap and never across now, and the load of each bucket.
+
+Instants are kept as seconds since 1970 here: a view adds thousands of runs, and numbers compare far faster than instants.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from timeball.domain.forecast.outlook import FireTimes
+from timeball.domain.forecast.demand import FireTimes
 
-# How busy a stretch of time is: the work of single runs, and of many that were only counted, spread over buckets.
-#
-# Instants are kept as seconds since 1970 here: a view adds thousands of runs, and numbers are compared far faster than instants.
+# A screen cannot show more marks, and no reader could distinguish them.
+MAX_MARKS = 2_000
+PIXELS_PER_MARK = 4
 
 
 @dataclass(slots=True)
 class BucketLoad:
-    """How busy each bucket is: seconds of work in it, starts in it, and the most at once where every run is known."""
+    """The load of each bucket: seconds of work, starts, and the most runs at once where every run is known."""
 
     edges: Sequence[datetime]
     seconds: list[float] = field(default_factory=list)
@@ -37,12 +40,12 @@ class BucketLoad:
         return (self._moments[-1] - self._moments[0]) / max(len(self.edges) - 1, 1)
 
     def add(self, fires: FireTimes) -> None:
-        """The runs of a line."""
+        """Add the runs of a job."""
         for at in fires.at:
-            self.add_span(at, at + fires.line.duration)
+            self.add_span(at, at + fires.job.duration)
         for number, count in enumerate(fires.counts):
             if count:
-                self._add_many(number, count, fires.line.duration.total_seconds())
+                self._add_many(number, count, fires.job.duration.total_seconds())
 
     def add_span(self, start: datetime, end: datetime, *, is_start: bool = True) -> None:
         """One run, spread over the buckets it touches."""
@@ -59,7 +62,7 @@ class BucketLoad:
         self._spread(number, low, high, 1.0)
 
     def add_ended(self, until: datetime, seconds: float, each: float) -> None:
-        """Runs of which only is known when they ended, all their work, and how long each took: it was done before that."""
+        """Add runs of which only the end, their total work and the average duration are known: the work ends at *until*."""
         high = until.timestamp()
         low = high - max(each, 1e-6)
         share = seconds / (high - low)
@@ -68,7 +71,7 @@ class BucketLoad:
             self._spread(self._bucket(low), low, high, share)
 
     def _spread(self, number: int, low: float, high: float, share: float) -> None:
-        """The work of a span that begins in a bucket; most end there too."""
+        """Add the work of a span that begins in a bucket; most spans end there too."""
         if high <= self._moments[number + 1]:
             self.seconds[number] += (high - low) * share
             return
@@ -78,18 +81,18 @@ class BucketLoad:
             number += 1
 
     def _add_many(self, number: int, count: int, seconds: float) -> None:
-        """Many runs of which only the bucket is known: their work begins there and goes on as long as each lasts."""
+        """Add runs of which only the bucket is known: their work begins there and continues for their duration."""
         self.starts[number] += count
         reach = max(1, -(-int(seconds) // max(int(self.width), 1)))
         for later in range(number, min(number + reach, len(self.seconds))):
             self.seconds[later] += count * seconds / reach
 
     def bucket(self, at: datetime) -> int:
-        """The bucket an instant falls into; what lies outside, into the first or the last."""
+        """The bucket of an instant; the first or the last bucket for one outside."""
         return max(self._bucket(at.timestamp()), 0)
 
     def _bucket(self, moment: float) -> int:
-        """The same for what does not lie before the first."""
+        """The bucket of a moment that is not before the first."""
         return min(bisect_right(self._moments, moment), len(self.seconds)) - 1
 
     def busy(self, number: int) -> float:
@@ -98,7 +101,7 @@ class BucketLoad:
         return self.seconds[number] / span if span else 0.0
 
     def peaks(self) -> list[int]:
-        """The most runs at once in each bucket, of those that are known one by one."""
+        """The most runs at once in each bucket, of those that were added one by one."""
         highest = [0] * len(self.seconds)
         changes: defaultdict[float, int] = defaultdict(int)
         for start, end in self._spans:
@@ -107,7 +110,7 @@ class BucketLoad:
         level = at = 0
         last = len(highest) - 1
         for moment in sorted(changes):
-            # A level that lasts is the level of every bucket it reaches into.
+            # A level that lasts counts in every bucket that it reaches into.
             while at < last and moment >= self._moments[at + 1]:
                 at += 1
                 if moment > self._moments[at]:
@@ -121,16 +124,9 @@ class BucketLoad:
 def bucket_load(edges: Sequence[datetime], fires: Iterable[FireTimes]) -> BucketLoad:
     """The load of these runs."""
     load = BucketLoad(edges)
-    for some in fires:
-        load.add(some)
+    for times in fires:
+        load.add(times)
     return load
-
-
-# What a time line draws: marks, merged where they would lie on top of each other, and never across now.
-
-# A screen cannot show more, and no reader could tell them apart.
-MAX_MARKS = 2_000
-PIXELS_PER_MARK = 4
 
 
 class TimelineMarkKind(StrEnum):
@@ -143,7 +139,7 @@ class TimelineMarkKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineMark:
-    """One run, or several that lie too close to be told apart; *states* counts how those that ended did."""
+    """One run, or several that are too close to distinguish; *states* counts the states of those that ended."""
 
     kind: TimelineMarkKind
     start: datetime
@@ -156,7 +152,7 @@ class TimelineMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkRow:
-    """One line of the drawing; *cut_before* says that older runs than this were not read."""
+    """One row of the timeline; *cut_before* says that older runs than this were not read."""
 
     key: str
     label: str
@@ -166,7 +162,7 @@ class MarkRow:
 
 
 def merge_marks(marks: Iterable[TimelineMark], apart: timedelta) -> list[TimelineMark]:
-    """Join marks of one kind whose beginnings are less than *apart* from each other."""
+    """Join marks of one kind whose starts are less than *apart* from each other."""
     merged: list[TimelineMark] = []
     for kind in TimelineMarkKind:
         last: TimelineMark | None = None
@@ -181,7 +177,7 @@ def merge_marks(marks: Iterable[TimelineMark], apart: timedelta) -> list[Timelin
 
 
 def fit_rows(rows: Sequence[MarkRow], span: timedelta, width: int) -> list[MarkRow]:
-    """Rows whose marks are about four pixels apart, and no more of them in all than a view may have."""
+    """Rows whose marks are at least about four pixels apart, with no more marks in all than a view may have."""
     apart = span * (PIXELS_PER_MARK / max(width, PIXELS_PER_MARK))
     drawn = [replace(row, marks=merge_marks(row.marks, apart)) for row in rows]
     while sum(len(row.marks) for row in drawn) > MAX_MARKS:
@@ -190,15 +186,15 @@ def fit_rows(rows: Sequence[MarkRow], span: timedelta, width: int) -> list[MarkR
     return drawn
 
 
-def _join_marks(one: TimelineMark, other: TimelineMark) -> TimelineMark:
-    states = dict(one.states)
-    for state, count in other.states.items():
+def _join_marks(left: TimelineMark, right: TimelineMark) -> TimelineMark:
+    states = dict(left.states)
+    for state, count in right.states.items():
         states[state] = states.get(state, 0) + count
     return replace(
-        one,
-        end=max(one.end, other.end),
-        count=one.count + other.count,
+        left,
+        end=max(left.end, right.end),
+        count=left.count + right.count,
         states=states,
         execution_id=None,
-        is_guess=one.is_guess or other.is_guess,
+        is_guess=left.is_guess or right.is_guess,
     )

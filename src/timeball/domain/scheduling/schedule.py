@@ -211,7 +211,7 @@ class Every(_BoundedSchedule):
         return timedelta(seconds=self.interval_seconds)
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """The first occurrence strictly after *instant*: without walking, because every hoist asks for it."""
+        """The first occurrence strictly after *instant*: without walking, because every promotion asks for it."""
         low, high = self._window(instant, None)
         span = max(self._number_at(low) + 1, 0) * self.interval
         return self.anchor + span if span <= high - self.anchor else None

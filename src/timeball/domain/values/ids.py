@@ -92,6 +92,14 @@ def shard_of(job_id: UUID, shards: int) -> int:
     return (job_id.int & 0xFFFF_FFFF) % shards
 
 
+def jitter_of(job_id: UUID, jitter_seconds: int) -> timedelta:
+    """The delay of a job within its jitter, the same on every machine."""
+    if not jitter_seconds:
+        return timedelta(0)
+    digest = int.from_bytes(blake2b(job_id.bytes, digest_size=8).digest(), "big")
+    return timedelta(microseconds=digest % (jitter_seconds * 1_000_000 + 1))
+
+
 def format_id(prefix: str, value: UUID) -> str:
     """An id as people see it: `exe_01JCV3V1KC8M2T4QZ5R7N9X0AB`."""
     number = value.int

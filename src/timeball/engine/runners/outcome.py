@@ -14,7 +14,7 @@ from traceback import StackSummary, TracebackException, walk_stack, walk_tb
 from types import CoroutineType, FrameType
 from typing import Any, assert_never
 
-from timeball.config.file_limit import is_out_of_files
+from timeball.config.environment import is_out_of_files
 from timeball.current import AttemptContext, Cancel, ControlSignal, Retry, Snooze, StopReason
 from timeball.domain.execution import (
     Cancelled,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SchedulerNode(BaseNode):
-    """Owns shards, hoists what falls due in them, and keeps house if the first shard is its own."""
+    """Owns shards, promotes what falls due in them, and keeps house if the first shard is its own."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class SchedulerNode(BaseNode):
         self.janitor.wake()
 
     async def wind_down(self) -> int:
-        """Hoist nothing more; the shards are released together with the node's row."""
+        """Promote nothing more; the shards are released together with the node's row."""
         self.scheduler.stop()
         self.keeper.stop()
         return 0

@@ -36,11 +36,11 @@ from timeball.store.jobs import JobStore
 from timeball.store.types import AuditEntry, ShardOwnership
 from timeball.telemetry.events import Emit, ExecutionsPromoted, OccurrencesRecorded, OccurrencesSkipped
 
-# Hoists executions just before their time.
+# Promotes executions just before their time.
 #
 # The scheduler looks through the next moments of its shards, once a second and whenever a hint says so, and reads whole what it
-# does not hold yet. What falls due within the hoist window is planned (`domain.occurrences.plan`) and moved in batches, each move
-# guarded by the row itself. The following occurrence of a job that was hoisted is known without reading it, and is held at once if
+# does not hold yet. What falls due within the promotion window is planned (`domain.occurrences.plan`) and moved in batches, each move
+# guarded by the row itself. The following occurrence of a job that was promoted is known without reading it, and is held at once if
 # it is near; what lies further ahead than the horizon is never held. Nothing in memory is truth: a row that is gone or changed is
 # simply not moved.
 
@@ -78,8 +78,8 @@ class Scheduler(Service):
         self._jobs = jobs
         self._keeper = keeper
         self._settings = settings
-        # What is hoisted further ahead than we look must be read earlier still, before the poll that would find it.
-        self._look_ahead = max(settings.look_ahead, settings.hoist_window + 2 * _POLL)
+        # What is promoted further ahead than we look must be read earlier still, before the poll that would find it.
+        self._look_ahead = max(settings.look_ahead, settings.promotion_window + 2 * _POLL)
         self._due_heap = DueHeap()
         self._unread: list[HeapKey] = []
         self._full: dict[int, HeapKey] = {}
@@ -196,7 +196,7 @@ class Scheduler(Service):
         return instant <= self.env.clock.now() + self._look_ahead
 
     def _look_at_zones_soon(self) -> None:
-        """With the next poll: what is held is mostly read a second or two before it is hoisted."""
+        """With the next poll: what is held is mostly read a second or two before it is promoted."""
         self._next_look_at_zones = float("-inf")
 
     async def _refresh_zones(self) -> None:
@@ -218,11 +218,11 @@ class Scheduler(Service):
         if len(stale) < self._settings.page:
             self._next_look_at_zones = begun + _ZONES_SECONDS
 
-    # hoisting
+    # promoting
 
     async def _promote_due(self) -> bool:
         now = await self._now()
-        rows = self._due_heap.take(now + self._settings.hoist_window, self._settings.batch)
+        rows = self._due_heap.take(now + self._settings.promotion_window, self._settings.batch)
         if not rows:
             return False
         rows = await self._set_aside(rows)
@@ -266,8 +266,8 @@ class Scheduler(Service):
             return
 
     def _put_back(self, row: DueRow, at: datetime) -> None:
-        # We take those whose hoist window has begun, so a row to be seen at an instant is filed a window later.
-        self._due_heap.put(row, at + self._settings.hoist_window)
+        # We take those whose promotion window has begun, so a row to be seen at an instant is filed a window later.
+        self._due_heap.put(row, at + self._settings.promotion_window)
 
     async def _prepare(self) -> bool:
         """Read the timetables of what is not due yet: when thousands fall due together, there is no time for it then."""
@@ -311,7 +311,7 @@ class Scheduler(Service):
 
     async def _move(self, promotions: Sequence[Promotion]) -> None:
         ownership = ShardOwnership(self._keeper.incarnation, dict(self._keeper.epochs))
-        done = await self._executions.promote(promotions, ownership, self._settings.hoist_window, tzdata_version())
+        done = await self._executions.promote(promotions, ownership, self._settings.promotion_window, tzdata_version())
         moved = [promotion for promotion in promotions if promotion.row.id in done]
         for promotion in moved:
             self._follow(promotion)
@@ -372,7 +372,7 @@ class Scheduler(Service):
         first = self._due_heap.first
         if first is None:
             return _POLL
-        ahead = first[0] - self._settings.hoist_window - self.env.clock.now()
+        ahead = first[0] - self._settings.promotion_window - self.env.clock.now()
         return min(max(ahead, _BATCHING), _POLL)
 
 

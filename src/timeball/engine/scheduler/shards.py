@@ -50,7 +50,7 @@ class ShardBalancer(Service):
         for holding in holdings:
             if holding.owner == self.incarnation:
                 owned.update(holding.epochs)
-            elif not holding.lives:
+            elif not holding.is_alive:
                 vacant += [shard for shard in holding.epochs if shard in mine]
         surplus = sorted(owned.keys() - mine)
         if surplus:
@@ -66,7 +66,7 @@ class ShardBalancer(Service):
     def _fair_share(self, holdings: Sequence[ShardHolding]) -> set[int]:
         """What of all shards should be ours; computed when somebody came or went."""
         shards = frozenset(shard for holding in holdings for shard in holding.epochs)
-        living = frozenset(holding.owner for holding in holdings if holding.owner is not None and holding.takes_part)
+        living = frozenset(holding.owner for holding in holdings if holding.owner is not None and holding.takes_shards)
         if (shards, living) != self._sharers:
             self._sharers = shards, living
             owners = fair_share(shards, living)
@@ -74,7 +74,7 @@ class ShardBalancer(Service):
         return self._share
 
     def _forget(self, shards: list[int]) -> None:
-        """Hoist nothing more of these, even before the release has been written."""
+        """Promote nothing more of these, even before the release has been written."""
         for shard in shards:
             self.epochs.pop(shard, None)
 

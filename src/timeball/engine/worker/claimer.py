@@ -67,7 +67,7 @@ class Claimer(Service):
         self._passed_over: set[str | None] = set()
         # Whether the last claim found rows that somebody else was just taking.
         self._has_rivals = False
-        # Whether something may have been hoisted since the last claim: worth asking for even without a free slot.
+        # Whether something may have been promoted since the last claim: worth asking for even without a free slot.
         self._may_hold = False
         # Whether a hint brought us here. Behind what was found without one, from a program's own transaction, none comes either.
         self._was_told = False
@@ -172,7 +172,7 @@ class Claimer(Service):
             return LONGEST_REST
         if self.in_flight is not None:
             await self._read_back()
-        if self._named is not None and await self._claim_named() and self._has_nothing_else():
+        if self._named is not None and await self._claim_by_id() and self._has_nothing_else():
             return LONGEST_REST
         request = self._wish()
         if not self._lanes or (request.slots <= 0 and not (self._may_hold and request.holds > 0)):
@@ -211,7 +211,7 @@ class Claimer(Service):
         self._resize_window()
         holds = max(self._hold_limit - self._executor.held, 0)
         slots = self._executor.free_slots if is_limited else self._slots()
-        return ClaimRequest(self._incarnation, self.handlers, slots, holds, has_rivals=self._has_rivals)
+        return ClaimRequest(self._incarnation, self.handlers, slots, holds, has_competitors=self._has_rivals)
 
     def _slots(self) -> int:
         executor = self._executor
@@ -253,12 +253,12 @@ class Claimer(Service):
         self._executor.accept(claims.executions)
         return claims
 
-    async def _claim_named(self) -> bool:
+    async def _claim_by_id(self) -> bool:
         """Take the one execution that was announced, if it is to be had; else, whatever the reason, look at its lane."""
         assert self._named is not None
         execution_id, lanes = self._named
         claim_id = self.in_flight = ClaimId(self.env.new_id())
-        executions = await self._executions.claim_named(
+        executions = await self._executions.claim_by_id(
             self._wish(), execution_id, sorted(self._queues) or None, claim_id
         )
         self.in_flight = self._named = None

@@ -205,11 +205,11 @@ class Recorder(Service):
         """Write what follows; and decide again about those of which somebody has said something between the reading and the writing."""
         refused: list[FinishedAttempt] = []
         while findings:
-            standings = await self._executions.standings([finding.claimed for finding in findings])
+            standings = await self._executions.attempt_facts([finding.claimed for finding in findings])
             refused += [finding for finding in findings if finding.claimed.id not in standings]
             moves = [self._move(f, standings[f.claimed.id]) for f in findings if f.claimed.id in standings]
             findings = await self._executions.record_transitions(moves) if moves else []
-            self._tell([move for move in moves if move.finding not in findings])
+            self._tell([move for move in moves if move.attempt not in findings])
         return refused
 
     def _move(self, finding: FinishedAttempt, standing: AttemptFacts) -> Decision:

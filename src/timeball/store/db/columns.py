@@ -94,7 +94,7 @@ def _seconds(span: timedelta | None) -> int | None:
 
 
 def promotion_arrays(promotions: Sequence[Promotion], new_id: Any) -> dict[str, Any]:
-    """The arrays the hoist statement takes: a column each of rows, runs, skips and ranges."""
+    """The arrays the promotion statement takes: a column each of rows, runs, skips and ranges."""
     following = [promotion.following for promotion in promotions]
     runs = [(promotion.row.id, run) for promotion in promotions for run in promotion.runs]
     skips = [(promotion.row.id, skip) for promotion in promotions for skip in promotion.skips]

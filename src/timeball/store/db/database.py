@@ -30,7 +30,7 @@ from timeball.store.db.url import DatabaseUrl
 if TYPE_CHECKING:
     from timeball.clock import Clock
     from timeball.env import Env
-    from timeball.store.db.direct_connection import DirectConnectionOptions, LoopConnection, ThreadConnection
+    from timeball.store.db.direct_connection import DirectConnection
 
 
 # Writes whose reply was lost: they were committed, or they were not.
@@ -91,7 +91,7 @@ _DEADLOCK_ATTEMPTS = 5
 _SAME_OUTAGE_SECONDS = 2.0
 
 
-# Plans are cached, and the rooms are tiny one minute and large the next: a plan that reads a whole room must never be kept.
+# Plans are cached, and the tables are tiny one minute and large the next: a plan that reads a whole table must never be kept.
 # The other settings guard the hot path against a server that is tuned for reports.
 _SESSION_SETTINGS = {
     "enable_seqscan": "off",
@@ -204,28 +204,20 @@ class Database:
                 raise
             return connection
 
-    def thread_connection(self) -> ThreadConnection:
+    def direct_connection(self) -> DirectConnection:
         """A connection for a thread that waits by itself; the caller closes it."""
-        # Here and not above: only programs that enqueue in a row need this driver.
-        from timeball.store.db.direct_connection import ThreadConnection
+        # Here and not above: only programs that enqueue in a tight loop need this driver.
+        from timeball.store.db.direct_connection import DirectConnection, DirectConnectionOptions
 
-        return ThreadConnection.connect(self._direct_options())
-
-    def loop_connection(self) -> LoopConnection:
-        """A connection for coroutines of any event loop, made in a thread that has none; the caller closes it."""
-        from timeball.store.db.direct_connection import LoopConnection
-
-        return LoopConnection.connect(self._direct_options())
-
-    def _direct_options(self) -> DirectConnectionOptions:
-        from timeball.store.db.direct_connection import DirectConnectionOptions
-
-        return DirectConnectionOptions(
-            url=self.url,
-            session=_SESSION_SETTINGS,
-            patience_seconds=CONNECT_SECONDS,
-            silence_seconds=self._timeouts.silence_seconds,
-            behind_pgbouncer=self.behind_pgbouncer,
+        return DirectConnection(
+            DirectConnectionOptions(
+                url=self.url,
+                session=_SESSION_SETTINGS,
+                connect_seconds=CONNECT_SECONDS,
+                statement_seconds=self._timeouts.fast_seconds,
+                silence_seconds=self._timeouts.silence_seconds,
+                behind_pgbouncer=self.behind_pgbouncer,
+            )
         )
 
     def connection(self) -> AbstractAsyncContextManager[Connection]:

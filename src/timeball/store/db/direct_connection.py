@@ -1,17 +1,16 @@
-"""Connections outside the pool, for one thread or one event loop that enqueues in a tight loop."""
+"""A connection outside the pool that a caller uses by itself, without the event loop that the pool belongs to."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import select
-import socket
-import threading
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from psycopg import waiting
 
 from timeball.errors import SettingsError, StoreError, StoreUnavailable
 from timeball.store.db.pool import pgbouncer_problem, tcp_parameters
@@ -20,21 +19,26 @@ from timeball.store.db.statements import numbered
 if TYPE_CHECKING:
     from timeball.store.db.url import DatabaseUrl
 
+# How often a caller that waits looks whether it has waited long enough.
+_LOOK_SECONDS = 0.1
+_CANCEL_SECONDS = 2.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectConnectionOptions:
-    """Where the database is, and how it is spoken to: the settings of a session, and how long to wait for a connection and in silence."""
+    """Where the database is, the settings of the session, and how long to wait: to connect, for a statement, for a sign of life."""
 
     url: DatabaseUrl
     session: Mapping[str, str]
-    patience_seconds: int
+    connect_seconds: int
+    statement_seconds: float
     silence_seconds: int
     behind_pgbouncer: bool
 
-    def options(self) -> dict[str, Any]:
-        """What the driver is told."""
+    def for_psycopg(self) -> dict[str, Any]:
+        """The arguments of the driver's `connect`."""
         options = self.url.for_psycopg()
-        options |= {"connect_timeout": self.url.connect_timeout_seconds or self.patience_seconds, "autocommit": True}
+        options |= {"connect_timeout": self.url.connect_timeout_seconds or self.connect_seconds, "autocommit": True}
         options |= tcp_parameters(self.url.tcp, self.silence_seconds)
         if not self.behind_pgbouncer:
             settings = (f"-c {name}={value}" for name, value in self.session.items())
@@ -42,88 +46,82 @@ class DirectConnectionOptions:
         return options
 
 
-class _DirectConnection:
-    """One connection, for one at a time."""
+class DirectConnection:
+    """One connection for one thread or coroutine at a time, in whichever event loop; every wait on it is bounded."""
 
-    def __init__(
-        self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], route: DirectConnectionOptions
-    ) -> None:
-        self._socket = connection.fileno()
-        self._server = connection.pgconn
-        # In transaction mode the next statement may meet another session, which knows nothing of this one's statements.
-        self._prepares = not route.behind_pgbouncer
-        self._mutex = threading.Lock()
-
-    def server_process(self) -> int:
-        """The id of the server's process at the other end."""
-        return self._server.backend_pid
-
-    def is_sound(self) -> bool:
-        """Whether nothing has come in since it was used last: that could only be its end."""
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return not poll.poll(0)
-
-    def close(self) -> None:
-        """Take leave."""
-        with self._mutex:
-            self._server.finish()
-
-    def hang_up(self) -> None:
-        """Cut off whoever is on the line, from any thread; he hears that the connection broke."""
-        # Not while it is being closed: its number might be another file's by then.
-        with self._mutex:
-            if self._server.status == psycopg.pq.ConnStatus.OK:
-                with socket.socket(fileno=os.dup(self._socket)) as same:
-                    same.shutdown(socket.SHUT_RDWR)
-
-
-class ThreadConnection(_DirectConnection):
-    """For a thread that blocks."""
-
-    def __init__(self, connection: psycopg.Connection[Any], route: DirectConnectionOptions) -> None:
-        super().__init__(connection, route)
-        self._cursor = psycopg.RawCursor(connection)
-
-    @classmethod
-    def connect(cls, route: DirectConnectionOptions) -> ThreadConnection:
+    def __init__(self, options: DirectConnectionOptions) -> None:
         """Connect; StoreUnavailable says why not."""
         try:
-            return cls(psycopg.connect(**route.options()), route)
+            self._connection = psycopg.connect(**options.for_psycopg())
         except psycopg.Error as error:
             raise _translated_error(error) from error
+        self._cursor = psycopg.RawCursor(self._connection)
+        # In transaction mode the next statement may meet another session, which does not know the statements of this one.
+        self._prepares = not options.behind_pgbouncer
+        self._statement_seconds = options.statement_seconds
+        self._is_interrupted = False
 
-    def run(self, name: str, given: Mapping[str, Any]) -> None:
-        """Run a statement, and wait until it is committed."""
+    @property
+    def server_pid(self) -> int:
+        """The id of the server's process for this connection."""
+        return self._connection.info.backend_pid
+
+    def is_usable(self) -> bool:
+        """Whether nothing has come in since the last statement: that could only be the end of the connection."""
+        poll = select.poll()
+        poll.register(self._connection.fileno(), select.POLLIN)
+        return not poll.poll(0)
+
+    def run(self, name: str, values: Mapping[str, Any]) -> None:
+        """Run a statement, and block until it is committed."""
+        try:
+            waiting.wait(self._steps(name, values), self._connection.fileno(), interval=_LOOK_SECONDS)
+        except psycopg.Error as error:
+            raise _translated_error(error) from error
+        except BaseException:
+            self._cancel()
+            raise
+
+    async def arun(self, name: str, values: Mapping[str, Any]) -> None:
+        """Run a statement, and await its commit."""
+        try:
+            await waiting.wait_async(self._steps(name, values), self._connection.fileno(), interval=_LOOK_SECONDS)
+        except psycopg.Error as error:
+            raise _translated_error(error) from error
+        except BaseException:
+            await asyncio.to_thread(self._cancel)
+            raise
+
+    def interrupt(self) -> None:
+        """Have the caller that waits for a statement fail at the next look, and any later one; from any thread."""
+        self._is_interrupted = True
+
+    def close(self) -> None:
+        """Close the connection; not while a statement runs on it."""
+        self._connection.close()
+
+    def _steps(self, name: str, values: Mapping[str, Any]) -> Generator[Any, Any, None]:
+        """What the driver does for a statement: each step says what it waits for, and is told what is ready."""
         text, parameters = numbered(name)
+        statement = self._cursor._execute_gen(
+            text, [values[parameter] for parameter in parameters], prepare=self._prepares
+        )
+        looks_left = self._statement_seconds / _LOOK_SECONDS
         try:
-            self._cursor.execute(text, [given[parameter] for parameter in parameters], prepare=self._prepares)
-        except psycopg.Error as error:
-            raise _translated_error(error) from error
+            step = next(statement)
+            while True:
+                ready = yield step
+                looks_left -= not ready
+                if not ready and (self._is_interrupted or looks_left < 0):
+                    raise psycopg.OperationalError("no answer in time")
+                step = statement.send(ready)
+        except StopIteration:
+            return
 
-
-class LoopConnection(_DirectConnection):
-    """For coroutines, in whichever event loop."""
-
-    def __init__(self, connection: psycopg.AsyncConnection[Any], route: DirectConnectionOptions) -> None:
-        super().__init__(connection, route)
-        self._cursor = psycopg.AsyncRawCursor(connection)
-
-    @classmethod
-    def connect(cls, route: DirectConnectionOptions) -> LoopConnection:
-        """Connect, in a thread that has no loop; StoreUnavailable says why not."""
-        try:
-            return cls(asyncio.run(psycopg.AsyncConnection.connect(**route.options())), route)
-        except psycopg.Error as error:
-            raise _translated_error(error) from error
-
-    async def run(self, name: str, given: Mapping[str, Any]) -> None:
-        """Run a statement, and wait until it is committed."""
-        text, parameters = numbered(name)
-        try:
-            await self._cursor.execute(text, [given[parameter] for parameter in parameters], prepare=self._prepares)
-        except psycopg.Error as error:
-            raise _translated_error(error) from error
+    def _cancel(self) -> None:
+        """Ask the server to give the statement up: its caller was struck by a signal, or cancelled."""
+        with suppress(psycopg.Error):
+            self._connection.cancel_safe(timeout=_CANCEL_SECONDS)
 
 
 def _translated_error(error: psycopg.Error) -> StoreError | SettingsError:

@@ -1,7 +1,7 @@
 """Apply and check migrations: numbered SQL, forward only.
 
-Whoever comes first takes an advisory lock and applies what is missing, each migration in the same transaction as its
-entry; everybody else waits for the lock and finds the work done. A database that is newer than this program is left alone and said so.
+The first process takes an advisory lock and applies the missing migrations, each in the same transaction as its entry. Others wait for the
+lock and find the work done. A database that is newer than this program is an error, and stays as it is.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from timeball.store.db.pool import Connection, translated_errors
 if TYPE_CHECKING:
     from timeball.store.db.database import Database
 
-# Any number will do, as long as nobody else uses it: the bytes of "timeball".
+# Any number that no other program uses: the bytes of "timeball".
 _LOCK = int.from_bytes(b"timeball", "big") >> 1
 _FILE = re.compile(r"^(\d{4})_(\w+)\.sql$")
 
-# Asked first: CREATE SCHEMA IF NOT EXISTS needs the right to create one even where it exists, made by an administrator for us.
+# Checked first: CREATE SCHEMA IF NOT EXISTS needs the right to create one, even if an administrator has created it.
 _HAS_SCHEMA = "SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = 'timeball')"
 _CREATE_TABLE = """
 CREATE TABLE IF NOT EXISTS timeball.migration (
@@ -38,7 +38,7 @@ CREATE TABLE IF NOT EXISTS timeball.migration (
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One step of the schema."""
+    """One migration."""
 
     number: int
     name: str
@@ -47,7 +47,7 @@ class Migration:
 
 @cache
 def all_migrations() -> tuple[Migration, ...]:
-    """The steps this program knows, in order."""
+    """The migrations of this program, in order."""
     return migrations_in(files("timeball.store") / "migrations")
 
 
@@ -61,12 +61,12 @@ def migrations_in(folder: Traversable) -> tuple[Migration, ...]:
 
 
 def newest_known() -> int:
-    """The schema version this program was made for."""
+    """The schema version of this program."""
     return all_migrations()[-1].number
 
 
 async def migrate(database: Database, *, shards: int) -> list[Migration]:
-    """Bring the database's schema up to this program's, and return what was applied."""
+    """Apply the missing migrations, and return them."""
     connection = await database.connect(without_timeout=True)
     try:
         with translated_errors(database.dsn):
@@ -120,7 +120,7 @@ async def _fill_shards(connection: Connection, shards: int) -> None:
 
 
 async def check(connection: Connection) -> None:
-    """Raise SchemaMismatch unless the database's schema is the one this program was made for."""
+    """Raise SchemaMismatch unless the database has the schema version of this program."""
     present = await installed_version(connection)
     _refuse_newer(present)
     if present < newest_known():
@@ -130,7 +130,7 @@ async def check(connection: Connection) -> None:
 
 
 async def installed_version(connection: Connection) -> int:
-    """The schema version of the database; 0 if it has none of ours."""
+    """The schema version of the database; 0 without any."""
     try:
         async with connection.transaction():
             found = await connection.fetchval("SELECT max(number) FROM timeball.migration")

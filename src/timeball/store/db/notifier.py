@@ -1,4 +1,4 @@
-"""Sends wake-ups by NOTIFY: the first one at once, those right behind it in one message."""
+"""Sends wake-ups by NOTIFY: the first one at once, those right after it in one message."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# A wake-up names an instant that is not later than that of the work: the program's clock may be ahead of the database's.
+# The instant of a wake-up is not later than that of the work, although the clock of the program may be ahead of that of the database.
 WAKEUP_MARGIN = timedelta(milliseconds=50)
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop that runs in this thread, if one does."""
+    """The event loop of this thread, if one runs."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -31,19 +31,19 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 _INTERVAL_SECONDS = 0.005
 
 
-# A little longer than it must be: a statement that passes by takes the hints along, which saves a commit.
+# A little longer than necessary: the next write takes the wake-ups along, which saves a commit.
 _GRACE_SECONDS = 0.0025
 
 
-# After so many in a row have passed by, it is a stream, which needs nobody but for its very last hints: who would look for them each
-# time, in a thread of its own, takes an eighth of the time of those that pass.
+# After so many writes in a row have taken them along, this is a stream, in which only the last wake-ups need a message of their own.
+# Checking for them after every write, in another thread, would take an eighth of the time of the writes.
 _BUSY_AFTER = 4
 _BUSY_GRACE_SECONDS = 0.02
 _FLUSH_SECONDS = 1.0
 
 
 class Notifier:
-    """Collects hints and sends them, at most one message every few milliseconds."""
+    """Collects wake-ups and sends them, at most one message every few milliseconds."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -52,24 +52,24 @@ class Notifier:
         self._waiting = Wakeup()
         self._last_sent = float("-inf")
         self._has_sender = False
-        # In the loop alone.
+        # Only used in the event loop.
         self._sender: asyncio.Task[None] | None = None
 
     def tell(self, wakeup: Wakeup) -> None:
-        """Send these soon; returns at once. A hint that cannot be sent is forgotten: polling stands behind it."""
+        """Send these soon; returns at once. A wake-up that cannot be sent is dropped: polling finds its work."""
         if not wakeup:
             return
         with self._mutex:
             self._waiting.merge(wakeup)
             if not self._has_sender:
-                # First called, then taken for called: a signal may strike in between.
+                # In this order: a signal may interrupt in between.
                 self._call_sender()
                 self._has_sender = True
 
     def take_pending(self, wakeup: Wakeup) -> Wakeup | None:
-        """What the next statement is to announce: these, and all that wait; None if it is too early for another message.
+        """The wake-ups that the next statement sends: these, and all pending ones; None if it is too early for another message.
 
-        What was taken counts as sent: whoever does not send it tells it again.
+        They count as sent: a caller that does not send them passes them to `tell` again.
         """
         now = self._database.env.clock.monotonic()
         with self._mutex:
@@ -80,7 +80,7 @@ class Notifier:
         return going
 
     async def send_with(self, wakeup: Wakeup | None, write: Callable[[str | None], Awaitable[Result]]) -> Result:
-        """Send taken wake-ups with a statement; if it fails, send them by themselves: they announce the work of others, too."""
+        """Send taken wake-ups with a statement. If it fails, send them alone: they may announce the work of other writes, too."""
         if wakeup is None:
             return await write(None)
         try:
@@ -91,7 +91,7 @@ class Notifier:
 
     def _take_waiting(self, now: float) -> Wakeup:
         self._last_sent = now
-        # No two messages of a process have the same lot, and hardly two of different ones.
+        # No two messages of a process have the same nonce, and hardly two of different processes.
         going, self._waiting = self._waiting, Wakeup()
         going.nonce = int(now * 1e6)
         return going
@@ -129,15 +129,15 @@ class Notifier:
             await asyncio.sleep(_INTERVAL_SECONDS + (_BUSY_GRACE_SECONDS if is_stream else _GRACE_SECONDS) - since)
 
     def _has_more(self) -> bool:
-        """Whether something waits; if not, the next one who tells something has to begin again."""
+        """Whether there are pending wake-ups; if not, the next `tell` has to start the sender again."""
         with self._mutex:
             self._has_sender = bool(self._waiting)
             return self._has_sender
 
     async def flush(self) -> None:
-        """Wait until everything told so far has been sent, but not for long: it is only hints."""
-        # What a thread has just told comes in by the next turn.
+        """Wait a moment until all pending wake-ups are sent; losing them costs time only."""
+        # Wake-ups of other threads arrive with the next turn of the loop.
         await asyncio.sleep(0)
         if self._sender is not None:
-            # Waited for, not awaited: one that was cut off at the end of a program is done as well.
+            # `wait` and not `await`: a task that was cancelled at the end of a program is done as well.
             await asyncio.wait([self._sender], timeout=_FLUSH_SECONDS)

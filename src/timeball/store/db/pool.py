@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: opened, kept at hand, confirmed, thrown away; and driver errors translated into ours."""
+"""Connections to PostgreSQL: opening, pooling, confirming and discarding them; and translating the errors of the driver."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 Connection = Any  # asyncpg ships no types
 
 
-# It writes tracebacks of broken connections to standard error. We tell of them ourselves; who wants to hear it sets up logging.
+# asyncpg logs tracebacks of broken connections, by default to standard error. Timeball reports them itself.
 logging.getLogger("asyncpg").addHandler(logging.NullHandler())
 
 
-# A worker claims, records and looks around at the same time.
+# A worker claims, records and reads at the same time.
 IDLE_CONNECTIONS = 3
 _CLOSE_SECONDS = 5
 
 
-# How long one may wait for a connection to come free, and for a new one to be made.
+# Seconds to wait for a free connection, and for a new one.
 _WAIT_SECONDS = 20
 _CANCEL_SECONDS = 1
 
 
-# Seconds that a host may take to answer, unless the URL says another number: a network that swallows packets does not.
+# Seconds that a host may take to answer, unless the URL has another number. A network that drops packets never answers.
 CONNECT_SECONDS = 10
 
 
-# As in libpq: after a refused password no other host is asked.
+# As in libpq: after a refused password no other host is tried.
 _TRY_ANOTHER_HOST = (OSError, TimeoutError, asyncpg.CannotConnectNowError, asyncpg.TargetServerAttributeNotMatched)
 
 
@@ -53,7 +53,7 @@ async def connect(
     silence_seconds: int = 0,
     **options: Any,
 ) -> Connection:
-    """Connect to the first of the hosts that can be used; what the URL asks of the session goes before *server_settings*."""
+    """Connect to the first usable host; session settings of the URL take precedence over *server_settings*."""
     seconds = url.connect_timeout_seconds or CONNECT_SECONDS
     failures: list[tuple[str, BaseException]] = []
     for host in hosts:
@@ -70,10 +70,10 @@ async def connect(
 
 
 def tcp_parameters(said: TcpOptions, silence_seconds: int) -> dict[str, int]:
-    """How the kernel is to watch a connection, by libpq's names: what the URL says, else what fits the silence that is borne.
+    """The TCP settings of a connection by libpq's names: those of the URL, else values that fit the tolerated silence.
 
-    The first probe goes out after half of it, others each quarter; data that stay without acknowledgement for all of it end the connection.
-    With 0 seconds the kernel does as it does for all.
+    The first keepalive is sent after half of it, others each quarter. Data without acknowledgement for all of it end the connection.
+    With 0 seconds the defaults of the kernel apply.
     """
     if not said.keepalives:
         return {"keepalives": 0, **_without_none(tcp_user_timeout=said.user_timeout_ms)}
@@ -96,7 +96,7 @@ def _without_none(**values: int | None) -> dict[str, int]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-# libpq's names, and the kernel's; not every system has all of them.
+# The names of libpq and of the kernel; not every system has all of them.
 _SOCKET_OPTIONS = {
     "keepalives_idle": "TCP_KEEPIDLE",
     "keepalives_interval": "TCP_KEEPINTVL",
@@ -106,8 +106,8 @@ _SOCKET_OPTIONS = {
 
 
 def _set_keepalives(connection: Connection, parameters: Mapping[str, int]) -> None:
-    """Tell the kernel how to watch a connection of asyncpg."""
-    # A duplicate: the socket is the event loop's, and uvloop lends no more than its number.
+    """Apply TCP settings to a connection of asyncpg."""
+    # A duplicate: the socket belongs to the event loop, and uvloop gives access to its number only.
     number = connection._transport.get_extra_info("socket").fileno()
     with socket.socket(fileno=os.dup(number)) as same:
         same.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, parameters["keepalives"])
@@ -135,7 +135,7 @@ def _reason(url: DatabaseUrl, error: BaseException, seconds: float) -> str:
 
 
 def pgbouncer_problem(message: str) -> SettingsError | None:
-    """What to do when PgBouncer does not pass on what a session of ours begins with; None if it is something else."""
+    """The error for a PgBouncer that refuses the startup parameters of our sessions; None for other messages."""
     if "unsupported startup parameter" not in message:
         return None
     problem = (
@@ -146,9 +146,9 @@ def pgbouncer_problem(message: str) -> SettingsError | None:
 
 
 class LeaseConfirmation:
-    """What a node asks for on every connection that is new to it, before its first statement there.
+    """The check of a node on every new connection, before its first statement there.
 
-    *confirm* raises an error if the node is not to use the connection, nor any other.
+    *confirm* raises an error if the node must not use this connection, nor any other.
     """
 
     def __init__(self, confirm: Callable[[Connection], Awaitable[None]]) -> None:
@@ -156,14 +156,14 @@ class LeaseConfirmation:
         self._known: WeakSet[Connection] = WeakSet()
 
     def context(self) -> Context:
-        """A context for the node's own tasks: who has nothing to do with its lease goes on without."""
+        """A context for the tasks of the node; other tasks run without the check."""
         context = copy_context()
         context.run(_CONFIRMATION.set, self)
         return context
 
     async def ask(self, connection: Connection) -> None:
-        """Have it confirmed, unless that was done on this connection before."""
-        # The pool wraps a connection anew whenever it hands it out.
+        """Confirm the lease, unless that was done on this connection before."""
+        # The pool wraps a connection in a new object whenever it is acquired.
         itself = getattr(connection, "_con", connection)
         if itself not in self._known:
             await self._confirm(connection)
@@ -174,14 +174,14 @@ _CONFIRMATION: ContextVar[LeaseConfirmation | None] = ContextVar("timeball_confi
 
 
 async def confirm_lease(connection: Connection) -> None:
-    """To be awaited before a connection is used: where a node's lease counts, it is confirmed there first."""
+    """Await this before using a connection: in the tasks of a node, it confirms the lease first."""
     confirmation = _CONFIRMATION.get()
     if confirmation is not None:
         await confirmation.ask(connection)
 
 
 class ConnectionPool:
-    """Connections of one pool: taken, and given back."""
+    """The connections of one pool, taken and given back."""
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
@@ -189,7 +189,7 @@ class ConnectionPool:
         self._waiting = 0
 
     async def take(self) -> Connection:
-        """A connection for one statement or one transaction; TimeoutError if none comes free in time."""
+        """A connection for one statement or one transaction; TimeoutError if none becomes free in time."""
         while self._idle:
             connection = self._idle.pop()
             if _is_open(connection):
@@ -202,16 +202,16 @@ class ConnectionPool:
             self._waiting -= 1
 
     async def give_back(self, connection: Connection, *, is_sound: bool) -> None:
-        """Give back what was taken; *is_sound* if nothing went wrong with it."""
+        """Give a connection back; *is_sound* if there was no error on it."""
         if is_sound and not self._waiting and len(self._idle) < IDLE_CONNECTIONS and _is_open(connection):
             self._idle.append(connection)
         else:
             await self._pool.release(connection, timeout=None if is_sound else _CLOSE_SECONDS)
 
     async def abandon(self, connection: Connection) -> None:
-        """Throw a connection away that did not answer in time, and all that lie idle: what swallowed its packets may swallow theirs.
+        """Discard a connection that did not answer in time, and all idle ones: the network may drop their packets, too.
 
-        The driver asks the server to cancel the statement, by a connection of its own, which no caller waits for.
+        The driver asks the server to cancel the statement, on a connection of its own that no caller waits for.
         """
         itself: Connection = getattr(connection, "_con", connection)
         asyncio.get_running_loop().call_later(_CANCEL_SECONDS, itself.terminate)
@@ -222,20 +222,20 @@ class ConnectionPool:
         await self._pool.expire_connections()
 
     async def close(self) -> None:
-        """Close all of them; TimeoutError or the driver's error if one will not be closed."""
+        """Close all connections; TimeoutError or the error of the driver if one cannot be closed."""
         while self._idle:
             await self._pool.release(self._idle.pop())
         await asyncio.wait_for(self._pool.close(), timeout=_CLOSE_SECONDS)
 
     def terminate(self) -> None:
-        """Cut all of them off."""
+        """Terminate all connections."""
         self._pool.terminate()
 
 
 def _is_open(connection: Connection) -> bool:
     try:
         return not connection.is_closed()
-    except asyncpg.InterfaceError:  # the driver noticed that it broke, and took it back by itself
+    except asyncpg.InterfaceError:  # the driver noticed that it broke, and has released it itself
         return False
 
 
@@ -248,20 +248,20 @@ UNREACHABLE = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.InterfaceError,
-    # What the driver says of a connection that broke between two steps of a statement.
+    # The messages of the driver for a connection that broke between two steps of a statement.
     asyncpg.InternalClientError,
     asyncpg.QueryCanceledError,
     asyncpg.IdleInTransactionSessionTimeoutError,
 )
 
 
-# The fault is in what was given: text that is none, a number out of range, more than an index or a document may hold.
+# The values are wrong: invalid text, a number out of range, more than an index or a document can have.
 _UNWRITABLE = (asyncpg.DataError, asyncpg.ProgramLimitExceededError)
 RETRYABLE = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 
 class PooledConnection(AbstractAsyncContextManager[Connection, None]):
-    """A connection while it is taken. Not made of a generator: there is one for every statement, and it would take twice as long."""
+    """A connection while it is taken. Not a generator: every statement makes one, and a generator would take twice as long."""
 
     __slots__ = ("_connection", "_connections")
 
@@ -295,7 +295,7 @@ class PooledConnection(AbstractAsyncContextManager[Connection, None]):
 
 
 class translated_errors:  # noqa: N801  (a context manager that reads as a word)
-    """Turn what the driver raises into our errors: unreachable, or refused."""
+    """Translate errors of the driver: unreachable, or refused."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -310,7 +310,7 @@ class translated_errors:  # noqa: N801  (a context manager that reads as a word)
 
 @contextmanager
 def unwritable_content() -> Iterator[None]:
-    """Around a write that has nothing to learn from what refuses it: values that cannot be encoded, or break a rule of the schema."""
+    """Raise Unwritable for values that cannot be encoded, or that break a rule of the schema."""
     try:
         yield
     except (TypeError, ValueError, ArithmeticError, RecursionError, asyncpg.IntegrityConstraintViolationError) as error:
@@ -318,14 +318,14 @@ def unwritable_content() -> Iterator[None]:
 
 
 def raise_translated(error: BaseException) -> None:
-    """Raise what is to be raised in its place; nothing, if it is to stay as it is."""
+    """Raise the translated error; return if the error stays as it is."""
     if isinstance(error, (StoreError, *RETRYABLE, asyncpg.IntegrityConstraintViolationError)):
-        return  # those who can handle them know them by their own names
+        return  # callers that handle these catch them by their own types
     if isinstance(error, asyncpg.ClientConfigurationError):
         raise SettingsError([f"the URL of the database cannot be used: {error}"]) from error
     if isinstance(error, asyncpg.ProtocolViolationError) and (problem := pgbouncer_problem(str(error))):
         raise problem from error
-    # The driver's own refusal to encode a value is an `InterfaceError`, too, as a broken connection is.
+    # The driver raises `InterfaceError` for a value that it cannot encode, as for a broken connection.
     if isinstance(error, _UNWRITABLE) or (isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError)):
         raise UnstorableValue(f"PostgreSQL cannot hold what it was given: {error}") from error
     if isinstance(error, UNREACHABLE):

@@ -138,7 +138,7 @@ def delivery_from(at_most_once: bool | None) -> Delivery:
 
 
 def claims_from(rows: Sequence[Record], claim_id: ClaimId) -> list[ClaimedExecution]:
-    """What a claim gave, in the order of its columns behind the first; a claim that gave nothing has no row, or one without an id."""
+    """The executions of a claim, from its columns after the first. A claim without executions has no row, or one without an id."""
     if not rows or rows[0]["id"] is None:
         return []
     of_this_claim = (claim_id, None)
@@ -186,7 +186,7 @@ def pending_from(row: Record) -> NextOccurrence:
 
 
 def execution_from(row: Record) -> Execution:
-    """An execution from the view over all rooms."""
+    """An execution from the view over all state tables."""
     return Execution(
         id=ExecutionId(row["id"]),
         job_id=JobId(row["job_id"]),

@@ -1,7 +1,8 @@
-"""Named statements, loaded from the `.sql` files beside this module.
+"""Named statements, loaded from the files in `store/sql`.
 
-A statement begins with `-- name: some_name`; its parameters are named (`:limit`) and are rendered in the style of whoever runs it:
-numbered for asyncpg, `%(limit)s` for psycopg.
+A statement begins with `-- name: some_name`. Its parameters are named (`:limit`); drivers get them numbered (asyncpg) or as `%(limit)s`
+(psycopg). What several statements of a file have in common is a fragment, which begins with `-- fragment: some_name` and takes the place
+of `{some_name}` in the statements after it.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from functools import cache
 from importlib.resources import files
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_HEADING = re.compile(r"^-- (name|fragment): (\w+)$", re.MULTILINE)
+_FRAGMENT = re.compile(r"\{([a-z_]+)\}")
 # A colon that is not part of a cast (`::`) and is followed by a name.
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
-# Work waits for these: they touch a few rows by an index, and answer at once while the database is well.
-_FAST_FILES = frozenset({"claiming", "finishing", "hoisting", "keys", "moves", "nodes", "sessions", "tickets"})
+# Files of statements that work waits for: each touches a few rows by an index, and returns at once while the database is healthy.
+_FAST_FILES = frozenset({"claiming", "finishing", "promotion", "keys", "limits", "nodes", "sessions"})
 _FAST_ELSEWHERE = frozenset(
     {"enqueue_one", "find_jobs", "find_job_by_name", "find_execution", "live_keys", "log_lines_of", "write_log_lines"}
 )
-# Those beside them that may have a whole queue, or all of the schedule, to go through.
+# Statements of those files that may read a whole queue, or the whole schedule.
 _SLOW = frozenset(
     {
         "mark_queue_limited",
@@ -52,31 +55,36 @@ class Statement:
 
 def parse(source: str) -> dict[str, Statement]:
     """The statements of one file, by name."""
-    found: dict[str, Statement] = {}
-    pieces = _NAME.split(source)[1:]
-    for name, body in zip(pieces[::2], pieces[1::2], strict=True):
-        if name in found:
-            raise ValueError(f"statement {name} is written twice")
+    fragments: dict[str, str] = {}
+    statements: dict[str, Statement] = {}
+    pieces = _HEADING.split(source)[1:]
+    for kind, name, body in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+        if name in statements or name in fragments:
+            raise ValueError(f"{'statement' if kind == 'name' else kind} {name} is written twice")
         text = _COMMENT.sub("", body).strip().removesuffix(";")
-        found[name] = Statement(name, text, tuple(dict.fromkeys(_PARAMETER.findall(text))))
-    return found
+        if kind == "fragment":
+            fragments[name] = text
+        else:
+            text = _FRAGMENT.sub(lambda match: fragments.get(match[1], match[0]), text)
+            statements[name] = Statement(name, text, tuple(dict.fromkeys(_PARAMETER.findall(text))))
+    return statements
 
 
 @cache
 def all_statements() -> dict[str, Statement]:
     """Every statement of the store, by name."""
-    found: dict[str, Statement] = {}
+    statements: dict[str, Statement] = {}
     for source in sorted((files("timeball.store") / "sql").iterdir(), key=lambda path: path.name):
         for name, statement in parse(source.read_text(encoding="utf-8")).items():
-            if name in found:
+            if name in statements:
                 raise ValueError(f"statement {name} is written in two files")
-            found[name] = statement
-    return found
+            statements[name] = statement
+    return statements
 
 
 @cache
 def fast_statements() -> frozenset[str]:
-    """The names of the statements that answer at once, or something is wrong."""
+    """The names of the statements that return at once unless something is wrong."""
     sources = [files("timeball.store") / "sql" / f"{name}.sql" for name in sorted(_FAST_FILES)]
     names = {name for source in sources for name in _NAME.findall(source.read_text(encoding="utf-8"))}
     return frozenset((names | _FAST_ELSEWHERE) - _SLOW)
@@ -84,6 +92,6 @@ def fast_statements() -> frozenset[str]:
 
 @cache
 def numbered(name: str) -> tuple[str, tuple[str, ...]]:
-    """What a driver gets of a statement: its text, and which parameter is which number. Made when asked for: a node uses few."""
+    """The numbered text of a statement, and its parameters in the order of their numbers. Made on first use, because a node uses few."""
     statement = all_statements()[name]
     return statement.numbered(), statement.parameters

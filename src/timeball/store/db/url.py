@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from timeball.errors import SettingsError
 
-# libpq's parameters, and the variable of the environment that stands in for each.
+# The parameters of libpq, and the environment variable of each.
 PARAMETERS: Mapping[str, str | None] = {
     "service": "PGSERVICE",
     "user": "PGUSER",
@@ -68,7 +68,7 @@ PARAMETERS: Mapping[str, str | None] = {
 }
 
 _MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
-# The values that can be honoured, and what to do about another. What is not here, and not in _NEVER, takes any value.
+# The supported values of some parameters, and what to do about others. Parameters that are neither here nor in _NEVER take any value.
 _VALUES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "sslmode": (_MODES, "verify-full is the safe one"),
     "channel_binding": (("disable", "prefer", "require"), ""),
@@ -83,7 +83,7 @@ _VALUES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "keepalives": (("0", "1"), ""),
     "client_encoding": (("utf8", "utf-8", "unicode", "auto"), "Timeball always speaks UTF8; leave it out"),
 }
-# What asyncpg cannot do at all, and what to do instead.
+# Parameters that asyncpg does not support, and what to do instead.
 _NEVER: Mapping[str, str] = {
     "sslcrldir": "put the revocation lists into one file and name it in sslcrl",
     "sslkeylogfile": "set the variable SSLKEYLOGFILE instead",
@@ -100,7 +100,7 @@ _NEVER: Mapping[str, str] = {
 _NUMBERS = frozenset(
     ("connect_timeout", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")
 )
-# What other drivers call it, and what Timeball has instead.
+# Parameters of other drivers, and what Timeball has instead.
 _ELSEWHERE: Mapping[str, str] = {
     "database": "libpq calls it dbname",
     "username": "libpq calls it user",
@@ -113,7 +113,7 @@ _ELSEWHERE: Mapping[str, str] = {
     "schema": "leave it out: Timeball's tables are always in the schema timeball",
 }
 _SETTING_HINT = "a setting of the session is given as options=-c%20NAME%3DVALUE"
-# What a version of libpq that does not know them may be left untold: it does so anyway, or only the order of hosts differs.
+# Parameters that may be left out for an older libpq: their effect is its default, or only the order of hosts differs.
 _DISPENSABLE = frozenset(
     ("load_balance_hosts", "sslcertmode", "sslsni", "min_protocol_version", "max_protocol_version", "gssdelegation")
 )
@@ -136,9 +136,9 @@ _SOCKET_FOLDERS = ("/run/postgresql", "/var/run/postgresql", "/tmp")  # noqa: S1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TcpOptions:
-    """What the URL says of its TCP connections; None leaves it to Timeball.
+    """The TCP settings of the URL; None leaves a setting to Timeball.
 
-    A value of 0 is PostgreSQL's word for the default of the operating system.
+    0 means the default of the operating system, as in PostgreSQL.
     """
 
     keepalives: bool = True
@@ -150,7 +150,7 @@ class TcpOptions:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One place where the server may be: a name or an address with its port, or the folder of a socket."""
+    """One address of the server: a name or an IP address with its port, or the folder of a socket."""
 
     name: str
     port: int
@@ -158,20 +158,20 @@ class Host:
 
     @property
     def is_socket(self) -> bool:
-        """Whether it is reached through a socket in the file system, where there is no TLS and no TCP."""
+        """Whether it is a socket in the file system, without TLS and TCP."""
         return (self.address or self.name).startswith("/")
 
 
 @dataclass(frozen=True)
 class DatabaseUrl:
-    """A URL that both drivers can honour; *parameters* have libpq's names, with those of service and environment in place."""
+    """A URL that both drivers support; *parameters* have the names of libpq, and include those of the service and the environment."""
 
     text: str = field(repr=False)
     parameters: Mapping[str, str] = field(repr=False)
 
     @classmethod
     def parse(cls, text: str, environment: Mapping[str, str] | None = None) -> DatabaseUrl:
-        """Read a URL; SettingsError names every parameter that cannot be honoured, and what to do about it."""
+        """Read a URL; SettingsError names every unsupported parameter, and what to do about it."""
         surroundings = os.environ if environment is None else environment
         written = dict(_written(text))
         problems = list(_unknown(text, written))
@@ -194,18 +194,18 @@ class DatabaseUrl:
 
     @property
     def database(self) -> str | None:
-        """The name of the database; None leaves it to the driver, which takes the user's."""
+        """The name of the database; without it the driver takes the name of the user."""
         return self.parameters.get("dbname")
 
     @property
     def connect_timeout_seconds(self) -> int | None:
-        """How long one host may take to answer; None if the URL does not say, or says that it may take for ever."""
+        """How long one host may take to answer; None if the URL has no limit."""
         seconds = self._number("connect_timeout")
         return seconds if seconds is not None and seconds > 0 else None
 
     @cached_property
     def tcp(self) -> TcpOptions:
-        """What it says of keepalive and of unanswered data."""
+        """The settings of keepalive and unacknowledged data."""
         return TcpOptions(
             keepalives=self.parameters.get("keepalives") != "0",
             keepalives_idle_seconds=self._number("keepalives_idle"),
@@ -216,11 +216,11 @@ class DatabaseUrl:
 
     @property
     def application_name(self) -> str | None:
-        """What the sessions are called in pg_stat_activity; None if the URL does not say."""
+        """The name of the sessions in pg_stat_activity; None if the URL has none."""
         return self.parameters.get("application_name") or self.parameters.get("fallback_application_name")
 
     def hosts(self) -> list[Host]:
-        """Where to connect, as written."""
+        """The hosts, in the order of the URL."""
         names = self.parameters.get("host", "").split(",")
         addresses = self.parameters.get("hostaddr", "").split(",")
         count = max(len(names), len(addresses))
@@ -243,7 +243,7 @@ class DatabaseUrl:
         return self.parameters.get("load_balance_hosts") == "random"
 
     def for_asyncpg(self, host: Host) -> dict[str, Any]:
-        """The arguments of asyncpg.connect that lead to one of the hosts."""
+        """The arguments of asyncpg.connect for one of the hosts."""
         self._check_files()
         known = self.parameters
         options = {
@@ -266,7 +266,7 @@ class DatabaseUrl:
             return {**options, "ssl": self._system_tls()}
         tls = {name: known[name] for name in _OF_TLS if name in known}
         if self.binds_channel:
-            # asyncpg has no channel binding; what it is for, that the server is no other, a checked certificate proves as well.
+            # asyncpg has no channel binding. A verified certificate proves the identity of the server as well.
             tls["sslmode"] = "verify-full"
         return {**options, "dsn": f"postgresql://?{urlencode(tls, quote_via=quote)}"} if tls else options
 
@@ -282,10 +282,10 @@ class DatabaseUrl:
             )
         options = {name: value for name, value in self.parameters.items() if name in known}
         if "host" not in options and "hostaddr" not in options:
-            # The driver looks into one folder, which its makers chose.
+            # The driver looks in one folder, which was chosen at its build.
             found = self.hosts()[0]
             options |= {"host": found.name, "port": str(found.port)}
-        # psycopg's own libpq does not find the certificates of this machine.
+        # The libpq of psycopg does not find the certificates of this machine.
         bundle = _system_bundle() if self._names_system else None
         if self._names_system:
             options |= {"sslmode": "verify-full", "sslrootcert": bundle or _SYSTEM}
@@ -300,12 +300,12 @@ class DatabaseUrl:
 
     @property
     def binds_channel(self) -> bool:
-        """Whether the server has to prove that the TLS connection ends at itself."""
+        """Whether the URL requires channel binding."""
         return self.parameters.get("channel_binding") == "require"
 
     @property
     def _trusts_system(self) -> bool:
-        """Whether the server's certificate has to be of an authority that this machine trusts."""
+        """Whether an authority that this machine trusts must have signed the certificate of the server."""
         has_own = "sslrootcert" in self.parameters or Path("~/.postgresql/root.crt").expanduser().exists()
         return self._names_system or (self.binds_channel and not has_own)
 
@@ -348,7 +348,7 @@ class DatabaseUrl:
             raise SettingsError([problem])
 
     def _check_files(self) -> None:
-        """OpenSSL says that there is no such file; not which."""
+        """An error that names the missing file, which OpenSSL does not."""
         missing = [
             f'{name} names the file "{self.parameters[name]}", which cannot be read by this account'
             for name in _FILES
@@ -359,7 +359,7 @@ class DatabaseUrl:
 
 
 def _written(text: str) -> Iterator[tuple[str, str]]:
-    """What stands in the URL itself, in the order in which libpq lets the later win."""
+    """The parameters of the URL itself, in the order in which libpq lets later ones win."""
     parts = urlsplit(text)
     login, at, place = parts.netloc.rpartition("@")
     if at:
@@ -372,7 +372,7 @@ def _written(text: str) -> Iterator[tuple[str, str]]:
     )
     yield from _unless_empty(dbname=unquote(parts.path.removeprefix("/")))
     for pair in parts.query.split("&"):
-        # Not as a form has them: in libpq's URLs a + is a plus.
+        # Unlike in a form, a + in a URL of libpq is a plus.
         name, _, value = map(unquote, pair.partition("="))
         if name == "ssl" and value == "true":
             name, value = "sslmode", "require"
@@ -400,7 +400,7 @@ def _host(name: str, address: str, port: str) -> Host:
 
 
 def _local_socket(port: int) -> str | None:
-    """The folder where a server of this machine listens."""
+    """The socket folder of a server of this machine."""
     return next((each for each in _SOCKET_FOLDERS if Path(each, f".s.PGSQL.{port}").exists()), None)
 
 
@@ -409,7 +409,7 @@ def _unknown(text: str, written: Mapping[str, str]) -> Iterator[str]:
         if name in PARAMETERS:
             continue
         if not name.isidentifier() or ("@" in urlsplit(text).query and "@" not in urlsplit(text).netloc):
-            # What follows a ? in a password is no parameter, and not to be shown.
+            # Text after a ? in a password is not a parameter, and must not be shown.
             yield "the URL of the database has a parameter that is not a name; in a user or password, ? is written %3F and & %26"
             return
         yield f'the URL of the database has the parameter "{name}", which libpq does not know: {_instead(name)}'
@@ -453,7 +453,7 @@ def _either(values: Sequence[str]) -> str:
 
 
 def _service(written: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """What the file of connection services says of the one that is named."""
+    """The parameters of a service in the connection service file."""
     name = written.get("service") or environment.get("PGSERVICE")
     if not name:
         return {}
@@ -485,5 +485,5 @@ def _section(file: Path, name: str) -> dict[str, str] | None:
 
 
 def _system_bundle() -> str | None:
-    """The file with the authorities that this machine trusts, if they are in one file."""
+    """The file of the certificate authorities that this machine trusts, if there is one."""
     return ssl.get_default_verify_paths().cafile

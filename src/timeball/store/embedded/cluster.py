@@ -24,8 +24,6 @@ from timeball.store.embedded.data_directory import (
     open_file,
 )
 
-# File locks that die with their process.
-
 
 class FileLock:
     """One open lock file; two of them on one file exclude each other, also within a process.
@@ -52,7 +50,7 @@ class FileLock:
 
     @property
     def is_current(self) -> bool:
-        """Whether the path still names this file; not so once the directory was deleted, and perhaps made anew."""
+        """Whether the path still names this file; it does not once the directory was deleted, and perhaps created again."""
         try:
             return os.path.samestat(os.fstat(self.descriptor), self.path.stat())
         except FileNotFoundError:
@@ -123,7 +121,7 @@ def reachable_binaries(binaries: Binaries, account: Account, shelter: Path) -> B
 
 
 def _installations() -> dict[int, Path]:
-    # find_spec, not import: the wheel's modules pull in packages that are none of our business.
+    # find_spec, not import: the modules of the wheel import packages that are not needed here.
     spec = find_spec(_PACKAGE)
     places = (spec.submodule_search_locations if spec else None) or []
     folders = [folder for place in places for folder in Path(place).glob("pginstall*")]
@@ -161,7 +159,7 @@ def _copy(binaries: Binaries, shelter: Path) -> Binaries:
         try:
             fresh.rename(target)
         except OSError:
-            # Another data directory's start was quicker; its copy is as good as ours.
+            # Another process was faster; its copy is the same.
             shutil.rmtree(fresh)
     return copy
 
@@ -181,8 +179,6 @@ def _fingerprint(binaries: Binaries) -> str:
     with binaries.program("postgres").open("rb") as program:
         return hashlib.file_digest(program, "sha256").hexdigest()[:16]
 
-
-# A database cluster on disk: how it is made, and what its files tell about the server running on it.
 
 DATABASE_NAME = "timeball"  # of the database, and of the role that owns it
 
@@ -219,7 +215,7 @@ def make_cluster(home: DataDirectory, binaries: Binaries, lock: FileLock) -> Non
 
 
 def write_ident_map(home: DataDirectory) -> None:
-    """Let the server's account and root in, and nobody else; repeated at each start, as a cluster can change hands."""
+    """Let only the account of the server and root in; repeated at each start, because the owner of a cluster can change."""
     _write(
         home,
         home.cluster / "pg_ident.conf",
@@ -234,13 +230,13 @@ def server_pid(home: DataDirectory) -> int | None:
 
 
 def status(home: DataDirectory) -> str:
-    """What the server last noted about itself: `starting`, `ready`, `stopping`, or nothing."""
+    """The last status of the server in its pid file: `starting`, `ready`, `stopping`, or nothing."""
     lines = _postmaster_lines(home)
     return lines[7].strip() if len(lines) > 7 else ""
 
 
 def accepts_connections(home: DataDirectory) -> bool:
-    """Whether someone accepts connections at the socket."""
+    """Whether a server accepts connections at the socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
         caller.settimeout(1)
         try:
@@ -272,7 +268,7 @@ def _run_initdb(home: DataDirectory, binaries: Binaries, cluster: Path, lock: Fi
 
 
 def _create_database(home: DataDirectory, binaries: Binaries, cluster: Path, lock: FileLock) -> None:
-    # Without a server: so the cluster is complete before anybody can see it.
+    # Without a server, so that the cluster is complete before other processes can see it.
     made = home.account.run(
         *(binaries.program("postgres"), "--single", "-D", cluster, "-c", "exit_on_error=on", "postgres"),
         stdin=f"CREATE DATABASE {DATABASE_NAME};\n",
@@ -288,7 +284,7 @@ def _check(done: subprocess.CompletedProcess[str], what: str) -> None:
 
 
 def _write(home: DataDirectory, path: Path, text: str) -> None:
-    # By the account itself: root does not write where another account could have laid a link.
+    # As the account itself: root must not write where another account may have placed a link.
     _check(home.account.run("/bin/sh", "-c", 'cat > "$1"', "sh", path, stdin=text), f"written ({path.name})")
 
 
@@ -315,14 +311,14 @@ def _noted_pid(home: DataDirectory) -> int | None:
 
 
 def _serves(pid: int, cluster: Path) -> bool:
-    """Whether this process lives and is the server of that cluster, not one that was given the number later."""
+    """Whether this process runs and is the server of that cluster, and not another one with a reused process id."""
     process = Path(f"/proc/{pid}")
     if not Path("/proc/self").exists():
         return _is_alive(pid)
     try:
         return (process / "cwd").readlink() == cluster
     except PermissionError:
-        # Root in a container may not see where another account's process stands, only what it is.
+        # Root in a container may not be able to read the folder of another account's process, only its name.
         return process.exists() and (process / "comm").read_text().strip() == "postgres"
     except OSError:
         return False

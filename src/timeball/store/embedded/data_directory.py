@@ -5,21 +5,21 @@ An ordinary user has everything inside the data directory:
     .timeball/
       start.lock  members.lock  server.lock    see `server.py`
       server.json                              what had to be put elsewhere (below)
-      server.log                               what the server says
+      server.log                               the log of the server
       postgres/                                the database cluster, 0700
       run/                                     the socket, 0700
 
 PostgreSQL refuses to run as root, so a root member runs the server under another account: the owner of the cluster
-if there is one, else the owner of the data directory, else the first there is of `timeball` and `postgres`. Never `nobody`: that
-is what other daemons and commands run as, and the server lets its own account in as a superuser.
-Three things can then stand in the way, and each has an answer that changes no permission of a foreign directory:
+if there is one, else the owner of the data directory, else the first existing one of `timeball` and `postgres`. Never the
+account `nobody`: other daemons and commands run as it, and the server accepts its own account as a superuser.
+Three problems can arise then. Their solutions change no permission of a directory of others:
 
 - That account cannot reach the data directory (it lies below root's home): the cluster and the socket go into
-  a folder of their own in `/var/lib/timeball`, which belongs to root and is written down in `server.json`.
+  a folder of their own in `/var/lib/timeball`, which belongs to root and is recorded in `server.json`.
 - A socket's path is limited to 107 bytes, and the drivers split it at commas: where the data directory is long or
-  has unusual characters, the socket goes into a fresh private folder in `/tmp`, written down as well.
-- The data directory was moved or copied: a moved one takes its record along; a copied one must not share the
-  cluster of its original, and says so.
+  has unusual characters, the socket goes into a new private folder in `/tmp`, recorded as well.
+- The data directory was moved or copied: a moved one keeps its record; a copied one must not share the cluster of its
+  original, which is an error.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Account:
         )
 
     def can_enter(self, folder: Path) -> bool:
-        # Tried, not computed: mode bits do not tell of access lists, mounts and confinement.
+        # Tried, not computed: mode bits do not show access lists, mounts and confinement.
         return self.run("/bin/sh", "-c", 'cd -- "$1"', "sh", folder).returncode == 0
 
 
@@ -130,7 +130,7 @@ def clean_environment() -> dict[str, str]:
 
 def make_data_dir(data_dir: Path) -> None:
     """Create the data directory if it is missing; an existing one keeps its permissions."""
-    # As root the server's account has to pass through it on the way to its own folders.
+    # As root: the account of the server has to enter it to reach its own folders.
     mode = 0o711 if os.geteuid() == 0 else 0o700
     data_dir.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
@@ -180,7 +180,7 @@ def drop_short_sockets(home: DataDirectory) -> None:
 
 def _give(path: Path, account: Account) -> None:
     if os.geteuid() == 0:
-        # lchown: should someone have put a link in its place, only the link changes hands.
+        # lchown: if it was replaced by a link, only the owner of the link changes.
         os.lchown(path, account.uid, account.gid)
 
 
@@ -234,7 +234,7 @@ def _unprivileged_account() -> Account:
 
 
 def _find_elsewhere(data_dir: Path, record: _LocationRecord | None, account: Account, shelter: Path) -> Path | None:
-    """The folder that stands in for the data directory where the account cannot reach it."""
+    """The folder that replaces the data directory if the account cannot reach it."""
     if record and record.elsewhere:
         _refuse_copy(data_dir, record)
         return _known_elsewhere(Path(record.elsewhere), shelter)
@@ -248,7 +248,7 @@ def _find_elsewhere(data_dir: Path, record: _LocationRecord | None, account: Acc
 
 
 def make_system_directory(shelter: Path) -> None:
-    """Make root's folder for what the server's account cannot reach otherwise, or check the one that is there."""
+    """Create root's folder for files that the account of the server could not reach otherwise, or check the existing one."""
     with contextlib.suppress(FileExistsError):
         shelter.mkdir(mode=0o755)
     found = shelter.lstat()
@@ -260,7 +260,7 @@ def make_system_directory(shelter: Path) -> None:
 
 
 def _known_elsewhere(folder: Path, shelter: Path) -> Path:
-    # The record may lie in a directory of someone else: root does nothing in places such a file could invent.
+    # The record may be in a directory of another account: root does nothing in places that such a file names.
     if folder.parent != shelter or not folder.is_dir():
         raise EmbeddedServerError(
             f"the database is said to be in {folder}, but there is no such folder of Timeball's",

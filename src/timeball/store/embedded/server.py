@@ -1,14 +1,14 @@
 """The PostgreSQL that comes in a wheel: started on demand, shared by the processes of a machine.
 
 With no TIMEBALL_DATABASE_URL, every Timeball process of a data directory is a *member* of one private server.
-The first member starts it, the last one stops it, and nothing but the kernel's file locks (flock) remembers who is
-there: they vanish with their process, so `kill -9` leaves no ghost and no pid in a file has to be believed.
+The first member starts it, the last one stops it, and only the file locks of the kernel (flock) record the members:
+they vanish with their process, so they are right after `kill -9`, and no pid in a file has to be trusted.
 
-| lock | who holds it | what it means |
+| lock | holder | meaning |
 |---|---|---|
 | `start.lock`, exclusive | a member while it starts, attaches or leaves | these three never overlap |
-| `members.lock`, shared | every member, as long as it is one | who gets it exclusively is the last one |
-| `server.lock`, exclusive | the server, which inherits it, and its children | free: nothing of the server is left |
+| `members.lock`, shared | every member, as long as it is one | a member that gets it exclusively is the last one |
+| `server.lock`, exclusive | the server, which inherits it, and its children | free: no process of the server is left |
 
 Rules for failures:
 
@@ -26,8 +26,8 @@ Rules for failures:
 - A process forks: the child is no member until it starts itself, and its `leave` does nothing.
 
 The server has a session of its own: Ctrl-C and a closed terminal reach members, not the server under the others.
-It opens no TCP port. Its socket lies in a folder only its account can enter, and it asks the kernel who is calling
-(`peer`): only its own account and root are let in. Where files are, and why, is told in `home.py`.
+It opens no TCP port. Its socket is in a folder that only its account can enter, and it asks the kernel for the account of
+the caller (`peer`): only its own account and root may connect. `data_directory.py` explains where the files are, and why.
 
 All calls block, for seconds at worst: call them from a thread in asynchronous code.
 """
@@ -69,7 +69,7 @@ class EmbeddedServer:
     """This process's membership in the server of one data directory.
 
     `start` and `leave` may be called any number of times, from any thread. Leaving is needed only to stop the
-    server when nobody else uses it; a process that just ends does no harm.
+    server when no other process uses it; a process that just exits does no harm.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class EmbeddedServer:
 
     @property
     def log(self) -> Path:
-        """The file that holds what the server says."""
+        """The log file of the server."""
         return self.data_dir / "server.log"
 
     def start(self) -> str:
@@ -117,7 +117,7 @@ class EmbeddedServer:
     def ensure_running(self) -> str:
         """Start the server if it is not there (any more), become a member if this process is none, return the address.
 
-        The address can differ from the one before, should the folder of the socket have been cleared away.
+        The address can differ from the one before, if the folder of the socket was deleted.
         """
         with self._mutex, self._explained():
             make_data_dir(self.data_dir)
@@ -129,7 +129,7 @@ class EmbeddedServer:
                     self._resign()
                     raise
                 except BaseException:
-                    # Ctrl-C: whoever gives up by intention does not leave a server behind.
+                    # Ctrl-C: a caller that gives up on purpose leaves no server running.
                     self._depart()
                     raise
             return self.dsn
@@ -156,7 +156,7 @@ class EmbeddedServer:
         self._resign()
         self._membership = FileLock(self.data_dir / "members.lock")
         self._member_pid = os.getpid()
-        # Only a leaving member holds it exclusively, and that one holds the start lock, which is ours now.
+        # Only a leaving member holds it exclusively, and it also holds the start lock, which is held here now.
         self._membership.try_shared()
 
     def _depart(self) -> None:
@@ -176,7 +176,7 @@ class EmbeddedServer:
     def _bring_up(self) -> None:
         self._home = home = open_data_directory(self.data_dir, self._shelter)
         self._binaries = reachable_binaries(find_binaries(home.cluster), home.account, self._shelter)
-        # One that is there may be starting, recovering or stopping: what it will be is worth waiting for.
+        # A server may be starting, recovering or stopping: wait for the result.
         self._wait(lambda: self._is_ready() or self._is_gone() or self._is_cut_off())
         if self._is_cut_off():
             self._shut_down(home)
@@ -204,8 +204,8 @@ class EmbeddedServer:
         try:
             if os.fstat(log).st_size > _LARGEST_LOG:
                 os.ftruncate(log, 0)
-            # The shell in between makes the server nobody's child here: it is never a zombie of this process, and
-            # never turns up in a wait() of the program that uses Timeball.
+            # Through a shell, so that the server is not a child of this process: it never becomes a zombie here, and
+            # never appears in a wait() of the program that uses Timeball.
             subprocess.run(
                 ["/bin/sh", "-c", '"$@" &', "sh", binaries.program("postgres"), "-D", home.cluster, "-k", home.sockets],
                 cwd="/",
@@ -247,11 +247,11 @@ class EmbeddedServer:
 
     def _is_ready(self) -> bool:
         home, _ = self._started()
-        # A killed server leaves its status behind, and its children the lock for a moment: so all three are asked.
+        # A killed server leaves its status, and its children the lock for a moment: so all three are checked.
         return cluster.status(home) == "ready" and cluster.accepts_connections(home) and not self._is_gone()
 
     def _is_cut_off(self) -> bool:
-        """Whether the server runs and nobody can reach it, because its socket was cleared away."""
+        """Whether the server runs but cannot be reached, because its socket was deleted."""
         home, _ = self._started()
         return cluster.status(home) == "ready" and not home.socket.exists() and cluster.server_pid(home) is not None
 
@@ -280,7 +280,7 @@ class EmbeddedServer:
             )
         if lock.is_current:
             return lock
-        # The directory was deleted and made anew while we waited.
+        # The directory was deleted and created again in between.
         lock.close()
         return self._take_start_lock()
 
@@ -289,7 +289,7 @@ class EmbeddedServer:
         return f"{self._patience.total_seconds():g} s"
 
     def _wait(self, is_so: Callable[[], bool]) -> bool:
-        """Look again and again until it is so; False when patience ran out."""
+        """Wait until the condition holds; False after the timeout."""
         deadline = time.monotonic() + self._patience.total_seconds()
         while not is_so():
             if time.monotonic() > deadline:

@@ -1,14 +1,14 @@
--- The schema of Timeball. A change of it is a new file beside this one: `migrate` applies what is missing, in the order of the numbers.
+-- The schema of Timeball. Changes are new files beside this one: `migrate` applies the missing ones in the order of their numbers.
 --
--- An execution is a row of exactly one of the tables due, ready, blocked, running and finished. That table is its state, and each
--- transition is one statement that deletes the row from one table and inserts it into the next.
+-- An execution is a row of exactly one state table: due, ready, blocked, running or finished. That table is its state. Each transition is one statement
+-- that deletes the row from one table and inserts it into the next.
 --
--- The order of this file: the installation, jobs, executions, history, nodes, queues and limits, keys and audit, operations, rollups,
--- functions, views, triggers. The table `migration` is made by `migrate` itself.
+-- The order of this file: the installation, jobs, unfinished executions, history, nodes, queues and limits, keys and audit, operations, rollups,
+-- functions, views, triggers. `migrate` itself creates the table `migration`. The comment of an index names the statement that needs it (store/sql).
 
 -- Part 1: the installation.
 
--- One row: the id that tells this installation from others that share its Redis or RabbitMQ.
+-- One row: the id of this installation among those that share its Redis or RabbitMQ.
 CREATE TABLE timeball.installation (
     id uuid PRIMARY KEY
 );
@@ -22,12 +22,12 @@ CREATE TABLE timeball.fact (
     value text NOT NULL
 );
 
--- The parts of the schedule. One scheduler at a time owns a shard. `migrate` fills this table once; the number of shards never changes.
+-- The parts of the schedule. One scheduler at a time owns a shard. `migrate` fills this table once, and the number of shards never changes.
 CREATE TABLE timeball.shard (
     id    smallint PRIMARY KEY,
     -- The incarnation of a scheduler; NULL if no scheduler owns the shard.
     owner uuid,
-    -- Grows with every new owner, so that a former owner does not do the same work again.
+    -- Grows by one with every new owner, so that a former owner does not repeat work.
     epoch bigint   NOT NULL DEFAULT 0
 );
 
@@ -45,10 +45,10 @@ CREATE TABLE timeball.job (
     -- A cron expression, for kind `cron`.
     schedule                 text,
     interval_seconds         bigint,
-    -- The instant of a one-off; the first instant of a job that runs `every` so often.
+    -- The instant of a one-off; the first instant of a job of kind `every`.
     scheduled_at             timestamptz,
     timezone                 text,
-    -- What a local time means that the clocks leave out, or show twice.
+    -- What happens at a local time that a clock change leaves out, or repeats.
     on_gap                   text,
     on_repeat                text,
     starts_at                timestamptz,
@@ -76,11 +76,11 @@ CREATE TABLE timeball.job (
     tags                     text[],
     shard                    smallint    NOT NULL,
     version                  integer     NOT NULL,
-    -- The program whose code declares this job; NULL for jobs made by other means.
+    -- The program whose code declares this job; NULL for other jobs.
     declared_by              text,
     paused_at                timestamptz,
     paused_until             timestamptz,
-    -- The watermark and the executions left at the beginning of the pause.
+    -- The watermark, and the number of executions left, at the beginning of the pause.
     paused_from              timestamptz,
     paused_left              bigint,
     pause_reason             text,
@@ -93,30 +93,30 @@ CREATE TABLE timeball.job (
     bound_secrets_only       boolean     NOT NULL DEFAULT false
 );
 
--- find_job by name; and a name belongs to one job at a time.
+-- find_job_by_name. A name belongs to one job at a time.
 CREATE UNIQUE INDEX job_name ON timeball.job (name) WHERE name IS NOT NULL AND deleted_at IS NULL;
 
--- The indexes below are partial. They cost nothing to a one-off without name, tag or limit, which is what people enqueue by the million.
+-- The indexes below are partial. A one-off without name, tag or limit, as programs enqueue by the million, has no entry in them.
 
--- undeclared_jobs: the few declared jobs among all.
+-- undeclared_jobs, jobs_declared_by: the few declared jobs among all.
 CREATE INDEX job_declared ON timeball.job (declared_by) WHERE declared_by IS NOT NULL;
--- Lists of jobs: recurring and manual ones.
+-- Job lists (store/search/jobs.py): recurring and manual jobs.
 CREATE INDEX job_recurring ON timeball.job (id) WHERE kind <> 'once';
--- Lists of jobs, and searches of executions by the name of their job: jobs with a name.
+-- Job lists, searches of executions by the name of their job, timeball.named_jobs: jobs with a name.
 CREATE INDEX job_named ON timeball.job (id) WHERE name IS NOT NULL;
--- Lists of jobs: paused ones.
+-- Job lists: paused jobs.
 CREATE INDEX job_paused ON timeball.job (id) WHERE paused_at IS NOT NULL;
--- Lists of jobs: jobs with a tag.
+-- Job lists: jobs with a tag.
 CREATE INDEX job_tagged ON timeball.job (id) WHERE tags IS NOT NULL;
 -- unused_limits, trim_limits: the jobs that share a limit.
 CREATE INDEX job_by_limit ON timeball.job (limit_key) WHERE limit_key IS NOT NULL;
--- deleted_jobs: every janitor reads them when it starts.
+-- deleted_jobs: the janitor deletes them for good.
 CREATE INDEX job_deleted ON timeball.job (id) WHERE deleted_at IS NOT NULL;
 
--- The rules of jobs. A new rule is one more: ALTER DOMAIN timeball.sound_job ADD CONSTRAINT ... CHECK ((VALUE).column ...).
--- REINDEX INDEX timeball.job_is_sound, in the same migration, checks the jobs that are there.
--- They belong to a domain because PostgreSQL reads and prepares each CHECK of a table anew for every statement that inserts into it, which
--- doubles the work of a single enqueue. It keeps those of a domain prepared.
+-- The rules of a job. A migration adds a rule with ALTER DOMAIN timeball.sound_job ADD CONSTRAINT ... CHECK ((VALUE).column ...), and checks the
+-- existing jobs with REINDEX INDEX timeball.job_is_sound.
+-- They belong to a domain and not to the table: PostgreSQL reads and prepares each CHECK of a table anew for every statement that inserts into it, which
+-- doubles the work of a single enqueue. It keeps the checks of a domain prepared.
 CREATE DOMAIN timeball.sound_job AS timeball.job
     CONSTRAINT job_kind_check CHECK ((VALUE).kind IN ('once', 'every', 'cron', 'manual'))
     CONSTRAINT once_has_instant CHECK ((VALUE).kind <> 'once' OR (VALUE).scheduled_at IS NOT NULL)
@@ -145,22 +145,22 @@ CREATE DOMAIN timeball.sound_job AS timeball.job
     CONSTRAINT job_max_running_check CHECK ((VALUE).max_running >= 1);
 
 -- Whether a job keeps all rules. It never returns false: the cast raises an error that names the broken rule.
--- The cast is never NULL, because a job has an id.
-CREATE FUNCTION timeball.is_sound(one timeball.job)
+-- The result of the cast is never NULL, because a job has an id.
+CREATE FUNCTION timeball.is_sound(job timeball.job)
 RETURNS boolean
 LANGUAGE plpgsql
 IMMUTABLE
 PARALLEL SAFE
 AS $$
 BEGIN
-    RETURN NOT (one::timeball.sound_job IS NULL);
+    RETURN NOT (job::timeball.sound_job IS NULL);
 END
 $$;
 
--- An exclusion constraint over jobs that are not sound. There are none, so its index stays empty; unlike a CHECK, PostgreSQL keeps its WHERE prepared.
--- The usual one-off is recognised by its columns alone, which costs a bulk enqueue less than a call of the function for each row. This part may only
--- let through what keeps all rules; a rule about a column that it does not name, or about other values, adds to it. IS NOT TRUE: a comparison
--- with NULL lets no job through.
+-- An exclusion constraint over jobs that are not sound. There are none, so its index stays empty. Unlike a CHECK, its WHERE stays prepared.
+-- The first part recognises the usual one-off by its columns alone, which costs a bulk enqueue less than a function call for each row. It may only accept
+-- jobs that keep all rules: a new rule about a column that it does not name, or about other values, has to be added to it. IS NOT TRUE: a comparison with
+-- NULL accepts no job.
 ALTER TABLE timeball.job
     ADD CONSTRAINT job_is_sound EXCLUDE USING btree (id WITH =) WHERE ((
         kind = 'once'
@@ -175,7 +175,7 @@ ALTER TABLE timeball.job
     ) IS NOT TRUE AND NOT timeball.is_sound(job));
 
 -- Every version of a recurring job, and replaced versions of an edited one-off. A version is responsible for the occurrences in
--- (effective_from, effective_until]; `verify` computes from them which occurrences there must be.
+-- (effective_from, effective_until]. From these `verify` computes the occurrences that must have a record.
 CREATE TABLE timeball.job_version (
     job_id          uuid        NOT NULL,
     version         integer     NOT NULL,
@@ -183,7 +183,7 @@ CREATE TABLE timeball.job_version (
     effective_from  timestamptz NOT NULL,
     effective_until timestamptz,
     recorded_at     timestamptz NOT NULL,
-    -- The time-zone data by which this version had recorded all its occurrences at its end. NULL while it is effective, or if unknown.
+    -- The time-zone data by which all occurrences of this version were recorded at its end. NULL while it is effective, or if unknown.
     tzdata          text,
     PRIMARY KEY (job_id, version)
 );
@@ -201,10 +201,10 @@ CREATE TABLE timeball.template (
 
 -- Part 3: executions that are not finished.
 --
--- No index of these tables but the primary key has an id that can be looked up. Such an index could serve a look-up by id if read from one end to the
--- other, and a planner that takes a table for empty, as vacuum last saw it, sees no difference.
+-- No index of these tables but the primary key can be searched by id. Such an index could serve a look-up by id if it is read from one end to the other,
+-- and to a planner that takes the table for empty, as vacuum last saw it, that costs the same.
 
--- Executions that lie ahead: the next occurrence of every active job, delayed executions, retries after their back-off. Also resumptions of paused jobs.
+-- Executions that lie ahead: the next occurrence of every active job, delayed executions, retries during their back-off. Also resumptions of paused jobs.
 CREATE TABLE timeball.due (
     id                 uuid        PRIMARY KEY,
     job_id             uuid        NOT NULL,
@@ -244,18 +244,18 @@ CREATE TABLE timeball.due (
 
 -- look_ahead: the next rows of a shard.
 CREATE INDEX due_by_shard ON timeball.due (shard, run_at);
--- At most one next occurrence per job.
+-- take_occurrence. A job has at most one next occurrence.
 CREATE UNIQUE INDEX due_occurrence ON timeball.due (job_id) WHERE kind = 'occurrence';
--- cancel, delete, overlap: the rows of one job. An enqueued execution has the id of its job and needs no entry.
+-- waiting_of_job, park_waiting, busy_jobs: the rows of one job. An enqueued execution has the id of its job and needs no entry.
 CREATE INDEX due_by_job ON timeball.due (job_id) WHERE job_id <> id;
--- refresh_zones: occurrences that other time-zone data computed.
+-- occurrences_of_other_tzdata, futures: pending occurrences by the time-zone data that computed them.
 CREATE INDEX due_by_tzdata ON timeball.due (tzdata, id) WHERE tzdata IS NOT NULL;
--- Lists of executions that wait for a retry: few among a million rows that lie ahead.
+-- Execution lists (store/search/executions.py): the few retries among a million rows.
 CREATE INDEX due_retrying ON timeball.due (id) WHERE kind = 'retry';
 -- unused_limits, trim_limits: the rows that count for a limit.
 CREATE INDEX due_by_limit ON timeball.due (limit_key) WHERE limit_key IS NOT NULL;
 
--- Executions that are due now, or within the hoist window.
+-- Executions that are due now, or within the promotion window.
 CREATE TABLE timeball.ready (
     id                 uuid        PRIMARY KEY,
     job_id             uuid        NOT NULL,
@@ -280,11 +280,11 @@ CREATE TABLE timeball.ready (
 );
 
 -- claim: a lane (queue, priority) in the order of time, then of ids. Never (queue, rank): see ARCHITECTURE.md, "Lanes".
--- The bytes of the id have the same order, and cannot serve a look-up by id.
+-- The bytes of the id have its order, and cannot serve a look-up by id.
 CREATE INDEX ready_by_lane ON timeball.ready (queue, priority, run_at, uuid_send(id));
--- cancel, pause, delete, overlap: the ready executions of a job.
+-- waiting_of_job, withdraw_waiting, busy_jobs: the ready executions of a job.
 CREATE INDEX ready_by_job ON timeball.ready (job_id) WHERE job_id <> id;
--- promote: how many places of a limit are taken.
+-- unblock: the ready executions that count for a limit.
 CREATE INDEX ready_by_limit ON timeball.ready (limit_key) WHERE limit_key IS NOT NULL;
 
 -- Executions that would be ready, but wait for a place of their limit. The columns are those of `ready`.
@@ -294,9 +294,9 @@ CREATE TABLE timeball.blocked (
 );
 ALTER TABLE timeball.blocked ALTER COLUMN limit_key SET NOT NULL;
 
--- promote: the executions that wait for a limit, most urgent first. The rank is in UTC without a zone, since only that can be indexed.
+-- unblock: the executions that wait for a limit, the most urgent first. The rank is in UTC without a zone, since only that can be indexed.
 CREATE INDEX blocked_by_limit ON timeball.blocked (limit_key, ((run_at AT TIME ZONE 'UTC') - priority * interval '12 seconds'));
--- cancel, pause, delete, overlap: the blocked executions of a job.
+-- waiting_of_job, withdraw_waiting, busy_jobs: the blocked executions of a job.
 CREATE INDEX blocked_by_job ON timeball.blocked (job_id);
 
 -- Executions that a worker has claimed: they run, or are held until their instant. Their lease is that of the worker's node.
@@ -323,11 +323,11 @@ CREATE TABLE timeball.running (
     bound_secrets_only boolean,
     -- The incarnation of the worker's node.
     holder             uuid        NOT NULL,
-    -- Made by the worker for this claim. An outcome is accepted only while the row still has it.
+    -- The worker makes it for each claim. An outcome is accepted only while the row still has it.
     claim_id           uuid        NOT NULL,
     claimed_at         timestamptz NOT NULL,
     deadline           timestamptz,
-    -- Why the worker is asked to stop it; NULL if it is not.
+    -- The reason of a request to stop; NULL if there is none.
     stop               text,
     -- Whether it counts for the limit of its queue.
     queue_limited      boolean     NOT NULL DEFAULT false,
@@ -335,16 +335,16 @@ CREATE TABLE timeball.running (
     progress_note      text
 );
 
--- cancel, overlap: the running executions of a job.
+-- request_stop_of_jobs, busy_jobs: the running executions of a job.
 CREATE INDEX running_by_job ON timeball.running (job_id) WHERE job_id <> id;
--- claim of a limited queue: how many of its executions run.
+-- count_running_of_queue: the running executions that count for the limit of a queue.
 CREATE INDEX running_by_queue ON timeball.running (queue) WHERE queue_limited;
--- promote: how many places of a limit are taken.
+-- unblock: the running executions that count for a limit.
 CREATE INDEX running_by_limit ON timeball.running (limit_key) WHERE limit_key IS NOT NULL;
--- heed_stops: what a holder is asked to stop.
+-- stops: the executions that a holder is asked to stop.
 CREATE INDEX running_stopped ON timeball.running (holder) WHERE stop IS NOT NULL;
 
--- These tables turn over many times a minute: vacuum them by count, not by share, and never wait for an exclusive lock.
+-- The rows of these tables turn over many times a minute: vacuum by count, not by share, and never wait for an exclusive lock.
 ALTER TABLE timeball.due SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 ALTER TABLE timeball.ready SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 ALTER TABLE timeball.blocked SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
@@ -356,10 +356,9 @@ CREATE TABLE timeball.live_key (
     execution_id uuid NOT NULL
 );
 
--- Part 4: history. Append-only, a partition a day; the janitor makes the next day's and drops old days whole.
+-- Part 4: history. Append-only, with a partition for each day. The janitor creates those of the next days, and drops old ones.
 --
--- `recorded` is the transaction that wrote the row. A snapshot knows exactly which transactions it sees, so rows are read in the order of commits,
--- whatever their instants are.
+-- `recorded` is the transaction that wrote the row. A snapshot knows exactly which transactions it sees, so rows can be read in the order of commits.
 
 -- How each execution ended.
 CREATE TABLE timeball.finished (
@@ -399,16 +398,15 @@ CREATE TABLE timeball.finished (
 
 CREATE TABLE timeball.finished_default PARTITION OF timeball.finished DEFAULT;
 
--- The history of one job. An enqueued execution has the id of its job and is read by that.
+-- executions_of_job, job_situations: the history of one job. An enqueued execution has the id of its job, and is found by that.
 CREATE INDEX finished_by_job ON timeball.finished (job_id, id) WHERE job_id <> id;
--- Lists by state; the many that succeeded are read in the order of their ids.
+-- Execution lists by state; the many that succeeded are read in the order of their ids.
 CREATE INDEX finished_by_state ON timeball.finished (state, id) WHERE state <> 'succeeded';
--- Dead executions by their error.
+-- Execution lists: dead executions by their error.
 CREATE INDEX finished_by_fingerprint ON timeball.finished (fingerprint, id) WHERE state = 'dead';
--- Dead letters are counted, grouped by error, handler or queue, and joined to their jobs from this index alone. Only dead executions pay for it.
--- The error itself may be long, and is read where it is shown.
+-- dead_groups, count_dead: they read dead executions from this index alone. The error itself may be long, and is read only where it is shown.
 CREATE INDEX finished_dead ON timeball.finished (id) INCLUDE (job_id, fingerprint, handler, queue, finished_at) WHERE state = 'dead';
--- fold, changes: the rows since a snapshot. BRIN: an insert pays nothing for it.
+-- fold, changes: the rows since a snapshot. BRIN costs an insert nothing.
 CREATE INDEX finished_by_recorded ON timeball.finished USING brin (recorded) WITH (pages_per_range = 16, autosummarize = on);
 
 -- Unsuccessful attempts.
@@ -434,7 +432,7 @@ CREATE TABLE timeball.attempt_default PARTITION OF timeball.attempt DEFAULT;
 
 -- fold, changes: the rows since a snapshot.
 CREATE INDEX attempt_by_recorded ON timeball.attempt USING brin (recorded) WITH (pages_per_range = 16, autosummarize = on);
--- The unsuccessful attempts of the last hour. Rows are written in the order in which attempts end, so a summary of each few pages is enough.
+-- unsuccessful_tries: the attempts of a span. Rows are written in the order in which attempts end, so a summary of every few pages is enough.
 CREATE INDEX attempt_by_end ON timeball.attempt USING brin (finished_at) WITH (pages_per_range = 16, autosummarize = on);
 
 -- What handlers logged.
@@ -465,10 +463,10 @@ CREATE TABLE timeball.skip_range (
     CONSTRAINT in_order CHECK (first_at <= last_at)
 );
 
--- verify, and a job's history: the skipped occurrences of a job.
+-- verify_records: the skipped occurrences of a job.
 CREATE INDEX skip_range_by_job ON timeball.skip_range (job_id, first_at);
 
--- Dead executions that a person has handled: they leave the dead-letter list, their history stays.
+-- Dead executions that a person has retried or discarded: they leave the dead-letter list, and their history stays.
 CREATE TABLE timeball.settled (
     execution_id uuid        PRIMARY KEY,
     how          text        NOT NULL CHECK (how IN ('retried', 'discarded')),
@@ -491,21 +489,21 @@ CREATE TABLE timeball.node (
     -- NULL: all queues.
     queues        text[],
     handlers      text[]      NOT NULL DEFAULT '{}',
-    -- Of the contracts of its handlers: see `handler`.
+    -- The fingerprints of the contracts of its handlers: see `handler`.
     fingerprints  text[]      NOT NULL DEFAULT '{}',
     version       text        NOT NULL DEFAULT '',
     draining      boolean     NOT NULL DEFAULT false,
-    -- What carries ready executions to this node, and whether it works.
+    -- The broker that carries tickets to this node, and whether it works.
     broker        text        NOT NULL DEFAULT 'postgresql',
     broker_state  text        NOT NULL DEFAULT 'works',
     broker_error  text,
-    -- The last trouble that the node survived: its event loop stood still, or its process replaces one that died.
+    -- The last trouble that the node survived: its event loop was blocked, or its process replaced one that had died.
     trouble       text,
     trouble_at    timestamptz
 );
 
--- The contracts that workers publish: one row for each contract of a handler with which a worker has started. The contract of a name with the latest
--- start is the newest. A worker writes here when it starts with another contract than the newest, never with a heartbeat.
+-- The contracts that workers publish: one row for each contract of a handler with which a worker has started. The newest contract of a name is the one
+-- with the latest start. A worker writes here when it starts with a contract that is not the newest, and never with a heartbeat.
 CREATE TABLE timeball.handler (
     name         text        NOT NULL CHECK (length(name) BETWEEN 1 AND 200),
     fingerprint  text        NOT NULL,
@@ -519,7 +517,7 @@ CREATE TABLE timeball.handler (
     PRIMARY KEY (name, fingerprint)
 );
 
--- Secrets of workers, and the job, or the author of one-offs, that has used each: the first use is audited.
+-- The first use of each secret by a job, or by the author of one-offs; it is audited.
 CREATE TABLE timeball.secret_use (
     used_by       text        NOT NULL,
     secret        text        NOT NULL,
@@ -566,10 +564,10 @@ CREATE TABLE timeball.dashboard_session (
     used_at    timestamptz NOT NULL DEFAULT now()
 );
 
--- forget_old_sessions: the oldest first.
+-- forget_old_sessions: the first to expire.
 CREATE INDEX dashboard_session_by_end ON timeball.dashboard_session (expires_at);
 
--- One row: the secret that signs short notes in cookies, so that every API process accepts those of another.
+-- One row: the secret that signs short messages in cookies, so that every API process accepts those of the others.
 CREATE TABLE timeball.dashboard_secret (
     is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
     secret  bytea   NOT NULL CHECK (length(secret) = 32)
@@ -609,9 +607,9 @@ CREATE TABLE timeball.audit (
     recorded bigint      NOT NULL DEFAULT pg_current_xact_id()::text::bigint
 );
 
--- The audit of one subject.
+-- Audit lists (store/search/listing.py): the changes of one subject.
 CREATE INDEX audit_by_subject ON timeball.audit (subject, id);
--- The audit of one actor.
+-- Audit lists: the changes by one actor.
 CREATE INDEX audit_by_actor ON timeball.audit (actor, id);
 -- changes: few rows, scattered by their primary key.
 CREATE INDEX audit_by_recorded ON timeball.audit (recorded);
@@ -627,7 +625,7 @@ CREATE TABLE timeball.operation (
     actor            text        NOT NULL,
     place            text,
     reason           text,
-    -- Whether executions that were dead are settled by it.
+    -- Whether it settles dead executions.
     settles          boolean     NOT NULL,
     total            integer     NOT NULL CHECK (total >= 0),
     done             integer     NOT NULL DEFAULT 0,
@@ -659,14 +657,14 @@ CREATE TABLE timeball.operation_item (
     CONSTRAINT operation_item_is_one CHECK (num_nonnulls(execution_id, job_id) = 1)
 );
 
--- next_items: what is left of an operation, in order.
+-- items_left: the items of an operation without a result, in order.
 CREATE INDEX operation_item_left ON timeball.operation_item (operation_id, number) WHERE status IS NULL;
 
 -- Part 9: rollups.
 
 -- Counts for each minute, for each hour, and for all time (`ever`, which Prometheus counters are made of).
--- `job_id` names the series: zero for a queue and handler, a recurring job's own id, md5('queue ' || name) for a whole queue, and the last of all
--- ids for the whole installation. So a chart reads one row a step.
+-- `job_id` is the series: zero for a queue and handler, the id of a recurring job, md5('queue ' || name) for a queue, and the last of all ids for the
+-- installation. So a chart reads one row for each step.
 -- A sketch of lateness or duration is two arrays: its buckets in order, and the count of each.
 CREATE TABLE timeball.rollup (
     span             text             NOT NULL CHECK (span IN ('minute', 'hour', 'ever')),
@@ -693,10 +691,10 @@ CREATE TABLE timeball.rollup (
 
 -- trim_rollups: the oldest of a span.
 CREATE INDEX rollup_by_age ON timeball.rollup (span, at);
--- rollup_series: the chart of one handler.
+-- rollup_series: the series of one handler.
 CREATE INDEX rollup_by_handler ON timeball.rollup (span, handler, at) WHERE job_id = '00000000-0000-0000-0000-000000000000'::uuid;
 
--- One row: the rollups hold everything that this snapshot sees, and nothing else. A fold locks the row.
+-- One row: the rollups contain everything that this snapshot sees, and nothing else. A fold locks the row.
 CREATE TABLE timeball.fold (
     is_only boolean     PRIMARY KEY DEFAULT true CHECK (is_only),
     seen    pg_snapshot NOT NULL
@@ -715,7 +713,7 @@ IMMUTABLE
 PARALLEL SAFE
 RETURN overlap IN ('queue', 'cancel_running');
 
--- The bucket of a span in seconds: the same as domain/rollup.py computes.
+-- The bucket of a duration in seconds, as domain/rollup.py computes it.
 CREATE FUNCTION timeball.bucket(seconds double precision)
 RETURNS smallint
 LANGUAGE sql
@@ -725,7 +723,7 @@ PARALLEL SAFE
 RETURN CASE WHEN seconds <= 1e-4 THEN 0 ELSE least(ceil(ln(seconds / 1e-4) / ln(1.05::double precision)), 550) END::smallint;
 
 -- The payload of one version of a job: the job's own, or that of an earlier version in job_version. NULL if neither has it.
-CREATE FUNCTION timeball.payload_of(wanted_job uuid, wanted_version integer)
+CREATE FUNCTION timeball.payload_of(job_id uuid, version integer)
 RETURNS jsonb
 LANGUAGE plpgsql
 STABLE
@@ -734,20 +732,21 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 BEGIN
     RETURN coalesce(
-        (SELECT job.payload FROM timeball.job WHERE job.id = wanted_job AND job.version = wanted_version),
+        (SELECT job.payload FROM timeball.job WHERE job.id = payload_of.job_id AND job.version = payload_of.version),
         (SELECT job_version.definition -> 'payload' FROM timeball.job_version
-         WHERE job_version.job_id = wanted_job AND job_version.version = wanted_version)
+         WHERE job_version.job_id = payload_of.job_id AND job_version.version = payload_of.version)
     );
 END
 $$;
 
--- Claims read and lock lanes by the three functions below, which leave the planner no choice, whatever the session's settings are. A planner that takes
--- `ready` for empty, as vacuum last saw it, would as soon fetch and sort a whole lane for each claim. The plan is always the same, so it is made once.
+-- Claims read and lock lanes by the three functions below. They leave the planner no choice, whatever the settings of the session are: a planner that
+-- takes `ready` for empty, as vacuum last saw it, would fetch and sort a whole lane for each claim. Their plans never change, so each is made once.
 
--- The heads of some lanes: the first rows of each, from its mark on, that these handlers can run. A mark is an instant and, within it, an id: of a
--- crowd that is due at one instant, each claim starts where the last one ended, and not among the dead rows of all claims before it.
+-- The heads of some lanes: the first rows of each, from its position on, that these handlers can run.
+-- A position is an instant and an id. Where a crowd is due at one instant, each claim so starts where the last one ended, and not among the dead rows of
+-- all claims before it.
 CREATE FUNCTION timeball.lane_heads(queues text[], priorities smallint[], bounds timestamptz[], first_ids uuid[], until timestamptz, handlers text[],
-                                    each integer)
+                                    lane_limit integer)
 RETURNS TABLE (tid tid, run_at timestamptz, rank timestamptz)
 LANGUAGE plpgsql
 STABLE
@@ -759,7 +758,7 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 BEGIN
     RETURN QUERY
-    SELECT found.tid, found.run_at, found.run_at - lane.priority * interval '12 seconds'
+    SELECT head.tid, head.run_at, head.run_at - lane.priority * interval '12 seconds'
     FROM unnest(queues, priorities, bounds, first_ids) AS lane (queue, priority, bound, first_id)
     CROSS JOIN LATERAL (
         SELECT ready.ctid AS tid, ready.run_at
@@ -770,16 +769,16 @@ BEGIN
           AND ready.run_at <= until
           AND ready.handler = ANY (handlers)
         ORDER BY ready.run_at, uuid_send(ready.id)
-        LIMIT each
-    ) AS found;
+        LIMIT lane_limit
+    ) AS head;
 END
 $$;
 
--- Lock the heads of some lanes: up to `wanted` rows that these handlers can run and that no other claim has locked, by rank.
--- Rows of a single lane are locked as they are read, so that claims of several workers do not read the same rows; of several lanes, `looks` rows of
--- each are ranked first. A NULL in the result says that other claims are taking more.
-CREATE FUNCTION timeball.take_heads(queues text[], priorities smallint[], bounds timestamptz[], first_ids uuid[], until timestamptz, handlers text[],
-                                    looks integer, wanted integer)
+-- Lock the heads of some lanes by rank: up to `row_limit` rows that these handlers can run and that no other claim has locked.
+-- The rows of a single lane are locked as they are read, so that the claims of several workers do not read the same rows. Of several lanes, the first
+-- `lane_limit` rows of each are ranked first. A NULL in the result means that other claims are taking more.
+CREATE FUNCTION timeball.lock_lane_heads(queues text[], priorities smallint[], bounds timestamptz[], first_ids uuid[], until timestamptz, handlers text[],
+                                         lane_limit integer, row_limit integer)
 RETURNS SETOF tid
 LANGUAGE plpgsql
 VOLATILE
@@ -790,7 +789,7 @@ SET enable_sort = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    taken integer;
+    locked integer;
 BEGIN
     IF cardinality(queues) = 1 THEN
         RETURN QUERY
@@ -802,29 +801,29 @@ BEGIN
           AND ready.run_at <= until
           AND ready.handler = ANY (handlers)
         ORDER BY ready.run_at, uuid_send(ready.id)
-        LIMIT wanted
+        LIMIT row_limit
         FOR UPDATE SKIP LOCKED;
     ELSE
         RETURN QUERY
         SELECT ready.ctid
-        FROM timeball.lane_heads(queues, priorities, bounds, first_ids, until, handlers, looks) AS head
+        FROM timeball.lane_heads(queues, priorities, bounds, first_ids, until, handlers, lane_limit) AS head
         JOIN timeball.ready ON ready.ctid = head.tid
         ORDER BY head.rank
-        LIMIT wanted
+        LIMIT row_limit
         FOR UPDATE OF ready SKIP LOCKED;
     END IF;
-    GET DIAGNOSTICS taken = ROW_COUNT;
-    IF taken < wanted
-       AND (SELECT count(*) FROM timeball.lane_heads(queues, priorities, bounds, first_ids, until, handlers, taken + 1)) > taken THEN
+    GET DIAGNOSTICS locked = ROW_COUNT;
+    IF locked < row_limit
+       AND (SELECT count(*) FROM timeball.lane_heads(queues, priorities, bounds, first_ids, until, handlers, locked + 1)) > locked THEN
         RETURN NEXT NULL;
     END IF;
 END
 $$;
 
--- Lock what a claim takes: up to `slots` rows that were due at `until`, by rank; then up to `holds` that come after `instant`; never more than `most`.
--- Lanes of `barred` queues give nothing. Otherwise as take_heads.
-CREATE FUNCTION timeball.take_ready(queues text[], priorities smallint[], bounds timestamptz[], first_ids uuid[], barred text[], instant timestamptz,
-                                    until timestamptz, handlers text[], looks integer, slots integer, holds integer, most integer)
+-- Lock the rows of one claim: up to `slots` that were due at `due_until`, by rank; then up to `holds` that come after `instant`; never more than
+-- `row_limit` together. Lanes of `closed_queues` give nothing. Otherwise as lock_lane_heads.
+CREATE FUNCTION timeball.lock_ready(queues text[], priorities smallint[], bounds timestamptz[], first_ids uuid[], closed_queues text[], instant timestamptz,
+                                    due_until timestamptz, handlers text[], lane_limit integer, slots integer, holds integer, row_limit integer)
 RETURNS tid[]
 LANGUAGE plpgsql
 VOLATILE
@@ -835,13 +834,13 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     tids tid[];
-    taken integer;
+    locked integer;
 BEGIN
-    IF barred <> '{}' THEN
+    IF closed_queues <> '{}' THEN
         SELECT array_agg(lane.queue), array_agg(lane.priority), array_agg(lane.bound), array_agg(lane.first_id)
         INTO queues, priorities, bounds, first_ids
         FROM unnest(queues, priorities, bounds, first_ids) AS lane (queue, priority, bound, first_id)
-        WHERE lane.queue <> ALL (barred);
+        WHERE lane.queue <> ALL (closed_queues);
     END IF;
     IF queues IS NULL THEN
         RETURN '{}';
@@ -853,16 +852,16 @@ BEGIN
             WHERE ready.queue = queues[1]
               AND ready.priority = priorities[1]
               AND (ready.run_at, uuid_send(ready.id)) >= (bounds[1], uuid_send(first_ids[1]))
-              AND ready.run_at <= until
+              AND ready.run_at <= due_until
               AND ready.handler = ANY (handlers)
             ORDER BY ready.run_at, uuid_send(ready.id)
             LIMIT greatest(slots, 0)
             FOR UPDATE SKIP LOCKED
         );
-        taken := cardinality(tids);
-        -- Nothing else in the lane, due or coming: the usual case where little is to be done, and the one where every microsecond is waited for.
-        IF taken < slots
-           AND until = instant
+        locked := cardinality(tids);
+        -- The lane has no other row, due or coming. This is the usual case in an idle system, where latency counts.
+        IF locked < slots
+           AND due_until = instant
            AND NOT EXISTS (
                SELECT 1
                FROM timeball.ready
@@ -871,23 +870,23 @@ BEGIN
                  AND (ready.run_at, uuid_send(ready.id)) >= (least(bounds[1], instant), uuid_send(first_ids[1]))
                  AND ready.handler = ANY (handlers)
                ORDER BY ready.run_at, uuid_send(ready.id)
-               OFFSET taken
+               OFFSET locked
            ) THEN
             RETURN tids;
         END IF;
-        IF taken < slots
-           AND (SELECT count(*) FROM timeball.lane_heads(queues, priorities, bounds, first_ids, until, handlers, taken + 1)) > taken THEN
+        IF locked < slots
+           AND (SELECT count(*) FROM timeball.lane_heads(queues, priorities, bounds, first_ids, due_until, handlers, locked + 1)) > locked THEN
             tids := tids || NULL::tid;
         END IF;
     ELSE
-        tids := ARRAY(SELECT timeball.take_heads(queues, priorities, bounds, first_ids, until, handlers, looks, greatest(slots, 0)));
-        taken := cardinality(array_remove(tids, NULL));
+        tids := ARRAY(SELECT timeball.lock_lane_heads(queues, priorities, bounds, first_ids, due_until, handlers, lane_limit, greatest(slots, 0)));
+        locked := cardinality(array_remove(tids, NULL));
     END IF;
     IF holds > 0 THEN
         tids := tids || ARRAY(
-            SELECT timeball.take_heads(queues, priorities, array_fill(instant + interval '1 microsecond', ARRAY[cardinality(queues)]),
-                                       array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[cardinality(queues)]), 'infinity', handlers, holds,
-                                       least(holds, most - taken))
+            SELECT timeball.lock_lane_heads(queues, priorities, array_fill(instant + interval '1 microsecond', ARRAY[cardinality(queues)]),
+                                            array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[cardinality(queues)]), 'infinity', handlers, holds,
+                                            least(holds, row_limit - locked))
         );
     END IF;
     RETURN tids;
@@ -895,9 +894,9 @@ END
 $$;
 
 -- Move ready executions beyond a lowered limit back to `blocked`, the least urgent first; running ones go on.
--- The write that lowers the limit has locked it, so no other transaction lets executions in; this reads afresh behind that lock and sees all that were
--- let in before. Claims lock no limit. A claim under way is waited for: what it takes counts as before, and another row is taken back in its place.
-CREATE FUNCTION timeball.take_back()
+-- The update that lowers the limit has locked it, so no other transaction unblocks executions; this reads afresh after that, and sees all that were
+-- unblocked before. Claims lock no limit. This waits for a claim under way: an execution that it takes counts as running, and another one is blocked.
+CREATE FUNCTION timeball.block_excess()
 RETURNS trigger
 LANGUAGE plpgsql
 VOLATILE
@@ -910,7 +909,7 @@ BEGIN
         FROM timeball.ready
         WHERE ready.limit_key = NEW.key
         ORDER BY (ready.run_at AT TIME ZONE 'UTC') - ready.priority * interval '12 seconds' DESC
-        LIMIT greatest((SELECT count(*) FROM timeball.ready AS let_in WHERE let_in.limit_key = NEW.key)
+        LIMIT greatest((SELECT count(*) FROM timeball.ready AS unblocked WHERE unblocked.limit_key = NEW.key)
                          + (SELECT count(*) FROM timeball.running WHERE running.limit_key = NEW.key)
                          - NEW.max_running, 0)
         FOR UPDATE
@@ -929,17 +928,17 @@ BEGIN
 END
 $$;
 
--- check --against reads pages of jobs and executions by the two functions below: by the named index, whatever the planner believes about the tables.
+-- `check --against` reads pages of jobs and executions by the two functions below. Each reads by one index, whatever the planner believes about the tables.
 
--- Jobs with a name behind an id, in the order of their ids.
-CREATE FUNCTION timeball.named_jobs(behind uuid, most bigint)
+-- Jobs with a name after an id, in the order of their ids.
+CREATE FUNCTION timeball.named_jobs(after uuid, row_limit bigint)
 RETURNS TABLE (id uuid, name text, handler text, payload jsonb)
 LANGUAGE plpgsql
 STABLE
-SET enable_seqscan TO 'off'
-SET enable_bitmapscan TO 'off'
-SET enable_sort TO 'off'
-SET plan_cache_mode TO 'force_generic_plan'
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 BEGIN
     RETURN QUERY
@@ -947,21 +946,21 @@ BEGIN
     FROM timeball.job
     WHERE job.name IS NOT NULL
       AND job.deleted_at IS NULL
-      AND job.id > behind
+      AND job.id > after
     ORDER BY job.id
-    LIMIT most;
+    LIMIT row_limit;
 END
 $$;
 
--- Unfinished executions behind an id, in the order of their ids: the tables are read side by side, each by its primary key.
-CREATE FUNCTION timeball.unfinished(behind uuid, most bigint)
+-- Unfinished executions after an id, in the order of their ids: the tables are read side by side, each by its primary key.
+CREATE FUNCTION timeball.unfinished(after uuid, row_limit bigint)
 RETURNS TABLE (id uuid, job_id uuid, version integer, handler text, payload jsonb)
 LANGUAGE plpgsql
 STABLE
-SET enable_seqscan TO 'off'
-SET enable_bitmapscan TO 'off'
-SET enable_sort TO 'off'
-SET plan_cache_mode TO 'force_generic_plan'
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 BEGIN
     RETURN QUERY
@@ -975,15 +974,15 @@ BEGIN
         UNION ALL
         SELECT running.id, running.job_id, running.version, running.handler, running.payload FROM timeball.running
     ) AS waiting
-    WHERE waiting.id > behind
+    WHERE waiting.id > after
     ORDER BY waiting.id
-    LIMIT most;
+    LIMIT row_limit;
 END
 $$;
 
 -- Part 11: views.
 
--- Every execution, in whatever table. One that is held until its instant shows as queued.
+-- Every execution, of all state tables. One that a worker holds until its instant is shown as queued.
 CREATE VIEW timeball.execution AS
 SELECT id, job_id, CASE WHEN kind = 'retry' THEN 'retrying' ELSE 'scheduled' END AS state, origin, version, queue, priority, handler,
        scheduled_for, run_at, queued_at, NULL::timestamptz AS started_at, NULL::timestamptz AS finished_at, attempts, lost, fence,
@@ -1014,9 +1013,9 @@ FROM timeball.finished;
 
 -- Part 12: triggers.
 
--- A lower limit counts for executions that were let in before it, too, whichever statement lowers it.
-CREATE TRIGGER lower_limit_takes_back
+-- A lower limit also counts for executions that were unblocked before, whichever statement lowers it.
+CREATE TRIGGER lower_limit_blocks_excess
 AFTER UPDATE ON timeball.running_limit
 FOR EACH ROW
 WHEN (NEW.max_running < OLD.max_running)
-EXECUTE FUNCTION timeball.take_back();
+EXECUTE FUNCTION timeball.block_excess();

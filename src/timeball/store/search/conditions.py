@@ -22,14 +22,14 @@ _WORKERS = {"finished": "worker", "running": "holder"}
 _OPERATORS = {SearchRelation.IS: "=", SearchRelation.MORE: ">", SearchRelation.LESS: "<"}
 # The author of an enqueued execution is that of its job.
 ENQUEUED_BY = "CASE WHEN origin = 'enqueue' THEN (SELECT job.created_by FROM timeball.job WHERE job.id = job_id) END"
-# The jobs that a term about names means, where they could be told beforehand.
+# The ids of the jobs that each term about names means, if they were read beforehand.
 NamedJobs = Mapping[SearchTerm, Sequence[UUID]]
 
 
 def execution_condition(
     term: SearchTerm, table: str, place: AddParameter, now: str, moment: datetime, named: NamedJobs | None = None
 ) -> str:
-    """What must hold of a row in this room; states are chosen by room before."""
+    """The condition on a row of this table. The caller has chosen the tables by state."""
     return _negated(term, _in_table(term, table, place, now, moment, named or {}))
 
 
@@ -66,7 +66,7 @@ def _in_table(term: SearchTerm, table: str, place: AddParameter, now: str, momen
         case "late":
             return _compared(f"{_STARTED.get(table, now)} - scheduled_for", term, place, "interval")
         case "waits":
-            # As the number of what is late now counts it: what could be taken at once, if a slot were free.
+            # As the gauge of late executions counts them: those that a free slot would have taken at once.
             return _compared(f"{now} - run_at" if table == "ready" else "NULL::interval", term, place, "interval")
         case "took":
             return _compared(_took(table, now), term, place, "interval")
@@ -82,19 +82,19 @@ def _in_table(term: SearchTerm, table: str, place: AddParameter, now: str, momen
 
 
 def name_condition(term: SearchTerm, place: AddParameter) -> str:
-    """What must hold of a job's name, as a term about executions says it."""
+    """The condition on the name of a job, for a term about executions."""
     return _like("job.name", term, place) if term.field == "" else _texts("job.name", term, place)
 
 
 def ids_of_job(term: SearchTerm, named: NamedJobs) -> list[UUID]:
-    """The jobs whose executions a term asks for, if it asks for jobs."""
+    """The jobs whose executions a term means, if it is about jobs."""
     if term.field != "job":
         return []
     return list({*named.get(term, ()), *_ids_among(term, "job")})
 
 
 def means_no_job(term: SearchTerm, named: NamedJobs) -> bool:
-    """Whether a term asks for executions of a job, or for one by its id, and there can be none."""
+    """Whether a term is about the executions of a job, or about one id, and no execution can match."""
     if term.is_negated or term not in named or named[term]:
         return False
     return not _ids_among(term, "exe" if term.field == "" else "job")
@@ -108,7 +108,7 @@ def job_condition(
     status: Callable[[JobStatus], str],
     states: Callable[[Sequence[ExecutionState]], str],
 ) -> str:
-    """What must hold of a job; how it stands is asked elsewhere."""
+    """The condition on a job, without its status."""
     return _negated(term, _of_definition(term, place, moment, status, states))
 
 
@@ -148,7 +148,7 @@ def _of_definition(
             bound = _any(
                 f"due.run_at {operator} {place(instant_of(value, moment), 'timestamptz')}" for value in term.values
             )
-            # A value, not EXISTS: a planner may answer that by reading the whole table.
+            # A value, not EXISTS: for EXISTS the planner may read the whole table.
             due = "SELECT true FROM timeball.due WHERE due.job_id = job.id AND due.kind = 'occurrence'"
             return f"({due} AND {bound} LIMIT 1) IS NOT NULL"
     raise AssertionError(term.field)
@@ -173,13 +173,13 @@ def _texts(column: str, term: SearchTerm, place: AddParameter) -> str:
 
 
 def _like(column: str, term: SearchTerm, place: AddParameter) -> str:
-    """A bare word may stand anywhere."""
+    """A bare word may be anywhere in the text."""
     patterns = [_pattern(f"*{value}*") for value in term.values]
     return f"{column} ILIKE ANY ({place(patterns, 'text[]')})"
 
 
 def _author(column: str, term: SearchTerm, place: AddParameter) -> str:
-    """An author is named in full, by the id of a key alone, or by the name that a key was given."""
+    """An author is given in full, by the id of a key, or by the name of a key."""
     if term.relation is SearchRelation.LIKE:
         return _texts(column, term, place)
     whole, key, name = column, f"split_part({column}, ' ', 1)", f"substr({column}, strpos({column}, ' ') + 1)"
@@ -203,7 +203,7 @@ def _took(table: str, now: str) -> str:
 
 
 def id_in(term: SearchTerm, prefix: str, place: AddParameter, column: str = "id") -> str:
-    """Whether a column holds one of the ids among the values of a term."""
+    """The condition that a column is one of the ids among the values of a term."""
     ids = _ids_among(term, prefix)
     return f"{column} = ANY ({place(ids, 'uuid[]')})" if ids else "false"
 
@@ -220,7 +220,7 @@ def _parsed(prefix: str, text: str) -> UUID | None:
 
 
 def _of_job(condition: str) -> str:
-    """A look at the job of each row, as a value: a planner would turn EXISTS into a reading of all jobs."""
+    """A condition on the job of each row, as a value: for EXISTS the planner may read all jobs."""
     return f"(SELECT {condition} FROM timeball.job WHERE job.id = job_id)"
 
 
@@ -231,5 +231,5 @@ def _any_tag(term: SearchTerm, place: AddParameter) -> str:
 
 
 def instant_of(value: Any, moment: datetime) -> datetime:
-    """The instant of a bound, which may be a span from now."""
+    """The instant of a bound, which may be relative to now."""
     return moment + value if isinstance(value, timedelta) else value

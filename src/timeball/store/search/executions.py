@@ -14,13 +14,13 @@ from timeball.store.search import scan
 from timeball.store.search.conditions import ENQUEUED_BY, NamedJobs, execution_condition, means_no_job, name_condition
 from timeball.store.search.scan import MAX_CANDIDATES, QueryParameters, QueryReader, literal
 
-_NAMES = "SELECT id, name FROM timeball.job WHERE name IS NOT NULL ORDER BY id LIMIT {most}"
+_NAMES = "SELECT id, name FROM timeball.job WHERE name IS NOT NULL ORDER BY id LIMIT {limit}"
 
 
 async def jobs_named(reader: QueryReader, terms: Sequence[SearchTerm]) -> NamedJobs:
-    """Which jobs the terms about names mean, deleted ones too; nothing if there are too many names to look at them all."""
+    """The jobs that terms about names mean, including deleted ones; empty if there are too many names to read them all."""
     asked = [term for term in terms if term.field in ("", "job")]
-    names = _NAMES.format(most=MAX_CANDIDATES + 1)
+    names = _NAMES.format(limit=MAX_CANDIDATES + 1)
     if not asked or await reader.count(names, QueryParameters(), MAX_CANDIDATES + 1) > MAX_CANDIDATES:
         return {}
     found = {}
@@ -53,12 +53,12 @@ _FINISHED = (
 )
 
 
-# Succeeded ones, the many, are read in the order of their ids: no index leads to them where they are few.
+# Succeeded executions are read in the order of their ids: they are many, and have no index of their own.
 _WITHOUT_INDEX = frozenset({ExecutionState.SUCCEEDED, ExecutionState.SCHEDULED})
 
 
 class ExecutionListQuery:
-    """The executions that a filter leaves, the latest ids first; a place is an id."""
+    """The executions that match a filter, the latest ids first; a position is an id."""
 
     def __init__(self, reader: QueryReader, filter_: ExecutionFilter, named: NamedJobs | None = None) -> None:
         self._reader = reader
@@ -67,7 +67,7 @@ class ExecutionListQuery:
         self._states = states = filter_.possible_states()
         self._terms = [term for term in filter_.terms if term.field != "status"]
         self._fingerprint = _only_fingerprint(self._terms, states)
-        # The terms by which an index can be read; all others are asked of each row.
+        # The terms that an index serves; the others are conditions on each row.
         self._indexed_terms = [term for term in self._terms if term is self._fingerprint or _bounds_ids(term)]
         is_possible = bool(states) and not any(means_no_job(term, self._named) for term in filter_.terms)
         is_narrow = len(states) == len(ExecutionState) or not _WITHOUT_INDEX.intersection(states)
@@ -75,7 +75,7 @@ class ExecutionListQuery:
         self._is_searched = is_possible and not (is_narrow and len(self._indexed_terms) == len(self._terms))
 
     async def end(self, start: UUID | None, length: int) -> UUID | None:
-        """As far as it takes to look at so many rows of one room."""
+        """The position after *length* rows of one table."""
         if not self._is_searched:
             return None
         values = QueryParameters()
@@ -86,50 +86,50 @@ class ExecutionListQuery:
         rows = await self._reader.fetch(text, values)
         return rows[0]["id"] if rows else None
 
-    async def items(self, start: UUID | None, end: UUID | None, skip: int, most: int) -> list[Execution]:
-        """A page's worth of a stretch."""
+    async def items(self, start: UUID | None, end: UUID | None, skip: int, limit: int) -> list[Execution]:
+        """The matches of a chunk, up to a page."""
         values = QueryParameters()
-        text = self._query(values, start, end, skip + most)
-        text += f" ORDER BY id DESC OFFSET {int(skip)} LIMIT {int(most)}"
-        # Around the page: the jobs of what is shown are looked up, and no others.
+        text = self._query(values, start, end, skip + limit)
+        text += f" ORDER BY id DESC OFFSET {int(skip)} LIMIT {int(limit)}"
+        # Joined outside of the page: only the jobs of the shown executions are read.
         text = f"SELECT *, {ENQUEUED_BY} AS enqueued_by FROM ({text}) AS page ORDER BY id DESC"
         return [execution_from(row) for row in await self._reader.fetch(text, values)]
 
-    async def count(self, start: UUID | None, end: UUID | None, most: int) -> int:
-        """How many match within a stretch."""
+    async def count(self, start: UUID | None, end: UUID | None, limit: int) -> int:
+        """The number of matches in a chunk."""
         values = QueryParameters()
-        return await self._reader.count(self._query(values, start, end, most), values, most)
+        return await self._reader.count(self._query(values, start, end, limit), values, limit)
 
     async def estimate(self) -> int:
-        """How many there are, as the planner believes."""
+        """The number of matches, as the planner estimates it."""
         values = QueryParameters()
         return await self._reader.estimate(self._query(values, None, None, None), values)
 
     async def guess(self, exact_up_to: int) -> int | None:
-        """They can be counted where they lie."""
+        """None: they can be counted by their indexes."""
         return None
 
-    async def explain(self, start: UUID | None, most: int) -> str:
-        """The plan of a page: tests look whether it is read in the order of an index."""
+    async def explain(self, start: UUID | None, limit: int) -> str:
+        """The plan of a page, for tests that check that it is read in the order of an index."""
         values = QueryParameters()
         end = await self.end(start, scan.FIRST_CHUNK)
-        text = self._query(values, start, end, most) + " ORDER BY id DESC"
+        text = self._query(values, start, end, limit) + " ORDER BY id DESC"
         return await self._reader.explain(text, values)
 
     def start(self, cursor: str) -> UUID:
-        """Behind which id a page begins."""
+        """The id after which a page begins."""
         return UUID(read_cursor(cursor, _BY_ID, 1)[0])
 
     def cursor_after(self, item: Execution) -> str:
-        """Behind an execution."""
+        """The cursor after an execution."""
         return self.cursor_at(item.id)
 
     def cursor_at(self, place: UUID) -> str:
-        """Behind an id."""
+        """The cursor after an id."""
         return write_cursor(_BY_ID, place)
 
     def moment_of(self, place: UUID) -> datetime:
-        """The instant that an id bears."""
+        """The instant in an id."""
         return id_created_at(place)
 
     def _query(self, values: QueryParameters, start: UUID | None, end: UUID | None, limit: int | None) -> str:
@@ -138,7 +138,7 @@ class ExecutionListQuery:
         return f"SELECT * FROM ({' UNION ALL '.join(branches)}) AS found"
 
     def _order(self) -> str:
-        """An order that only the index of the filter has, so that no planner walks by another one."""
+        """An order that only the index of the filter has, so that the planner uses no other index."""
         if self._filter.job_id is not None:
             return "job_id DESC, id DESC"
         return "id DESC" if self._fingerprint is None else "fingerprint DESC, id DESC"
@@ -146,13 +146,13 @@ class ExecutionListQuery:
     def _branches(
         self, values: QueryParameters, start: UUID | None, end: UUID | None, *, only_indexed: bool = False
     ) -> list[str]:
-        """A SELECT for each table that can hold what is asked for; *only_indexed*: ids by the indexed terms alone."""
+        """A SELECT for each table that can have matches; *only_indexed*: only the ids, by the indexed terms alone."""
         conditions = [] if start is None else [f"id < {values.add(start, 'uuid')}"]
         if end is not None:
             conditions.append(f"id >= {values.add(end, 'uuid')}")
         clock = self._reader.clock
         moment = clock.statement_now()
-        # Only tests move the time; a parameter that some branches do not use would have no type.
+        # Only tests set the time; a parameter that some branches do not use would have no type.
         now = "now()" if moment is None else literal(moment)
         terms = self._indexed_terms if only_indexed else self._terms
         instant = clock.now()
@@ -169,7 +169,7 @@ _Branch = tuple[str, str, list[str]]
 
 
 def _tables_of(states: Sequence[ExecutionState], now: str) -> list[_Branch]:
-    """For each table that can hold these states: its name, its columns, and the conditions that make the state."""
+    """For each table of these states: its name, its columns, and the conditions of the state."""
 
     def branch(table: str, state: str, columns: str, *conditions: str) -> _Branch:
         return table, f"{_COMMON}, {state} AS state, {columns}", list(conditions)
@@ -199,25 +199,25 @@ def _tables_of(states: Sequence[ExecutionState], now: str) -> list[_Branch]:
 
 
 def _ownership(filter_: ExecutionFilter, values: QueryParameters) -> list[list[str]]:
-    """A job's executions: those under ids of their own, by the indexes on job_id; and the one that bears the job's id."""
+    """The executions of a job: those with ids of their own, by the indexes on job_id; and the one with the id of the job."""
     if filter_.job_id is None:
         return [[]]
     place = values.add(filter_.job_id, "uuid")
     # Rows are compared, not job_id alone: only the index on (job_id, id) has their order. Otherwise the planner may
-    # walk the whole history by id to find the few executions of one job.
+    # read the whole history by id to find the few executions of one job.
     span = [f"(job_id, id) >= ({place}, '{_FIRST_ID}'::uuid)", f"(job_id, id) <= ({place}, '{_LAST_ID}'::uuid)"]
     return [[*span, "job_id <> id"], [f"id = {place}", "job_id = id"]]
 
 
 def _only_fingerprint(terms: Sequence[SearchTerm], states: Sequence[ExecutionState]) -> SearchTerm | None:
-    """The term by whose fingerprint the history can be read in order, if there is one; only that table has them."""
+    """The term about a fingerprint, if there is one: the history has an index of them, and no other table has any."""
     if not states or not all(state.is_final for state in states):
         return None
     return next((term for term in terms if term.field == "fingerprint" and _is_one_value(term)), None)
 
 
 def _bounds_ids(term: SearchTerm) -> bool:
-    """Ids are in the order of time, so a bound of time is a bound of every index."""
+    """Conditions on ids for bounds of time: ids are in the order of time, so every index can use them."""
     return term.field in ("after", "before") and _is_one_value(term)
 
 
@@ -226,5 +226,5 @@ def _is_one_value(term: SearchTerm) -> bool:
 
 
 def _limited(branch: str, order: str, limit: int | None) -> str:
-    # (SELECT ...): a planner that knows how many are wanted, and believes that there are hardly more, would fetch and sort all there are.
+    # (SELECT ...): a planner that knows the limit, and believes that there are hardly more rows, would fetch and sort all of them.
     return f"({branch} ORDER BY {order} LIMIT (SELECT {int(limit)}))" if limit is not None else f"({branch})"

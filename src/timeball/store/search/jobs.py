@@ -1,4 +1,9 @@
-"""A page of jobs, by candidate ids from the indexes where a filter has any."""
+"""A page of jobs, by candidates from indexes where a filter has any.
+
+Among a million one-offs, most filters mean few jobs: paused, recurring or tagged ones, or jobs that run now. Each of those has an index, or
+a state table, from which the candidates can be read. If there are few candidates, only those are checked; otherwise the list is scanned in
+chunks.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +22,8 @@ from timeball.store.db.rows import job_from
 from timeball.store.search.conditions import id_in, instant_of, job_condition
 from timeball.store.search.scan import MAX_CANDIDATES, QueryParameters, QueryReader
 
-# What leads to the jobs that a filter wants: indexes of the rare ones, and the rooms.
-#
-# A lead names every job that can fulfil one part of the filter, and perhaps others; whether they do is asked of each. One that
-# names more than ten thousand is none. Ids are bytes here: most of ten thousand are only counted and sorted, which needs no objects.
+# A candidate query returns every job that can match one term of the filter, and perhaps others, which are checked afterwards. One that
+# returns more than ten thousand ids is not used. Ids are bytes here: most of them are only counted and sorted, which needs no objects.
 
 _ID_BYTES = 16
 
@@ -51,12 +54,12 @@ CROSS JOIN LATERAL (
       AND due.run_at >= coalesce({low}, '-infinity')
       AND due.run_at <= coalesce({high}, 'infinity')
     ORDER BY due.shard, due.run_at
-    LIMIT {most}
+    LIMIT {limit}
 ) AS due"""
 
 
 class CandidateQuery:
-    """Texts that name ids, with their values."""
+    """Queries that return ids, with their parameters."""
 
     def __init__(self, *texts: str) -> None:
         self.texts = texts
@@ -64,7 +67,7 @@ class CandidateQuery:
 
 
 async def candidate_jobs(reader: QueryReader, filter_: JobFilter) -> list[bytes] | None:
-    """The jobs that all short leads name; None if there is no short one."""
+    """The jobs that all candidate queries return; None if none of them is short enough."""
     found: set[bytes] | None = None
     for lead in _candidate_queries(filter_, reader.clock.now()):
         ids = await _candidate_ids(reader, lead)
@@ -75,7 +78,7 @@ async def candidate_jobs(reader: QueryReader, filter_: JobFilter) -> list[bytes]
 
 async def _candidate_ids(reader: QueryReader, lead: CandidateQuery) -> set[bytes] | None:
     cut = " UNION ALL ".join(f"({text} LIMIT {MAX_CANDIDATES + 1})" for text in lead.texts)
-    # All in one value: a row for each takes the server, the network and the driver many times as long.
+    # All ids in one value: a row for each takes the server, the network and the driver many times as long.
     rows = await reader.fetch(f"SELECT string_agg(uuid_send(led.id), '') FROM ({cut}) AS led (id)", lead.values)
     ids: bytes = rows[0][0] or b""
     if len(ids) > MAX_CANDIDATES * _ID_BYTES:
@@ -119,7 +122,7 @@ def _query_by_name_or_id(term: SearchTerm) -> CandidateQuery:
 
 
 def _queries_of_status(words: Sequence[JobStatus | ExecutionState]) -> Iterator[CandidateQuery]:
-    """One lead to all that can stand so; none if most jobs do."""
+    """The candidate query of a status; none if most jobs have it."""
     texts: list[str] = []
     for word in words:
         match word:
@@ -138,30 +141,24 @@ def _query_by_due(due_from: datetime | None, due_until: datetime | None) -> Cand
     lead = CandidateQuery()
     low = lead.values.add(due_from, "timestamptz")
     high = lead.values.add(due_until, "timestamptz")
-    lead.texts = (_DUE.format(low=low, high=high, most=MAX_CANDIDATES + 1),)
+    lead.texts = (_DUE.format(low=low, high=high, limit=MAX_CANDIDATES + 1),)
     return lead
 
-
-# A page of jobs.
-#
-# Among a million one-offs, what people look for is mostly rare: the paused, the recurring, what is tagged, what runs just now.
-# Each of those has an index, or a room, that leads to it. Where a filter has such leads and they are short, only the jobs they
-# lead to are looked at; all else is searched for in stretches.
 
 JobPosition = UUID | str
 _FIRST_ID = UUID(int=0)
 
 
-# An id bears the moment at which the job was put together, `created_at` that of its transaction.
+# An id has the moment at which the program made the job; `created_at` is that of its transaction.
 _CLOCK_TOLERANCE = timedelta(days=1)
 
 
-# So many of very many are judged, where only about how many there are is asked for.
+# The number of candidates that are checked for an estimate.
 _SAMPLE = 100
 
 
 class JobListQuery:
-    """The jobs that a filter leaves; a place is an id, or a name in the orders by name."""
+    """The jobs that match a filter; a position is an id, or a name in the orders by name."""
 
     def __init__(self, reader: QueryReader, filter_: JobFilter, order: JobOrder, only: Sequence[bytes] | None) -> None:
         self._reader = reader
@@ -175,11 +172,11 @@ class JobListQuery:
         self._only = None if only is None else sorted(only, reverse=self._is_descending)
 
     async def end(self, start: JobPosition | None, length: int) -> JobPosition | None:
-        """As far as it takes to look at so many jobs."""
+        """The position after *length* jobs."""
         if self._only is not None:
-            # By name all of them are looked at, but few have one.
-            behind = [] if self._by_name else self._candidates_between(start, None)
-            return UUID(bytes=behind[length - 1]) if len(behind) > length else None
+            # In the orders by name all jobs are read, but few have a name.
+            after = [] if self._by_name else self._candidates_between(start, None)
+            return UUID(bytes=after[length - 1]) if len(after) > length else None
         if not self._is_searched:
             return None
         values = QueryParameters()
@@ -191,53 +188,53 @@ class JobListQuery:
         rows = await self._reader.fetch(text, values)
         return rows[0][0] if rows else None
 
-    async def items(self, start: JobPosition | None, end: JobPosition | None, skip: int, most: int) -> list[Job]:
-        """A page's worth of a stretch."""
+    async def items(self, start: JobPosition | None, end: JobPosition | None, skip: int, limit: int) -> list[Job]:
+        """The matches of a chunk, up to a page."""
         values = QueryParameters()
         text = self._query("*, payload::text AS payload_text", values, start, end)
-        text += f" {self._ordered()} OFFSET {int(skip)} LIMIT {int(most)}"
+        text += f" {self._ordered()} OFFSET {int(skip)} LIMIT {int(limit)}"
         return [job_from(row) for row in await self._reader.fetch(text, values)]
 
-    async def count(self, start: JobPosition | None, end: JobPosition | None, most: int) -> int:
-        """How many match within a stretch."""
+    async def count(self, start: JobPosition | None, end: JobPosition | None, limit: int) -> int:
+        """The number of matches in a chunk."""
         values = QueryParameters()
-        return await self._reader.count(self._query("job.id", values, start, end), values, most)
+        return await self._reader.count(self._query("job.id", values, start, end), values, limit)
 
     async def estimate(self) -> int:
-        """How many there are, as the planner believes."""
+        """The number of matches, as the planner estimates it."""
         values = QueryParameters()
         return await self._reader.estimate(self._query("job.id", values, None, None), values)
 
     async def guess(self, exact_up_to: int) -> int | None:
-        """How many of those that were led to match, if each has to be looked up in the rooms: by the share of the first few."""
+        """The number of candidates that match, if each has to be looked up in the state tables: by the share of the first few."""
         only = self._only or []
         if len(only) <= exact_up_to or not _filters_by_status(self._filter):
             return None
         few = JobListQuery(self._reader, self._filter, self._order, only[:_SAMPLE])
         return round(await few.count(None, None, _SAMPLE) * len(only) / _SAMPLE)
 
-    async def explain(self, start: JobPosition | None, end: JobPosition | None, most: int) -> str:
-        """The plan of a stretch: tests look at what it reads."""
+    async def explain(self, start: JobPosition | None, end: JobPosition | None, limit: int) -> str:
+        """The plan of a chunk, for tests that check what it reads."""
         values = QueryParameters()
         text = self._query("*, payload::text AS payload_text", values, start, end)
-        return await self._reader.explain(f"{text} {self._ordered()} LIMIT {int(most)}", values)
+        return await self._reader.explain(f"{text} {self._ordered()} LIMIT {int(limit)}", values)
 
     def start(self, cursor: str) -> JobPosition:
-        """Behind which id, or name, a page begins."""
+        """The id or name after which a page begins."""
         name, last_id = read_cursor(cursor, self._order.value, 2)
         return name or "" if self._by_name else UUID(last_id)
 
     def cursor_after(self, item: Job) -> str:
-        """Behind a job."""
+        """The cursor after a job."""
         return write_cursor(self._order.value, item.name, item.id)
 
     def cursor_at(self, place: JobPosition) -> str:
-        """Behind an id, or a name."""
+        """The cursor after an id or a name."""
         name, last_id = (place, _FIRST_ID) if self._by_name else (None, place)
         return write_cursor(self._order.value, name, last_id)
 
     def moment_of(self, place: JobPosition) -> datetime | None:
-        """The instant that an id bears."""
+        """The instant in an id."""
         return id_created_at(place) if isinstance(place, UUID) else None
 
     def _query(self, columns: str, values: QueryParameters, start: JobPosition | None, end: JobPosition | None) -> str:
@@ -249,19 +246,19 @@ class JobListQuery:
         return f"SELECT {columns} FROM timeball.job WHERE {' AND '.join(conditions)}"
 
     def _candidates_between(self, start: JobPosition | None, end: JobPosition | None) -> list[bytes]:
-        """The jobs that were led to, within a stretch and in its order."""
+        """The candidates of a chunk, in its order."""
         ids = self._only or []
         first = self._number_behind(start) if isinstance(start, UUID) else 0
         last = self._number_behind(end) if isinstance(end, UUID) else len(ids)
         return ids[first:last]
 
     def _number_behind(self, place: UUID) -> int:
-        """How many of the jobs that were led to do not lie behind a place."""
+        """The number of candidates up to a position."""
         sign = -1 if self._is_descending else 1
         return bisect_right(self._only or [], sign * place.int, key=lambda id_: sign * int.from_bytes(id_))
 
     def _bounds(self, values: QueryParameters, start: JobPosition | None, end: JobPosition | None) -> list[str]:
-        """What the index that the list is read by knows of."""
+        """The condition of the index by which the list is read."""
         kind = "text" if self._by_name else "uuid"
         beyond, within = ("<", ">=") if self._is_descending else (">", "<=")
         bounds = (
@@ -292,7 +289,7 @@ def _bound(filter_: JobFilter, field: str, moment: datetime) -> datetime | None:
 
 
 def _id_bounds(filter_: JobFilter, values: QueryParameters, moment: datetime) -> list[str]:
-    """Ids are in the order of creation, nearly: the exact instants are compared besides."""
+    """Conditions on ids for bounds of creation: ids are nearly in that order, and the exact instants are compared as well."""
     bounds = []
     created_from, created_until = _bound(filter_, "after", moment), _bound(filter_, "before", moment)
     if created_from is not None:
@@ -302,13 +299,13 @@ def _id_bounds(filter_: JobFilter, values: QueryParameters, moment: datetime) ->
     return bounds
 
 
-# Looks into the rooms are values, not EXISTS: a planner may answer many of those by reading a whole room.
+# Look-ups in the state tables are values, not EXISTS: for EXISTS the planner may read a whole table.
 def _has_one(table: str, *conditions: str) -> str:
     return f"(SELECT true FROM timeball.{table} WHERE {' AND '.join(conditions)} LIMIT 1) IS NOT NULL"
 
 
 def _in_table(table: str, *conditions: str) -> str:
-    """Enqueued executions bear their job's id; the indexes on job_id leave them out, so both are asked for."""
+    """An enqueued execution has the id of its job; the indexes on job_id leave it out, so both are searched."""
     own = _has_one(table, f"{table}.id = job.id", *conditions)
     others = _has_one(table, f"{table}.job_id = job.id", f"{table}.job_id <> {table}.id", *conditions)
     return f"({own} OR {others})"
@@ -329,7 +326,7 @@ _STATUS = {
 }
 
 
-# Rows are compared, not job_id alone: otherwise the planner may walk the whole history by id to find the latest of one job.
+# Rows are compared, not job_id alone: otherwise the planner may read the whole history by id to find the latest of one job.
 _ENDED_AS = f"""
 (
     SELECT latest.state
@@ -364,7 +361,7 @@ def _conditions(filter_: JobFilter, values: QueryParameters, moment: datetime) -
 
 
 def _state_condition(states: Sequence[ExecutionState], values: QueryParameters) -> str:
-    """Something of the job waits or runs in one of these states, or its latest ended execution ended so."""
+    """An unfinished execution of the job has one of these states, or its latest finished one ended so."""
     parts = [_HAS_ONE[state] for state in states if not state.is_final]
     ended = [state.value for state in states if state.is_final]
     if ended:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from timeball.domain.execution import Execution, ExecutionState
@@ -17,7 +16,9 @@ from timeball.domain.search import (
     ExecutionFilter,
     JobFilter,
     JobOrder,
+    JobSituation,
     PageRequest,
+    RecentRuns,
     ResultPage,
     read_cursor,
     write_cursor,
@@ -36,32 +37,14 @@ if TYPE_CHECKING:
 
 _BY_ID = "id"
 _BY_QUEUE = "queue"
-# How many queues are shown where all of them are not asked for page by page.
+# The number of queues in an overview.
 MAX_QUEUES = 200
-# In how many parts the time is cut in which the dead of a group died.
+# The number of equal parts in which the deaths of a group are counted.
 _TIME_SLICES = 24
 
 
-@dataclass(frozen=True, slots=True)
-class JobSituation:
-    """How a job stands: whether anything of it lives, when it is next due, and how it last ended."""
-
-    is_live: bool
-    next_run_at: datetime | None
-    last_id: ExecutionId | None
-    last_state: ExecutionState | None
-    last_finished_at: datetime | None
-
-
-class RecentRuns(NamedTuple):
-    """How executions ended and how long each took, in milliseconds; one that never began took no time."""
-
-    states: Sequence[str]
-    milliseconds: Sequence[float]
-
-
 class ListingStore:
-    """What lists and overviews show."""
+    """Reads lists and overviews."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -70,65 +53,70 @@ class ListingStore:
     # executions
 
     async def executions(self, filter_: ExecutionFilter, request: PageRequest) -> ResultPage[Execution]:
-        """A page of executions, the latest ids first; one that was searched for in vain says how far the search has come."""
+        """A page of executions, the latest ids first; a page that is not full says how far the scan has come."""
         return await BoundedScan(self._reader, await self._search(filter_), request).page()
 
     async def _search(self, filter_: ExecutionFilter) -> ExecutionListQuery:
         named = await jobs_named(self._reader, filter_.terms)
         for term in filter_.terms:
             job_ids = ids_of_job(term, named)
-            # Its executions have an index, so that the rest of the history need not be looked at.
+            # The executions of a job have an index, so the rest of the history is not read.
             if filter_.job_id is None and len(job_ids) == 1 and not term.is_negated:
                 filter_ = replace(filter_, job_id=JobId(job_ids[0]))
         return ExecutionListQuery(self._reader, filter_, named)
 
     async def explain_executions(self, filter_: ExecutionFilter, request: PageRequest) -> str:
-        """The plan of a page: tests look whether it is read in the order of an index."""
+        """The plan of a page, for tests that check that it is read in the order of an index."""
         search = await self._search(filter_)
         start = None if request.cursor is None else search.start(request.cursor)
         return await search.explain(start, request.limit + 1)
 
     async def execution_extras(self, execution_id: ExecutionId) -> dict[str, Any]:
-        """The payload an execution runs with (JSON text), its fingerprint, and whether it was asked to stop."""
+        """The payload of an execution (JSON text), its fingerprint, and whether it was asked to stop."""
         row = await self._database.fetch_row("execution_extras", id=execution_id)
         return {} if row is None else dict(row)
 
     # jobs
 
     async def jobs(self, filter_: JobFilter, order: JobOrder, request: PageRequest) -> ResultPage[Job]:
-        """A page of jobs that are not deleted; one that was searched for in vain says how far the search has come."""
-        # In the order of names, only those that have one are read anyway.
+        """A page of jobs that are not deleted; a page that is not full says how far the scan has come."""
+        # The orders by name read only jobs with a name anyway.
         led = replace(filter_, is_named=False) if order.is_by_name else filter_
         only = await candidate_jobs(self._reader, led)
         return await BoundedScan(self._reader, JobListQuery(self._reader, filter_, order, only), request).page()
 
-    async def standings(self, ids: Sequence[JobId]) -> dict[JobId, JobSituation]:
-        """How these jobs stand."""
-        rows = await self._database.fetch("standing_of_jobs", ids=list(ids))
+    async def job_situations(self, ids: Sequence[JobId]) -> dict[JobId, JobSituation]:
+        """The situations of these jobs."""
+        rows = await self._database.fetch("job_situations", ids=list(ids))
         return {JobId(row["id"]): _situation_from(row) for row in rows}
 
     async def job_names(self, ids: Sequence[JobId]) -> dict[JobId, str | None]:
-        """What these jobs are called; a deleted one keeps its name here."""
+        """The names of these jobs, including deleted ones."""
         rows = await self._database.fetch("names_of_jobs", ids=list(ids))
         return {JobId(row["id"]): row["name"] for row in rows}
 
     async def recent_runs(self, ids: Sequence[JobId], count: int) -> dict[JobId, RecentRuns]:
-        """How the latest executions of each of these jobs ended and how long they took, the oldest first."""
+        """The states and durations of the latest executions of each of these jobs, the oldest first."""
         rows = await self._database.fetch("recent_runs_of_jobs", ids=list(ids), count=count)
         return {JobId(row["id"]): _runs_from(row) for row in rows}
 
     # dead letters
 
     async def dead_groups(self, limit: int, by: DeadLetterGrouping = DeadLetterGrouping.ERROR) -> list[DeadLetterGroup]:
-        """The latest dead in groups, the largest first."""
+        """The latest dead executions in groups, the largest first."""
         rows = await self._database.fetch(
-            "dead_groups", most=EXACT_UP_TO, limit=limit, by=by.value, no_fingerprint=NO_FINGERPRINT, parts=_TIME_SLICES
+            "dead_groups",
+            limit=EXACT_UP_TO,
+            groups=limit,
+            by=by.value,
+            no_fingerprint=NO_FINGERPRINT,
+            parts=_TIME_SLICES,
         )
         return [_group_from(row, by) for row in rows]
 
     async def dead_count(self) -> int:
-        """How many of the dead nobody has dealt with, counted up to 10,000."""
-        return int(await self._database.fetch_value("count_dead", most=EXACT_UP_TO))
+        """The number of dead executions that are not settled, counted up to 10,000."""
+        return int(await self._database.fetch_value("count_dead", limit=EXACT_UP_TO))
 
     async def settle(self, ids: Sequence[ExecutionId], how: str, audit: AuditEntry) -> set[ExecutionId]:
         """Take dead executions off the dead-letter list; returns those that were on it."""
@@ -158,13 +146,13 @@ class ListingStore:
     async def queues(
         self, name: str | None = None, *, after: str | None = None, limit: int = MAX_QUEUES, by_need: bool = False
     ) -> list[dict[str, Any]]:
-        """Queues with depth, oldest instant, pause and limit; one of them, if it is named.
+        """Queues with depth, oldest instant, pause and limit; one of them, if its name is given.
 
-        At most *limit*, by name from behind *after* on; or *by_need*, those first whose oldest execution waits longest.
-        Each says in `total` how many there are in all.
+        At most *limit*, by name after *after*; or *by_need*, those first whose oldest execution has waited longest.
+        `total` in each is the number of all queues.
         """
         rows = await self._database.fetch(
-            "queue_overview", name=name, after=after, rows=limit, by_need=by_need, most=EXACT_UP_TO
+            "queue_overview", name=name, after=after, rows=limit, by_need=by_need, limit=EXACT_UP_TO
         )
         return [dict(row) for row in rows]
 
@@ -177,19 +165,19 @@ class ListingStore:
         return ResultPage(shown, cursor)
 
     async def waiting_counts(self) -> dict[str, int]:
-        """How much is scheduled, retrying, queued and running, each counted up to 10,001."""
-        return dict(await self._database.fetch_row("waiting_counts", most=EXACT_UP_TO) or {})
+        """The numbers of scheduled, retrying, queued and running executions, each counted up to 10,001."""
+        return dict(await self._database.fetch_row("waiting_counts", limit=EXACT_UP_TO) or {})
 
     async def schema(self) -> int:
         """The number of the latest migration in this database."""
         return int(await self._database.fetch_value("applied_schema") or 0)
 
     async def ownerless_shards(self) -> int:
-        """How many shards nobody alive looks after."""
+        """The number of shards without a living owner."""
         return int(await self._database.fetch_value("ownerless_shards") or 0)
 
     async def audit(self, subject: str | None, actor: str | None, request: PageRequest) -> ResultPage[dict[str, Any]]:
-        """What was changed, and by whom, the latest first."""
+        """A page of the audit, the latest first."""
         values = QueryParameters()
         conditions = ["true"]
         if subject is not None:

@@ -1,12 +1,12 @@
--- What happened since somebody last looked: read from what is recorded anyway, so no state change costs an extra row.
+-- The change stream. It is read from records that exist anyway, so no state change costs an extra row.
 
 -- name: position
--- Where the change stream is now.
+-- The present position of the change stream.
 SELECT pg_current_snapshot()::text;
 
 -- name: changes
--- What this statement sees and the snapshot :position did not: ends, unsuccessful tries and operators' actions, at most :most of each.
--- There is always a row: it says where the stream is now, and whether :position is one of this database.
+-- What this statement sees and the snapshot :position did not: ends, unsuccessful attempts and actions of operators, at most :limit of each.
+-- There is always a row: it has the present position, and tells whether :position belongs to this database.
 WITH mark AS MATERIALIZED (
     SELECT :position::text::pg_snapshot AS seen,
            pg_snapshot_xmin(:position::text::pg_snapshot)::text::bigint AS seen_from,
@@ -22,7 +22,7 @@ change AS MATERIALIZED (
         CROSS JOIN timeball.finished
         WHERE finished.recorded >= (SELECT seen_from FROM mark)
           AND (finished.recorded >= mark.seen_until OR NOT pg_visible_in_snapshot(finished.recorded::text::xid8, mark.seen))
-        LIMIT :most
+        LIMIT :limit
     )
     UNION ALL
     (
@@ -40,7 +40,7 @@ change AS MATERIALIZED (
         ) AS execution
         WHERE attempt.recorded >= (SELECT seen_from FROM mark)
           AND (attempt.recorded >= mark.seen_until OR NOT pg_visible_in_snapshot(attempt.recorded::text::xid8, mark.seen))
-        LIMIT :most
+        LIMIT :limit
     )
     UNION ALL
     (
@@ -52,7 +52,7 @@ change AS MATERIALIZED (
         CROSS JOIN timeball.audit
         WHERE audit.recorded >= (SELECT seen_from FROM mark)
           AND (audit.recorded >= mark.seen_until OR NOT pg_visible_in_snapshot(audit.recorded::text::xid8, mark.seen))
-        LIMIT :most
+        LIMIT :limit
     )
 )
 SELECT pg_current_snapshot()::text AS position,
@@ -62,10 +62,10 @@ FROM mark
 LEFT JOIN change ON true
 ORDER BY change.at, change.id, change.source;
 
--- name: dropped
--- What has been dropped and still runs, the latest first.
+-- name: started_executions
+-- The executions that have started and still run, the latest first.
 SELECT id, fence, job_id, queue, handler, origin, scheduled_for, greatest(claimed_at, run_at) AS started_at, attempts AS try, holder AS worker
 FROM timeball.running
 WHERE run_at <= coalesce(:now, now())
 ORDER BY greatest(claimed_at, run_at) DESC
-LIMIT :most;
+LIMIT :limit;

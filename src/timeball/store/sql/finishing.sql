@@ -1,13 +1,13 @@
--- From `running` to `finished`, or back to `due` or `ready`: by its holder, or by the reaper.
+-- From `running` to `finished`, or back to `due` or `ready`: written by the holder, or by the reaper.
 
 -- name: finish_succeeded
 -- Move succeeded executions into the history, each only while its row still names the claim.
--- Zero rows for an outcome means it is stale; `accepted` lists the others when that happened.
--- The delete looks the rows up one by one as they are given, in the order of ids, so that two batches do not wait for each other, and locks each as it
--- comes by it: to lock them before would cost a third more to write, and to sort them here an eighth, where handlers return something. A list of a
--- single id can only be looked up by the primary key, whatever the planner believes about the size of the room: by an equation it could read all of
--- it, to join it in an order of its own.
--- `given` hides from the planner how many there are: it would plan the statement anew for every number, which takes as long as running it.
+-- An outcome without a row is stale; `accepted` lists the others if there is one.
+-- The delete looks up the rows one by one in the order in which they are given, the order of ids, and locks each on its way, so that two batches do not
+-- wait for each other. Locking them first would cost a third more to write; sorting them here an eighth, where handlers return results.
+-- `= ANY` of an array of one id can only use the primary key, whatever the planner believes about the size of the table. With `=` it could read the whole
+-- table, and join it in an order of its own.
+-- `given` hides the lengths of the arrays from the planner, which would otherwise plan the statement anew for every length; that takes as long as running it.
 WITH given AS MATERIALIZED (
     SELECT :ids::uuid[] AS ids,
            :fences::bigint[] AS fences,
@@ -50,9 +50,9 @@ SELECT count(*) AS accepted_count,
        array_agg(DISTINCT limit_key) FILTER (WHERE limit_key IS NOT NULL) AS freed
 FROM removed;
 
--- name: standings
+-- name: attempt_facts
 -- What `decide` must know of executions that did not succeed, while their rows still name the claim.
--- OFFSET 0: otherwise the planner may read the whole room to join a few rows with it.
+-- OFFSET 0: otherwise the planner may read the whole table to join a few rows with it.
 SELECT running.id, running.attempts, running.lost, running.stop, job.max_retries, job.max_lost, job.initial_backoff_ms, job.max_backoff_ms,
        job.at_most_once, job.paused_at IS NOT NULL AS is_paused, job.deleted_at IS NOT NULL AS is_deleted
 FROM unnest(:ids::uuid[], :fences::bigint[], :claim_ids::uuid[]) AS asked (id, fence, claim_id)
@@ -67,12 +67,13 @@ CROSS JOIN LATERAL (
 LEFT JOIN timeball.job ON job.id = running.job_id;
 
 -- name: record_transitions
--- Move executions to where `decide` sent them, each only while its row still names the claim; keep the attempt where there was one.
--- Nor if somebody said anything since that `decide` did not know of: asked for a stop, paused the job, deleted it. Then the row stays.
--- The job of what is to be tried again is locked, and seen as it is after a lock wait: whoever pauses or deletes it comes before this statement,
--- which heeds it, or behind it, and finds the execution where it went. The row is locked when it is looked up, in the order of ids, so
--- that two batches do not wait for each other, and looked at again after a lock wait; then it is deleted by ctid.
--- What was held for its instant, and waits again, waits for that at least.
+-- Move executions to where `decide` has sent them, each only while its row still names the claim; record the attempt if there was one.
+-- A row also stays if something has changed that `decide` did not know: a request to stop, a pause or the deletion of the job.
+-- The job of an execution that will run again is locked, and read as it is after a lock wait. So a pause or deletion comes before this statement, which
+-- then heeds it, or after it, and then finds the execution in its new table.
+-- A row is locked when it is looked up, in the order of ids, so that two batches do not wait for each other, and checked again after a lock wait. Then it is
+-- deleted by ctid.
+-- An execution that was held for its instant, and has to wait again, waits at least for that instant.
 WITH given AS (
     SELECT *
     FROM json_to_recordset(:transitions::text::json) AS t (
@@ -168,7 +169,7 @@ SELECT id, claim_id, limit_key, queue, priority, run_at, target
 FROM gone;
 
 -- name: already_recorded
--- What the history knows of these claims: the state that the execution ended in with it, and how the attempt went.
+-- What the history says about these claims: the state in which the execution ended with the claim, and the outcome of the attempt.
 SELECT asked.id,
        asked.claim_id,
        (SELECT finished.state FROM timeball.finished WHERE finished.id = asked.id AND finished.claim_id = asked.claim_id LIMIT 1) AS state,
@@ -176,7 +177,7 @@ SELECT asked.id,
 FROM unnest(:ids::uuid[], :claim_ids::uuid[]) AS asked (id, claim_id);
 
 -- name: report_progress
--- Note how far an attempt has come, while its row still names the claim.
+-- Store the progress of an attempt, while its row still names the claim.
 UPDATE timeball.running
 SET progress = :progress,
     progress_note = :note
@@ -184,8 +185,8 @@ WHERE id = :id
   AND fence = :fence
   AND claim_id = :claim_id;
 
--- name: reap_orphans
--- What is held by nobody alive: its node's row is gone, or its deadline has passed.
+-- name: orphaned_claims
+-- Running executions whose node has no row any more, or whose deadline has passed.
 SELECT running.id, running.job_id, running.fence, running.attempts, running.lost, running.handler, running.run_at, running.scheduled_for, running.queue,
        running.priority, running.claim_id, running.holder, running.claimed_at, running.deadline, node.incarnation IS NULL AS is_orphan
 FROM timeball.running

@@ -1,8 +1,8 @@
--- What workers publish of their handlers.
+-- The contracts of handlers that workers publish.
 
 -- name: publish_handlers
--- Write the contracts that are not the newest of their names yet. :is_start: a process starts with them, so a known one becomes the newest again.
--- Later than the newest in any case: the clock of a database that has failed over may lag behind.
+-- Insert the contracts that are not the newest of their names. With :is_start a process starts with them, so a known contract becomes the newest again.
+-- The time is always later than that of the newest: the clock of a database may lag behind after a failover.
 WITH given AS (
     SELECT *
     FROM unnest(:names::text[], :fingerprints::text[], :schemas::text[], :options::text[], :docs::text[], :run_styles::text[])
@@ -27,7 +27,7 @@ WHERE :is_start::boolean
 RETURNING known.name;
 
 -- name: forget_old_contracts
--- Keep the :most latest contracts of each of these names.
+-- Keep the :limit latest contracts of each of these names.
 DELETE FROM timeball.handler
 USING (
     SELECT name, fingerprint, row_number() OVER (PARTITION BY name ORDER BY started_at DESC, fingerprint) AS place
@@ -36,7 +36,7 @@ USING (
 ) AS ranked
 WHERE handler.name = ranked.name
   AND handler.fingerprint = ranked.fingerprint
-  AND ranked.place > :most::bigint;
+  AND ranked.place > :limit::bigint;
 
 -- name: contract_versions
 -- Every published contract of these handlers, the newest of each first, with the names of the living workers that have it.
@@ -63,7 +63,7 @@ WHERE name = ANY (:names::text[])
   AND fingerprint = ANY (:fingerprints::text[]);
 
 -- name: handler_names
--- The names that workers have published, in order, behind a name: a loose index scan, one probe a name.
+-- The published names, in order, after a name: a loose index scan, with one probe for each name.
 WITH RECURSIVE following AS (
     (
         SELECT name
@@ -83,14 +83,14 @@ WHERE name IS NOT NULL
 LIMIT (SELECT :limit::bigint);
 
 -- name: payloads_of_jobs
--- What jobs with a name are given, behind an id; without the payload where the handler is none of :handlers.
+-- The payloads of named jobs after an id; NULL if the handler is not one of :handlers.
 SELECT id, name, handler, CASE WHEN handler = ANY (:handlers::text[]) THEN payload::text END AS payload
 FROM timeball.named_jobs(:after::uuid, :limit::bigint)
 ORDER BY id;
 
 -- name: waiting_payloads
--- What executions are given that wait or run, behind an id: their own payload, or that of the version of their job that they cite.
--- Those that take what a job with a name is given now are left to payloads_of_jobs. OFFSET 0: otherwise all jobs may be read, to be joined with a page.
+-- The payloads of unfinished executions after an id: their own, or that of the job in the version that they cite.
+-- Executions with the present payload of a named job are left to payloads_of_jobs. OFFSET 0: otherwise PostgreSQL may read all jobs, to join them with a page.
 SELECT waiting.id, job.name, waiting.handler,
        CASE
            WHEN waiting.handler <> ALL (:handlers::text[]) THEN NULL

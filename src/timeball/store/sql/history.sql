@@ -1,7 +1,7 @@
--- Reading executions, and keeping their history in shape.
+-- Executions as people read them, and the partitions of the history.
 
 -- name: find_execution
--- One execution, whatever its room. One that was enqueued has the author of its job.
+-- One execution, in any state table. The author of an enqueued execution is that of its job.
 SELECT *, result::text AS result_text, CASE WHEN origin = 'enqueue' THEN (SELECT job.created_by FROM timeball.job WHERE job.id = job_id) END AS enqueued_by
 FROM timeball.execution
 WHERE id = :id
@@ -9,15 +9,15 @@ ORDER BY finished_at NULLS FIRST
 LIMIT 1;
 
 -- name: payload_override
--- The payload an execution was given of its own, if any, and whether it may name bound secrets only.
+-- The payload that was given to the execution itself, if any, and whether it may name bound secrets only.
 SELECT payload::text, coalesce(bound_secrets_only, false) AS bound_secrets_only
 FROM timeball.execution
 WHERE id = :id
 LIMIT 1;
 
 -- name: use_secrets
--- Whether what runs may use some secrets: all that are bound, others only by a payload that an administrator has written, as the version says that the
--- row cites. If so, the first use of each is noted: by a job, or by the one-offs of an author through one handler.
+-- Whether a running execution may use some secrets: bound ones always, others only if an administrator wrote the payload, according to the version that
+-- the row cites. If so, the first use of each secret is recorded: by the job, or by the author of one-offs together with the handler.
 WITH found AS MATERIALIZED (
     SELECT running.job_id, running.handler, coalesce(running.created_by, job.created_by) AS created_by,
            :is_bound::boolean
@@ -56,9 +56,9 @@ SELECT is_allowed
 FROM found;
 
 -- name: executions_of_job
--- Newest first. An enqueued execution bears its job's id; all others are found by the indexes on job_id, which leave those out.
--- The history in the order of its index, by comparing rows: see standing_of_jobs. The rooms by the bytes of ids: a plan for all jobs would read all
--- of each by its primary key, to find those of one in their order. That the states of either are told keeps the other out of it.
+-- Newest first. An enqueued execution has the id of its job; the indexes on job_id leave it out, and find all others.
+-- The history is read in the order of its index, by comparing rows: see job_situations. The state tables are sorted by the bytes of ids: a plan for all
+-- values would otherwise read each table by its primary key, to find the rows of one job in that order. The states keep each branch apart from the other.
 WITH own AS (
     (
         SELECT *
@@ -122,7 +122,7 @@ WHERE pg_inherits.inhparent = 'timeball.finished'::regclass
 ORDER BY relname;
 
 -- name: delete_finished
--- Delete some of what ended on a day in these states, with its attempts, its log, and the one-off jobs that nothing else belongs to.
+-- Delete some of the executions that ended on a day in these states, with their attempts and logs, and one-off jobs that have no other execution.
 WITH chosen AS MATERIALIZED (
     SELECT id, finished_at
     FROM timeball.finished
@@ -189,8 +189,8 @@ FROM timeball.fact
 WHERE key = :key;
 
 -- name: current_execution_of_job
--- What of a job is furthest on its way: running, then queued, then retrying, then scheduled; of those the latest.
--- An enqueued execution bears its job's id; the indexes on job_id leave it out, so both are asked for.
+-- The execution of a job that is furthest on its way: running, then queued, then retrying, then scheduled; the latest of those.
+-- An enqueued execution has the id of its job; the indexes on job_id leave it out, so both are searched.
 SELECT id
 FROM (
     SELECT id, CASE WHEN run_at <= coalesce(:now, now()) THEN 1 ELSE 2 END AS place
@@ -225,7 +225,7 @@ ORDER BY place, id DESC
 LIMIT 1;
 
 -- name: last_ended_of_job
--- Rows are compared, not job_id alone: see standing_of_jobs.
+-- Rows are compared, not job_id alone: see job_situations.
 SELECT id
 FROM (
     (
@@ -246,8 +246,8 @@ ORDER BY id DESC
 LIMIT 1;
 
 -- name: summarize_anew
--- Make the block range summaries of a partition anew. A summarization that is interrupted leaves a placeholder in its index, and
--- PostgreSQL then reads all that lies behind it, whatever is asked for; neither vacuum nor another summarization takes it away.
+-- Rebuild the block range summaries of a partition. A summarization that is interrupted leaves a placeholder in its index, and PostgreSQL then reads
+-- everything behind it for every query. Neither vacuum nor another summarization removes the placeholder.
 SELECT brin_desummarize_range(summary.index, start), brin_summarize_range(summary.index, start)
 FROM (
     SELECT pg_index.indexrelid::regclass AS index,

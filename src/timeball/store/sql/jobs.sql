@@ -1,10 +1,10 @@
--- Jobs: made, found, changed; and the executions people ask for.
+-- Jobs: created, found, changed; and executions on request.
 
 -- name: create_jobs
--- Write jobs with their first executions: ready if due within the hoist window, blocked if limited, due otherwise.
--- A one-off whose unique_key is alive is not written, and not returned.
--- The hint goes out with the commit: a NOTIFY of its own would cost a second one.
--- By way of text: a caller's own connection may have a codec for json, which would encode ours a second time.
+-- Insert jobs with their first executions: into `ready` if due within the promotion window, into `blocked` if limited, otherwise into `due`.
+-- A one-off whose unique_key is taken is neither written nor returned.
+-- The wake-up is sent with the commit: a NOTIFY of its own would cost a second commit.
+-- The JSON is passed as text: a connection of the caller may have a codec for json, which would encode it a second time.
 WITH given AS (
     SELECT *
     FROM json_populate_recordset(NULL::timeball.job, :jobs::text::json)
@@ -64,11 +64,11 @@ limited AS (
 placed AS (
     SELECT made.*, opening.id AS execution_id, opening.origin, opening.starts_at AS run_at,
            coalesce(opening.scheduled_for, opening.starts_at) AS scheduled_for, opening.watermark, opening.tzdata, opening.executions_left,
-           CASE WHEN opening.starts_at > coalesce(:now, now()) + :hoist_window::interval OR made.kind IN ('every', 'cron') THEN 'due'
-                -- The unique key of a scheduled occurrence is taken when it is hoisted, and nowhere else.
+           CASE WHEN opening.starts_at > coalesce(:now, now()) + :promotion_window::interval OR made.kind IN ('every', 'cron') THEN 'due'
+                -- Only a promotion takes the unique key of a scheduled occurrence.
                 WHEN opening.origin = 'schedule' AND made.unique_key IS NOT NULL THEN 'due'
                 WHEN made.limit_key IS NOT NULL THEN 'blocked'
-                ELSE 'ready' END AS room
+                ELSE 'ready' END AS state_table
     FROM made
     JOIN opening ON opening.job_id = made.id
 ),
@@ -78,27 +78,27 @@ to_due AS (
     SELECT execution_id, id, 'occurrence', origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
            executions_left, limit_key, unique_key
     FROM placed
-    WHERE room = 'due'
+    WHERE state_table = 'due'
 ),
 to_blocked AS (
     INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, tzdata, limit_key, unique_key)
     SELECT execution_id, id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), tzdata, limit_key, unique_key
     FROM placed
-    WHERE room = 'blocked'
+    WHERE state_table = 'blocked'
 ),
 to_ready AS (
     INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, tzdata, limit_key, unique_key)
     SELECT execution_id, id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), tzdata, limit_key, unique_key
     FROM placed
-    WHERE room = 'ready'
+    WHERE state_table = 'ready'
 )
-SELECT made.id AS job_id, placed.execution_id, placed.room, placed.run_at, made.queue, made.priority, made.shard, made.limit_key,
+SELECT made.id AS job_id, placed.execution_id, placed.state_table, placed.run_at, made.queue, made.priority, made.shard, made.limit_key,
        CASE WHEN :hint::text IS NOT NULL THEN pg_notify('timeball', :hint::text) END AS hinted
 FROM made
 LEFT JOIN placed ON placed.id = made.id;
 
 -- name: create_plain_jobs
--- Write one-offs that are due at once and have neither key nor limit, with their executions: what create_jobs does, in two thirds of its time.
+-- Insert one-offs that are due at once and have neither key nor limit, with their executions: as create_jobs, in two thirds of its time.
 WITH given AS (
     SELECT *
     FROM json_populate_recordset(NULL::timeball.job, :jobs::text::json)
@@ -113,11 +113,11 @@ made AS (
 INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at)
 SELECT id, id, 'enqueue', version, queue, priority, handler, coalesce(:now, now()), coalesce(:now, now()), coalesce(:now, now())
 FROM given
-RETURNING job_id, id AS execution_id, 'ready' AS room, run_at, queue, priority, NULL::smallint AS shard, limit_key,
+RETURNING job_id, id AS execution_id, 'ready' AS state_table, run_at, queue, priority, NULL::smallint AS shard, limit_key,
           CASE WHEN :hint::text IS NOT NULL THEN pg_notify('timeball', :hint::text) END AS hinted;
 
 -- name: enqueue_one
--- Write a one-off that is due at once and has neither key nor limit, with its execution: as create_plain_jobs does, but with nothing to read from JSON.
+-- Insert one such one-off with its execution: as create_plain_jobs, without JSON.
 WITH made AS (
     INSERT INTO timeball.job (id, description, handler, payload, kind, scheduled_at, timezone, queue, priority, max_retries, max_lost, initial_backoff_ms,
                               max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, created_by, created_at, updated_at)
@@ -130,8 +130,8 @@ VALUES (:id, :id, 'enqueue', :version, :queue, :priority, :handler, coalesce(:no
 RETURNING CASE WHEN :hint::text IS NOT NULL THEN pg_notify('timeball', :hint::text) END AS hinted;
 
 -- name: enqueue_alike
--- Write one-offs that are due at once and differ only in id, shard and payload, with their executions.
--- The arrays come out of a materialized row: if it could see into them, the planner would think of each number of jobs anew.
+-- Insert such one-offs that differ only in id, shard and payload, with their executions.
+-- `given` hides the lengths of the arrays from the planner, which would otherwise plan the statement anew for every length.
 WITH given AS MATERIALIZED (
     SELECT :ids::uuid[] AS ids, :shards::smallint[] AS shards, :payloads::text[] AS payloads, coalesce(:now, now()) AS moment
 ),
@@ -156,8 +156,8 @@ placed AS (
 SELECT CASE WHEN :hint::text IS NOT NULL THEN pg_notify('timeball', :hint::text) END AS hinted;
 
 -- name: enqueue_jobs
--- Write many one-off jobs that differ only in id, shard and payload.
--- Not by COPY: the columns that all rows share would be encoded, sent and parsed once for each of them.
+-- Insert many one-off jobs that differ only in id, shard and payload.
+-- Not by COPY, which would encode, send and parse the shared columns once for each row.
 INSERT INTO timeball.job (id, description, handler, payload, kind, scheduled_at, timezone, queue, priority, max_retries, max_lost, initial_backoff_ms,
                           max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, created_by, bound_secrets_only, created_at, updated_at)
 SELECT own.id, description, handler, own.payload::jsonb, kind, scheduled_at, timezone, queue, priority, max_retries, max_lost, initial_backoff_ms,
@@ -166,21 +166,21 @@ FROM json_populate_recordset(NULL::timeball.job, :template::text::json)
 CROSS JOIN unnest(:ids::uuid[], :shards::smallint[], :payloads::text[]) AS own (id, shard, payload);
 
 -- name: enqueue_ready
--- Put the executions of many new one-offs into the ready room.
+-- Insert the executions of many new one-offs into `ready`.
 INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at)
 SELECT own.id, own.id, 'enqueue', version, queue, priority, handler, scheduled_at, scheduled_at, created_at
 FROM json_populate_recordset(NULL::timeball.job, :template::text::json)
 CROSS JOIN unnest(:ids::uuid[], :shards::smallint[]) AS own (id, shard);
 
 -- name: enqueue_due
--- Put the executions of many new one-offs into the due room.
+-- Insert the executions of many new one-offs into `due`.
 INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, version, queue, priority, handler)
 SELECT own.id, own.id, 'occurrence', 'enqueue', own.shard, scheduled_at, scheduled_at, version, queue, priority, handler
 FROM json_populate_recordset(NULL::timeball.job, :template::text::json)
 CROSS JOIN unnest(:ids::uuid[], :shards::smallint[]) AS own (id, shard);
 
 -- name: live_keys
--- Which executions hold these unique keys.
+-- The executions that have these unique keys.
 SELECT key, execution_id
 FROM timeball.live_key
 WHERE key = ANY (:keys::text[]);
@@ -191,7 +191,7 @@ FROM timeball.job
 WHERE id = ANY (:ids::uuid[]);
 
 -- name: timetables
--- When these jobs run, and by which rules; without what they do.
+-- When these jobs run, and by which rules; without handler and payload.
 SELECT id, version, name IS NULL AND kind = 'once' AS is_enqueued, kind, schedule, interval_seconds, scheduled_at, timezone, on_gap, on_repeat,
        starts_at, ends_at, max_executions, jitter_seconds, misfire, misfire_grace_seconds, misfire_cap, misfire_max_age_seconds, overlap
 FROM timeball.job
@@ -204,7 +204,7 @@ WHERE name = :name
   AND deleted_at IS NULL;
 
 -- name: undeclared_jobs
--- What some modules declared once under other names than these, and nobody has paused or deleted.
+-- Jobs that some modules declared once under other names than these, and that are neither paused nor deleted.
 SELECT *, payload::text AS payload_text
 FROM timeball.job
 WHERE declared_by = ANY (:modules::text[])
@@ -220,7 +220,7 @@ WHERE name = ANY (:names::text[])
   AND deleted_at IS NULL;
 
 -- name: jobs_declared_by
--- All jobs that one declaration has made; only named ones are ever declared.
+-- All jobs of one declaration; only named jobs are ever declared.
 SELECT *, payload::text AS payload_text
 FROM timeball.job
 WHERE name IS NOT NULL
@@ -236,7 +236,7 @@ WHERE id = :id
 FOR UPDATE;
 
 -- name: take_occurrence
--- Take the pending occurrence away. None, when a scheduler has just taken it: then `has_occurrence` tells whether to look again.
+-- Delete the pending occurrence. No row if a scheduler has just taken it; then has_occurrence tells whether to look again.
 DELETE FROM timeball.due
 WHERE job_id = :job_id
   AND kind = 'occurrence'
@@ -245,10 +245,10 @@ RETURNING id, run_at, scheduled_for, watermark, executions_left, tzdata;
 -- name: has_occurrence
 SELECT EXISTS (SELECT 1 FROM timeball.due WHERE job_id = :job_id AND kind = 'occurrence');
 
--- name: hoisted_until
--- The latest scheduled instant of a job that is hoisted and unfinished; or that is recorded although it lies ahead: called off by a person.
--- An id begins with its instant, so those ahead are the last of a job. Nothing is hoisted a minute ahead; what is called off earlier than that bears its
--- instant as its end: older partitions need not be looked at.
+-- name: promoted_until
+-- The latest scheduled instant of a job that is promoted and unfinished, or that is recorded although it lies ahead, because a person cancelled it.
+-- An id begins with its instant, so those that lie ahead are the last ids of a job. Nothing is promoted a minute ahead. An occurrence that was cancelled
+-- earlier has its instant as its end, so older partitions are not searched.
 SELECT max(scheduled_for)
 FROM (
     SELECT scheduled_for FROM timeball.ready WHERE job_id = :job_id AND job_id <> id AND origin = 'schedule'
@@ -286,14 +286,15 @@ WHERE job_id = :job_id
   AND kind = 'resume';
 
 -- name: keep_version
--- Keep the definition of a one-off that an edit is about to replace: what of it waits or runs goes on by that version. It answers for no occurrence.
+-- Keep the definition of a one-off that an edit replaces: its waiting and running executions keep that version. The version is responsible for no
+-- occurrence.
 INSERT INTO timeball.job_version (job_id, version, definition, effective_from, effective_until, recorded_at)
 SELECT id, version, to_jsonb(job), coalesce(:now, now()), coalesce(:now, now()), coalesce(:now, now())
 FROM timeball.job
 WHERE id = :job_id;
 
 -- name: write_job
--- Put a changed definition in the place of the old one.
+-- Replace the definition of a job.
 UPDATE timeball.job
 SET name = new.name,
     description = new.description,
@@ -342,7 +343,7 @@ WHERE job.id = new.id
 RETURNING to_jsonb(job) AS definition;
 
 -- name: open_version
--- The version that answers from now on; the one before it answers no longer.
+-- Insert the version that is responsible from now on; the version before it is no longer responsible.
 WITH closed AS (
     UPDATE timeball.job_version
     SET effective_until = :effective_from,
@@ -368,7 +369,7 @@ VALUES (:key, :max_running)
 ON CONFLICT (key) DO UPDATE SET max_running = excluded.max_running;
 
 -- name: is_unlimited
--- Whether anything of a job that is unfinished, but for its pending occurrence, stands under no limit.
+-- Whether an unfinished execution of a job, other than its pending occurrence, has no limit.
 SELECT EXISTS (SELECT 1 FROM timeball.ready WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id) AND limit_key IS NULL)
     OR EXISTS (SELECT 1 FROM timeball.running WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id) AND limit_key IS NULL)
     OR EXISTS (
@@ -380,8 +381,8 @@ SELECT EXISTS (SELECT 1 FROM timeball.ready WHERE ((job_id = :job_id AND job_id 
     );
 
 -- name: put_under_limit
--- Let what stands under no limit count for the one that its job was given: what runs goes on, and what is ready, of the job or of others that share
--- the limit, waits for a place again.
+-- Make the executions of a job that have no limit count for the limit that the job was given. Running ones go on; ready ones, of this job or of others that
+-- share the limit, wait for a place again.
 WITH running AS (
     UPDATE timeball.running
     SET limit_key = :limit_key
@@ -412,19 +413,19 @@ INSERT INTO timeball.skip_range (id, job_id, version, tzdata, first_at, last_at,
 VALUES (:id, :job_id, :version, :tzdata, :first_at, :last_at, :occurrences, :reason, coalesce(:now, now()));
 
 -- name: record_skipped
--- One occurrence that was not run, as a skipped execution; or as a cancelled one, if a person called it off.
+-- Record one occurrence as a skipped execution; as a cancelled one if a person cancelled it.
 INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, finished_at, attempts, lost, fence, tzdata, reason)
 VALUES (:id, :job_id, CASE WHEN :reason::text = 'cancelled' THEN 'cancelled' ELSE 'skipped' END, 'schedule', :version, :queue, :priority, :handler, :scheduled_for,
         greatest(coalesce(:now, now()), :scheduled_for), 0, 0, 0, :tzdata, :reason::text);
 
 -- name: is_queued
--- Whether anything of a job waits in ready or blocked.
+-- Whether an execution of a job is in `ready` or `blocked`.
 SELECT EXISTS (SELECT 1 FROM timeball.ready WHERE job_id = :job_id AND job_id <> id)
     OR EXISTS (SELECT 1 FROM timeball.ready WHERE id = :job_id)
     OR EXISTS (SELECT 1 FROM timeball.blocked WHERE job_id = :job_id);
 
 -- name: withdraw_waiting
--- A pause: scheduled executions that wait and were never tried are recorded as skipped; all other waiting ones are parked in due.
+-- A pause: scheduled executions that wait and were never tried are recorded as skipped; all other waiting ones are parked in `due`.
 WITH from_ready AS (
     DELETE FROM timeball.ready
     WHERE (job_id = :job_id AND job_id <> id)
@@ -472,8 +473,8 @@ SELECT id
 FROM withdrawn;
 
 -- name: park_waiting
--- All that waits in due until it is resumed, but for the pending occurrence of a schedule.
--- What is parked and is no occurrence has no watermark of its own, and keeps in it the instant that it had waited for: a retry is never early.
+-- Park all rows of a job in `due` until it is resumed, except the pending occurrence of a schedule.
+-- A parked row that is not an occurrence has no watermark of its own. It keeps there the instant that it waited for, so that a retry is never early.
 UPDATE timeball.due
 SET run_at = :parked_at,
     watermark = CASE WHEN kind <> 'occurrence' AND run_at < :parked_at THEN run_at ELSE watermark END
@@ -481,7 +482,7 @@ WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
   AND (kind IN ('retry', 'snooze', 'later') OR origin = 'enqueue');
 
 -- name: unpark
--- IS NOT DISTINCT FROM: by an equation the planner may look for the instant in the index of all shards, from one end to the other.
+-- IS NOT DISTINCT FROM: with `=` the planner may search the instant in the index of all shards, from one end to the other.
 UPDATE timeball.due
 SET run_at = greatest(coalesce(:now, now()), scheduled_for, CASE WHEN kind <> 'occurrence' THEN watermark END),
     watermark = CASE WHEN kind = 'occurrence' THEN watermark END
@@ -490,7 +491,7 @@ WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
 RETURNING run_at;
 
 -- name: stop_held
--- Call off what is held and has not been dropped.
+-- Ask for a stop of executions that a worker holds and has not started.
 UPDATE timeball.running
 SET stop = :reason
 WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
@@ -499,8 +500,8 @@ WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
 RETURNING id, holder;
 
 -- name: cancel_waiting
--- Move everything of these that waits into the history, as cancelled. What runs is asked to stop by another statement.
--- A pending occurrence of a recurring job is not touched: it is skipped through its job.
+-- Move these executions into the history as cancelled, if they wait. Another statement asks the running ones to stop.
+-- The pending occurrence of a recurring job is left alone: it is skipped through its job.
 WITH from_due AS (
     DELETE FROM timeball.due
     WHERE due.id = ANY (:ids::uuid[])
@@ -542,7 +543,7 @@ SELECT id, limit_key
 FROM gone;
 
 -- name: cancellable
--- Which of these still wait, or run and were not asked to stop: they changed rooms while they were being cancelled.
+-- Those of the executions that still wait, or run and were not asked to stop: they changed tables while they were being cancelled.
 SELECT id FROM timeball.due WHERE id = ANY (:ids::uuid[]) AND kind <> 'resume' AND NOT (kind = 'occurrence' AND origin = 'schedule')
 UNION ALL
 SELECT id FROM timeball.ready WHERE id = ANY (:ids::uuid[])
@@ -552,7 +553,7 @@ UNION ALL
 SELECT id FROM timeball.running WHERE id = ANY (:ids::uuid[]) AND stop IS NULL;
 
 -- name: waiting_of_job
--- The ids of everything of a job that waits in a room and is not its pending occurrence.
+-- The ids of all waiting executions of a job, except its pending occurrence.
 SELECT id FROM timeball.due WHERE job_id = :job_id AND job_id <> id AND kind NOT IN ('occurrence', 'resume')
 UNION ALL
 SELECT id FROM timeball.due WHERE id = :job_id
@@ -564,8 +565,8 @@ UNION ALL
 SELECT id FROM timeball.blocked WHERE job_id = :job_id;
 
 -- name: add_executions
--- Executions somebody asked for: a trigger, a retry of an ended one, a backfill. Those whose unique_key is alive are not written: `is_refused`.
--- The job is locked, so that the janitor, who removes jobs that have nothing left, does not take it away from under them.
+-- Insert requested executions: a trigger, a retry of a finished execution, a backfill. One whose unique_key is taken is not written: `is_refused`.
+-- The job is locked, so that the janitor, which deletes jobs without executions, does not delete it in between.
 WITH given AS (
     SELECT *
     FROM json_to_recordset(:executions::text::json) AS e (
@@ -578,9 +579,9 @@ placed AS MATERIALIZED (
            coalesce(given.scheduled_for, given.run_at, :now, now()) AS scheduled_for, given.payload, given.retry_of,
            given.created_by, given.bound_secrets_only,
            job.version, job.queue, job.priority, job.handler, job.shard, job.limit_key, job.unique_key,
-           CASE WHEN given.run_at > coalesce(:now, now()) + :hoist_window::interval THEN 'due'
+           CASE WHEN given.run_at > coalesce(:now, now()) + :promotion_window::interval THEN 'due'
                 WHEN job.limit_key IS NOT NULL THEN 'blocked'
-                ELSE 'ready' END AS room
+                ELSE 'ready' END AS state_table
     FROM given
     JOIN timeball.job ON job.id = given.job_id
     FOR KEY SHARE OF job
@@ -604,7 +605,7 @@ to_due AS (
                               payload, retry_of, created_by, bound_secrets_only)
     SELECT id, job_id, 'later', origin, shard, run_at, scheduled_for, version, queue, priority, handler, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
     FROM allowed
-    WHERE room = 'due'
+    WHERE state_table = 'due'
 ),
 to_blocked AS (
     INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, limit_key, unique_key,
@@ -612,33 +613,33 @@ to_blocked AS (
     SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), limit_key, unique_key,
            payload, retry_of, created_by, bound_secrets_only
     FROM allowed
-    WHERE room = 'blocked'
+    WHERE state_table = 'blocked'
 ),
 to_ready AS (
     INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, unique_key, payload, retry_of, created_by, bound_secrets_only)
     SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), unique_key, payload, retry_of, created_by, bound_secrets_only
     FROM allowed
-    WHERE room = 'ready'
+    WHERE state_table = 'ready'
 )
-SELECT placed.job_id, placed.id AS execution_id, placed.room, placed.run_at, placed.queue, placed.priority, placed.shard, placed.limit_key,
+SELECT placed.job_id, placed.id AS execution_id, placed.state_table, placed.run_at, placed.queue, placed.priority, placed.shard, placed.limit_key,
        placed.unique_key, placed.handler, allowed.id IS NULL AS is_refused
 FROM placed
 LEFT JOIN allowed ON allowed.id = placed.id;
 
 -- name: lock_out_claims
--- Wait for the claims that are under way, and let none begin: what they take was claimed before the limit, and is there to be counted.
--- EXCLUSIVE goes with reading (a backup, a proof over all history), and not with a claim's FOR KEY SHARE. A waiting claim looks afresh.
+-- Wait for the claims that are under way, and let none begin: what they take was claimed before the limit, and can be counted.
+-- EXCLUSIVE is compatible with reading (a backup, a verification), and not with the FOR KEY SHARE of a claim. A claim that had to wait reads afresh.
 LOCK TABLE timeball.queue IN EXCLUSIVE MODE;
 
 -- name: queue_to_set
--- A queue as it is, and nobody else changes it meanwhile.
+-- A queue, locked against other changes.
 SELECT *
 FROM timeball.queue
 WHERE name = :name
 FOR UPDATE;
 
 -- name: set_queue
--- What is not given stays as it is: whoever pauses a queue must not undo a limit that another sets at the same moment.
+-- A value that is not given stays as it is: a pause must not undo a limit that is set at the same moment.
 INSERT INTO timeball.queue (name, paused_at, pause_reason, max_running)
 VALUES (:name, CASE WHEN :is_paused::boolean THEN coalesce(:now, now()) END, CASE WHEN :is_paused::boolean IS NOT NULL THEN :reason::text END, :max_running)
 ON CONFLICT (name) DO UPDATE
@@ -661,13 +662,13 @@ VALUES (:id::uuid, coalesce(:now, now()), :actor, :action, :subject, :reason, :b
 RETURNING id;
 
 -- name: find_note
--- Whether something was done: what is noted about it is written in the same transaction.
+-- Whether an action was done: its audit row is written in the same transaction.
 SELECT id
 FROM timeball.audit
 WHERE id = :id;
 
 -- name: waiting_in_queue
--- What is queued and has not been claimed, some of it. What is blocked has no index for that, and is looked at when nothing else is left.
+-- Some executions of a queue that are queued and not claimed. Blocked ones have no index by queue, and are read when there are no others.
 WITH waiting AS MATERIALIZED (
     SELECT id
     FROM timeball.ready

@@ -1,4 +1,4 @@
--- API keys, and the requests that were made under an idempotency key.
+-- API keys, and requests under an idempotency key.
 
 -- name: add_api_key
 INSERT INTO timeball.api_key (id, name, role, token_hash, created_at, expires_at)
@@ -6,7 +6,7 @@ VALUES (:id, :name, :role, :token_hash, coalesce(:now, now()), coalesce(:now, no
 RETURNING id, name, role, created_at, expires_at, revoked_at, used_at;
 
 -- name: find_api_key
--- A key that may be used now.
+-- A key that is neither revoked nor expired.
 SELECT *
 FROM timeball.api_key
 WHERE id = :id
@@ -32,7 +32,7 @@ WHERE id = :id
 RETURNING id, name, role, created_at, expires_at, revoked_at, used_at;
 
 -- name: has_api_keys
--- Whether a key was ever made, revoked and expired ones too: running out of keys must not open the door.
+-- Whether a key was ever created. Revoked and expired keys count: an installation without a usable key must not become open.
 SELECT EXISTS (SELECT 1 FROM timeball.api_key);
 
 -- name: has_usable_api_key
@@ -44,8 +44,8 @@ SELECT EXISTS (
 );
 
 -- name: begin_request
--- Reserve a key. No row when it is taken: by an answer not older than :keep, or by a request in flight that is younger than :patience.
--- Until it is answered, its headers hold the seed of its ids. It stays for the same request: that may have been done.
+-- Reserve an idempotency key. No row if it is taken: by an answer that is not older than :keep, or by a request in flight that is younger than :patience.
+-- Until the answer is stored, the headers hold the seed of the ids of the request. A repeated request keeps the seed, because the first may have been done.
 INSERT INTO timeball.idempotency_key AS known (caller, key, request_hash, created_at, headers)
 VALUES (:caller, :key, :request_hash, coalesce(:now, now()), jsonb_build_object('seed', :seed::text))
 ON CONFLICT (caller, key) DO UPDATE
@@ -83,7 +83,7 @@ WHERE caller = :caller
   AND status IS NULL;
 
 -- name: leave_request_open
--- As if the patience with it had ended.
+-- Let the next request under the key run at once, as if :patience had passed.
 UPDATE timeball.idempotency_key
 SET created_at = coalesce(:now, now()) - :patience::interval - interval '1 second'
 WHERE caller = :caller
@@ -91,8 +91,8 @@ WHERE caller = :caller
   AND status IS NULL;
 
 -- name: forget_old_requests
--- By ctid: a plan for all ages would read the whole table, to join it with a few rows of itself. They are locked, and looked at again after a lock
--- wait, so that no key is taken away from a request that has begun under it anew.
+-- By ctid: a plan for all ages would read the whole table, to join it with a few rows of itself. The rows are locked, and checked again after a lock
+-- wait, so that no key is deleted that a new request has reserved again.
 DELETE FROM timeball.idempotency_key
 WHERE ctid = ANY (ARRAY(
     SELECT ctid

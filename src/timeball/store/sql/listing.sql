@@ -1,11 +1,12 @@
--- What lists and overviews read. The filtered lists themselves are composed in listing.py.
+-- What lists and overviews read. store/search composes the filtered lists themselves.
 
--- name: standing_of_jobs
--- For each of these jobs: whether anything of it waits or runs, its next instant, and its latest finished execution.
--- Enqueued executions bear their job's id; the indexes on job_id leave them out, so both are asked for.
--- Rows are compared, not job_id alone: otherwise the planner may walk the whole history by id to find the latest of one job.
--- `asked` hides from the planner how many there are: it would plan the statement anew for every number, which takes it twenty times as long as running it.
--- OFFSET 0: otherwise a planner that believes a room to be empty reads all of it into a table of its own, to look a few ids up there.
+-- name: job_situations
+-- For each of these jobs: whether any of its executions waits or runs, its next instant, and its latest finished execution.
+-- An enqueued execution has the id of its job; the indexes on job_id leave it out, so both are searched.
+-- Rows are compared, not job_id alone: otherwise the planner may read the whole history by id to find the latest execution of one job.
+-- `asked` hides the length of the array from the planner, which would otherwise plan the statement anew for every length; that takes twenty times as long
+-- as running it.
+-- OFFSET 0: otherwise a planner that takes a table for empty reads all of it into a hash table, to look up a few ids.
 WITH asked AS MATERIALIZED (
     SELECT :ids::uuid[] AS ids
 )
@@ -49,8 +50,8 @@ FROM timeball.job
 WHERE id = ANY (:ids::uuid[]);
 
 -- name: recent_runs_of_jobs
--- How the latest finished executions of each of these jobs ended and how long they took, the latest first; one row a job, because a page
--- has a thousand of them. One-offs that bear their job's id are not among them. Rows are compared, and `asked` is there: see standing_of_jobs.
+-- The states and durations of the latest finished executions of each of these jobs, the latest first; one row for each job, because a page has a thousand
+-- of them. Enqueued executions, which have the id of their job, are not included. Rows are compared, and `asked` is there: see job_situations.
 WITH asked AS MATERIALIZED (
     SELECT :ids::uuid[] AS ids
 )
@@ -72,7 +73,7 @@ CROSS JOIN LATERAL (
 ) AS recent;
 
 -- name: execution_extras
--- What the time line of an execution needs beside the execution itself. It runs with its own payload, or with that of the version of its job that it cites.
+-- What the timeline of an execution needs beside the execution itself. It runs with its own payload, or that of the job in the version that it cites.
 SELECT coalesce(
            payload,
            (SELECT job.payload FROM timeball.job WHERE job.id = execution.job_id AND job.version = execution.version),
@@ -85,11 +86,10 @@ WHERE id = :id
 LIMIT 1;
 
 -- name: dead_groups
--- The latest dead nobody has dealt with, by what killed them, by handler or by queue: at most :most of them are looked at, by their index
--- alone, and of each group only the latest is read. When they died is counted in :parts equal parts of the time since the first of them;
--- parts without a death are left out. All are put together without being sorted, the latest id first; handlers and queues come as often
--- as they are there, for whoever reads them sorts them out in a fraction of the time.
--- OFFSET 0 and (SELECT :most): otherwise a planner without statistics fetches and sorts all of the dead.
+-- The latest dead executions that are not settled, grouped by error, handler or queue. At most :limit of them are read, from their index alone; of each
+-- group only the latest is read whole. Deaths are counted in :parts equal parts of the time since the first; parts without a death are left out.
+-- The array of ids is built without sorting, the latest id first. Handlers and queues are repeated, because Python removes duplicates in a fraction of the time.
+-- OFFSET 0 and (SELECT :limit): otherwise a planner without statistics fetches and sorts all dead executions.
 WITH grouped AS MATERIALIZED (
     SELECT key, count(*) AS executions, (array_agg(id))[1] AS latest_id, (array_agg(finished_at))[1] AS latest_at,
            min(finished_at) AS first_at, max(finished_at) AS last_at,
@@ -101,7 +101,7 @@ WITH grouped AS MATERIALIZED (
         WHERE state = 'dead'
           AND NOT EXISTS (SELECT 1 FROM timeball.settled WHERE settled.execution_id = finished.id OFFSET 0)
         ORDER BY id DESC
-        LIMIT (SELECT :most::bigint)
+        LIMIT (SELECT :limit::bigint)
     ) AS dead
     GROUP BY key
 ),
@@ -113,7 +113,7 @@ largest AS (
     SELECT *
     FROM grouped
     ORDER BY executions DESC, last_at DESC
-    LIMIT :limit
+    LIMIT :groups
 )
 SELECT largest.key, largest.executions, latest.error_type, latest.error AS latest_error, largest.latest_id, last_try.top_frame,
        largest.handlers, largest.queues, largest.first_at, largest.last_at, tallied.parts, tallied.deaths, age.since, age.until
@@ -146,18 +146,18 @@ LEFT JOIN LATERAL (
 ORDER BY largest.executions DESC, largest.last_at DESC;
 
 -- name: count_dead
--- How many of the dead nobody has dealt with, counted up to :most.
+-- The number of dead executions that are not settled, counted up to :limit.
 SELECT count(*)
 FROM (
     SELECT 1
     FROM timeball.finished
     WHERE state = 'dead'
       AND NOT EXISTS (SELECT 1 FROM timeball.settled WHERE settled.execution_id = finished.id)
-    LIMIT :most
+    LIMIT :limit
 ) AS few;
 
 -- name: settle
--- Mark dead executions as dealt with; others are left alone. OFFSET 0: otherwise a planner without statistics may read all of the dead, to find some of them.
+-- Mark dead executions as settled; others are left alone. OFFSET 0: otherwise a planner without statistics may read all dead executions, to find a few.
 INSERT INTO timeball.settled (execution_id, how, settled_at)
 SELECT DISTINCT given.id, :how, coalesce(:now, now())
 FROM unnest(:ids::uuid[]) AS given (id)
@@ -172,10 +172,10 @@ ON CONFLICT (execution_id) DO NOTHING
 RETURNING execution_id;
 
 -- name: queue_overview
--- Queues that have something ready, running, a pause or a limit, or a living worker that names them: :rows of them, by name from behind :after on, or by how long their oldest waits.
--- Depths are counted up to :most, of the chosen ones only; the oldest is one probe a lane. `total` counts all of them.
--- `whole` as in lanes.
-WITH RECURSIVE whole AS MATERIALIZED (
+-- Queues with ready or running executions, a pause, a limit, or a living worker that names them: :rows of them, by name after :after, or by the age of their
+-- oldest execution. Depths are counted up to :limit, and only for these queues; the oldest is one probe for each lane. `total` counts all queues.
+-- `everything` as in lanes.
+WITH RECURSIVE everything AS MATERIALIZED (
     SELECT 0::smallint AS lowest, 100::smallint AS highest, '-infinity'::timestamptz AS first, 'infinity'::timestamptz AS last
 ),
 lane AS (
@@ -188,13 +188,13 @@ lane AS (
     UNION ALL
     SELECT following.*
     FROM lane
-    CROSS JOIN whole
+    CROSS JOIN everything
     CROSS JOIN LATERAL (
         SELECT ready.queue, ready.priority, ready.run_at
         FROM timeball.ready
         WHERE (ready.queue, ready.priority) > (lane.queue, lane.priority)
-          AND ready.priority BETWEEN whole.lowest AND whole.highest
-          AND ready.run_at BETWEEN whole.first AND whole.last
+          AND ready.priority BETWEEN everything.lowest AND everything.highest
+          AND ready.run_at BETWEEN everything.first AND everything.last
         ORDER BY ready.queue, ready.priority, ready.run_at, uuid_send(ready.id)
         LIMIT 1
     ) AS following
@@ -231,7 +231,7 @@ chosen AS MATERIALIZED (
     LIMIT :rows
 )
 SELECT chosen.name, queue.paused_at, queue.pause_reason, queue.max_running, coalesce(chosen.running, 0) AS running,
-       (SELECT count(*) FROM (SELECT 1 FROM timeball.ready WHERE ready.queue = chosen.name LIMIT :most + 1) AS few) AS depth,
+       (SELECT count(*) FROM (SELECT 1 FROM timeball.ready WHERE ready.queue = chosen.name LIMIT :limit + 1) AS few) AS depth,
        chosen.run_at AS oldest_at,
        coalesce(:now, now()) AS moment,
        chosen.total
@@ -240,19 +240,19 @@ LEFT JOIN timeball.queue ON queue.name = chosen.name
 ORDER BY CASE WHEN :by_need THEN chosen.run_at END, chosen.name;
 
 -- name: waiting_counts
--- How much waits and runs, each counted up to :most.
-SELECT (SELECT count(*) FROM (SELECT 1 FROM timeball.due WHERE kind <> 'resume' AND kind <> 'retry' LIMIT :most + 1) AS few) AS scheduled,
-       (SELECT count(*) FROM (SELECT 1 FROM timeball.due WHERE kind = 'retry' LIMIT :most + 1) AS few) AS retrying,
-       (SELECT count(*) FROM (SELECT 1 FROM timeball.ready LIMIT :most + 1) AS few)
-       + (SELECT count(*) FROM (SELECT 1 FROM timeball.blocked LIMIT :most + 1) AS few) AS queued,
-       (SELECT count(*) FROM (SELECT 1 FROM timeball.running LIMIT :most + 1) AS few) AS running;
+-- The numbers of waiting and running executions, each counted up to :limit.
+SELECT (SELECT count(*) FROM (SELECT 1 FROM timeball.due WHERE kind <> 'resume' AND kind <> 'retry' LIMIT :limit + 1) AS few) AS scheduled,
+       (SELECT count(*) FROM (SELECT 1 FROM timeball.due WHERE kind = 'retry' LIMIT :limit + 1) AS few) AS retrying,
+       (SELECT count(*) FROM (SELECT 1 FROM timeball.ready LIMIT :limit + 1) AS few)
+       + (SELECT count(*) FROM (SELECT 1 FROM timeball.blocked LIMIT :limit + 1) AS few) AS queued,
+       (SELECT count(*) FROM (SELECT 1 FROM timeball.running LIMIT :limit + 1) AS few) AS running;
 
 -- name: applied_schema
 SELECT max(number)
 FROM timeball.migration;
 
 -- name: ownerless_shards
--- How many shards nobody alive looks after.
+-- The number of shards without a living owner.
 SELECT count(*)
 FROM timeball.shard
 WHERE NOT EXISTS (

@@ -1,4 +1,4 @@
--- Nodes, their leases, and who owns which shard.
+-- Nodes, their leases, and the owners of shards.
 
 -- name: register_node
 INSERT INTO timeball.node (incarnation, kind, name, started_at, renewed_at, lease_until, lease_seconds, slots, queues, handlers, fingerprints, version,
@@ -8,7 +8,8 @@ VALUES (:incarnation, :kind, :name, coalesce(:now, now()), coalesce(:now, now())
         CASE WHEN :trouble::text IS NOT NULL THEN coalesce(:now, now()) END);
 
 -- name: renew_lease
--- Renew only what has not run out: zero rows end this life. A worker hears of its peers, itself included: those who can stand in for it.
+-- Renew a lease that has not expired. Zero rows mean that the node is no longer alive, and has to stop.
+-- A worker is told its peers, itself included: workers of the same queues and handlers, any of which can answer a wake-up.
 UPDATE timeball.node
 SET renewed_at = coalesce(:now, now()),
     lease_until = coalesce(:now, now()) + lease_seconds * interval '1 second',
@@ -37,13 +38,13 @@ RETURNING draining,
 SELECT clock_timestamp() AS database_time;
 
 -- name: read_identity
--- Which database this is, and which of its time lines: a promoted standby begins a new one. Not by the control file's word for that, which
--- changes only with the first checkpoint after the promotion.
+-- The database and its timeline: a promoted standby begins a new one. Not the timeline of the control file, which changes only with the first checkpoint
+-- after the promotion.
 SELECT system_identifier || '/' || CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END AS identity
 FROM pg_control_system();
 
 -- name: remove_node
--- A clean farewell: the row goes, and so do the shards.
+-- Deregister a node: its row goes, and its shards are released.
 WITH released AS (
     UPDATE timeball.shard
     SET owner = NULL
@@ -52,8 +53,8 @@ WITH released AS (
 DELETE FROM timeball.node
 WHERE incarnation = :incarnation;
 
--- name: bury_nodes
--- Remove the nodes whose lease has passed. What they held is reaped by a later statement, which then sees no node.
+-- name: remove_expired_nodes
+-- Remove the nodes whose lease has expired. A later statement rescues their executions, because it then finds no node for them.
 DELETE FROM timeball.node
 WHERE lease_until < coalesce(:now, now())
 RETURNING incarnation, kind, name;
@@ -71,8 +72,8 @@ FROM timeball.node
 ORDER BY kind, name, incarnation;
 
 -- name: read_holdings
--- Who owns which shards, nobody included; and every scheduler among which they are shared, though it own none.
--- A row for each of them and not for each shard: every scheduler asks once a second.
+-- The shards of each owner, with a row for shards without an owner; and every scheduler among which shards are distributed, even if it owns none.
+-- One row for each owner and not for each shard, because every scheduler asks once a second.
 WITH owned AS (
     SELECT owner, array_agg(id ORDER BY id) AS shards, array_agg(epoch ORDER BY id) AS epochs
     FROM timeball.shard
@@ -85,8 +86,8 @@ living AS (
       AND lease_until > coalesce(:now, now())
 )
 SELECT coalesce(owned.owner, living.incarnation) AS owner,
-       living.incarnation IS NOT NULL AS lives,
-       coalesce(NOT living.draining, false) AS takes_part,
+       living.incarnation IS NOT NULL AS is_alive,
+       coalesce(NOT living.draining, false) AS takes_shards,
        coalesce(owned.shards, '{}') AS shards,
        coalesce(owned.epochs, '{}') AS epochs
 FROM owned
@@ -94,7 +95,7 @@ FULL JOIN living ON living.incarnation = owned.owner
 ORDER BY 1;
 
 -- name: host_is_alive
--- Whether a node of one of these kinds on this host is believed alive; a node is named after its host and process.
+-- Whether a node of one of these kinds on this host has a valid lease. The name of a node is its host and process.
 SELECT EXISTS (
     SELECT 1
     FROM timeball.node
@@ -104,7 +105,7 @@ SELECT EXISTS (
 ) AS is_alive;
 
 -- name: read_inboxes
--- What the living workers on a broker serve and know: one row for all that can stand in for each other.
+-- The queues and handlers of the living workers that use a broker: one row for all workers with the same ones.
 SELECT DISTINCT queues, handlers
 FROM timeball.node
 WHERE kind = 'worker'
@@ -113,8 +114,8 @@ WHERE kind = 'worker'
   AND lease_until > coalesce(:now, now());
 
 -- name: take_shards
--- Take shards that nobody alive owns, if we are alive ourselves; each acquisition is a new epoch.
--- The epoch is compared on the row itself: after a lock wait nobody asks again whether the owner lives, and there is another one by then.
+-- Take shards whose owner is dead, if this node itself is alive. Each acquisition is a new epoch.
+-- The epoch is compared on the row itself: after a lock wait PostgreSQL does not check again whether the owner is alive, and by then there may be a new one.
 WITH free AS MATERIALIZED (
     SELECT shard.id, shard.epoch
     FROM timeball.shard

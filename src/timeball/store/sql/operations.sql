@@ -1,7 +1,7 @@
--- Operations: one thing that is done to many executions or jobs.
+-- Operations: one action on many executions or jobs.
 
 -- name: add_operation
--- With a holder it is begun at once; without one, somebody will take it.
+-- With a holder it begins at once; without one, an API process takes it.
 INSERT INTO timeball.operation (id, action, subject, state, actor, place, reason, settles, total, holder, lease_until, created_at, started_at)
 VALUES (:id, :action, :subject, CASE WHEN :holder::uuid IS NULL THEN 'pending' ELSE 'running' END, :actor, :place, :reason, :settles, :total,
         :holder::uuid, CASE WHEN :holder::uuid IS NOT NULL THEN coalesce(:now, now()) + :lease::interval END, coalesce(:now, now()),
@@ -19,7 +19,7 @@ FROM timeball.operation
 WHERE id = :id;
 
 -- name: list_operations
--- The latest first, behind an id. (SELECT :limit): see next_due.
+-- The latest first, before an id. (SELECT :limit): see next_due.
 SELECT *
 FROM timeball.operation
 WHERE id < :before
@@ -27,7 +27,7 @@ ORDER BY id DESC
 LIMIT (SELECT :limit::bigint);
 
 -- name: take_operation
--- The oldest one that is unfinished and held by nobody who is alive; or the one that is named.
+-- The oldest unfinished operation without a living holder; or the named one.
 UPDATE timeball.operation
 SET holder = :holder,
     lease_until = coalesce(:now, now()) + :lease::interval,
@@ -53,7 +53,7 @@ ORDER BY number
 LIMIT :limit;
 
 -- name: operation_items
--- Behind a number; of one status, if it is named.
+-- Items after a number; of one status, if it is given.
 SELECT number, execution_id, job_id, status, made, error
 FROM timeball.operation_item
 WHERE operation_id = :operation_id
@@ -63,7 +63,7 @@ ORDER BY number
 LIMIT :limit;
 
 -- name: advance_operation
--- Count what was done, and renew the lease; no row if somebody else holds the operation by now.
+-- Count the results, and renew the lease; no row if another process holds the operation by now.
 UPDATE timeball.operation
 SET done = done + :done,
     failed = failed + :failed,
@@ -74,7 +74,7 @@ WHERE id = :id
 RETURNING *;
 
 -- name: record_items
--- OFFSET 0: otherwise a planner that knows of few items reads all of an operation for every batch. Who records has locked the operation.
+-- OFFSET 0: otherwise a planner that knows of few items reads all of an operation for every batch. The operation is locked.
 UPDATE timeball.operation_item
 SET status = result.status,
     made = result.made,

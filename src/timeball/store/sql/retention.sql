@@ -1,7 +1,7 @@
--- What has outlived its use goes, in small steps: each statement takes at most :limit rows, and is repeated while it finds as many.
+-- Deleting what has passed its retention, in small steps: each statement deletes at most :limit rows, and is repeated while it finds as many.
 
 -- name: days_outside
--- The days up to today whose records lie in the default partitions, because their own were not made in time.
+-- The days up to today whose records are in the default partitions, because their own partitions were not made in time.
 SELECT DISTINCT (at AT TIME ZONE 'UTC')::date AS day
 FROM (
     SELECT finished_at AS at FROM timeball.finished_default
@@ -15,13 +15,13 @@ ORDER BY day
 LIMIT :limit;
 
 -- name: trim_settled
--- Who was dealt with: a dead execution ended before it was settled, so its history has gone already.
+-- A dead execution ended before it was settled, so its history is gone already.
 DELETE FROM timeball.settled
 WHERE execution_id IN (SELECT execution_id FROM timeball.settled WHERE settled_at < :before LIMIT :limit)
 RETURNING execution_id;
 
 -- name: trim_skip_range
--- What was skipped, once the history begins behind it: `verify` asks for everything from there on.
+-- Skipped occurrences from before the beginning of the history: `verify` needs everything after it.
 DELETE FROM timeball.skip_range
 WHERE id IN (
     SELECT id
@@ -38,7 +38,7 @@ WHERE id IN (SELECT id FROM timeball.audit WHERE at < :before LIMIT :limit)
 RETURNING id;
 
 -- name: trim_idempotency_key
--- As forget_old_requests does.
+-- As forget_old_requests.
 DELETE FROM timeball.idempotency_key
 WHERE ctid = ANY (ARRAY(
     SELECT ctid
@@ -51,8 +51,8 @@ WHERE ctid = ANY (ARRAY(
 RETURNING key;
 
 -- name: unused_limits
--- The limits behind a key that no job and no waiting or running execution names, in the order of their keys.
--- OFFSET 0: otherwise all that is limited is read, to be joined with a few limits.
+-- Limits, in order after a key, that no job and no unfinished execution names.
+-- OFFSET 0: otherwise PostgreSQL reads everything that is limited, to join it with a few limits.
 SELECT key
 FROM (
     SELECT key
@@ -70,7 +70,8 @@ ORDER BY key
 LIMIT :limit;
 
 -- name: trim_limits
--- Remove those of the limits that are still unused: they were locked by the statement before, so whoever names one from now on waits, and writes it anew.
+-- Delete those of the limits that are still unused. The statement before has locked them, so a transaction that names one of them waits, and then inserts
+-- it again.
 DELETE FROM timeball.running_limit
 WHERE key = ANY (:keys::text[])
   AND NOT EXISTS (SELECT 1 FROM timeball.job WHERE job.limit_key = running_limit.key OFFSET 0)
@@ -90,7 +91,8 @@ ORDER BY id
 LIMIT :limit;
 
 -- name: lock_jobs
--- Lock jobs that may have nothing left; that is asked in the next statement, with a fresh snapshot. Whoever adds an execution locks its job as well.
+-- Lock jobs that may have no execution left. The next statement checks that, with a fresh snapshot; a transaction that adds an execution locks its job,
+-- too.
 SELECT id
 FROM timeball.job
 WHERE id = ANY (:ids::uuid[])
@@ -99,7 +101,7 @@ ORDER BY id
 FOR UPDATE;
 
 -- name: delete_spent_jobs
--- Remove those of the jobs that have no execution left, but for those in the partition that is about to be dropped.
+-- Delete those of the jobs that have no execution left, except in the partition that is about to be dropped.
 WITH gone AS (
     DELETE FROM timeball.job
     WHERE id = ANY (:ids::uuid[])

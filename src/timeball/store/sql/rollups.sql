@@ -1,16 +1,16 @@
--- The history, folded into rollups; and what is read from them.
+-- Folding the history into rollups, and reading them.
 
 -- name: lock_fold
--- Up to where the history has been folded, for whoever folds next; nothing if somebody does so just now.
+-- The snapshot up to which the history is folded, locked for the next fold. No row while another fold is under way.
 SELECT seen::text AS seen,
        pg_snapshot_xmax(seen) > pg_snapshot_xmax(pg_current_snapshot()) AS is_from_elsewhere
 FROM timeball.fold
 FOR UPDATE SKIP LOCKED;
 
 -- name: fold
--- Add to the rollups what this statement sees and :seen did not, and move the mark there; at most :most transactions at once.
--- A snapshot knows of each transaction whether it had committed, so one that was recorded early and committed late is neither lost nor taken twice.
--- A far jump ends at a made-up snapshot of all transactions before one that is over: that needs all of :seen to lie before it as well.
+-- Add to the rollups what this statement sees and :seen did not, and store its snapshot; at most :limit transactions at once.
+-- A snapshot knows of each transaction whether it was committed, so a row that was recorded early and committed late is neither lost nor counted twice.
+-- A fold that is far behind stops at a snapshot made of all transactions before one that has ended. That requires all of :seen to lie before it as well.
 WITH mark AS MATERIALIZED (
     SELECT :seen::text::pg_snapshot AS seen, pg_current_snapshot() AS present
 ),
@@ -19,8 +19,8 @@ edge AS MATERIALIZED (
            pg_snapshot_xmin(mark.seen)::text::bigint AS seen_from,
            pg_snapshot_xmax(mark.seen)::text::bigint AS seen_until,
            CASE
-               WHEN pg_snapshot_xmin(mark.present)::text::bigint > pg_snapshot_xmax(mark.seen)::text::bigint + :most::bigint
-               THEN format('%1$s:%1$s:', pg_snapshot_xmax(mark.seen)::text::bigint + :most::bigint)::pg_snapshot
+               WHEN pg_snapshot_xmin(mark.present)::text::bigint > pg_snapshot_xmax(mark.seen)::text::bigint + :limit::bigint
+               THEN format('%1$s:%1$s:', pg_snapshot_xmax(mark.seen)::text::bigint + :limit::bigint)::pg_snapshot
                ELSE mark.present
            END AS until
     FROM mark
@@ -49,7 +49,7 @@ tried AS MATERIALIZED (
       AND attempt.recorded < (SELECT pg_snapshot_xmax(until)::text::bigint FROM edge)
       AND (attempt.recorded >= edge.seen_until OR NOT pg_visible_in_snapshot(attempt.recorded::text::xid8, edge.seen))
 ),
--- One row for each thing that happened. A try that left an attempt behind started there. What is late is the first try, and never a backfill.
+-- One row for each event. An attempt with a record started there. Lateness is that of the first attempt, and never of a backfill.
 happened AS (
     SELECT job_id, id, queue, handler, finished_at AS at, state AS what,
            NULL::double precision AS lateness, extract(epoch FROM finished_at - started_at)::double precision AS duration
@@ -76,14 +76,13 @@ counted AS MATERIALIZED (
     FROM happened
     GROUP BY 1, 2, 3, 4, 5, 6, 7
 ),
-house AS (
+installation AS (
     SELECT minute, what, late, lasted, sum(number)::bigint AS number, sum(lateness) AS lateness, sum(duration) AS duration
     FROM counted
     GROUP BY minute, what, late, lasted
 ),
--- Every count goes to its queue and handler, and that of a recurring job to the job too.
--- And to its queue alone, under an id made from its name, and to the whole house, under the last of all ids:
--- charts of either read one row a step, however many handlers there are.
+-- Every count goes to the series of its queue and handler; of its job, if that recurs; of its queue, under an id made from the name; and of the
+-- installation, under the last of all ids. So a chart of a queue or the installation reads one row a step, however many handlers there are.
 told AS (
     SELECT counted.minute, series.job_id, series.queue, series.handler, counted.what, counted.late, counted.lasted,
            counted.number, counted.lateness, counted.duration
@@ -97,9 +96,9 @@ told AS (
     WHERE series.job_id IS NOT NULL
     UNION ALL
     SELECT minute, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid, '', '', what, late, lasted, number, lateness, duration
-    FROM house
+    FROM installation
 ),
--- All of it by the minute and by the hour; only that of each queue and handler for all time.
+-- Every series by the minute and by the hour; for all time only the series of each queue and handler.
 spread AS MATERIALIZED (
     SELECT span.name AS span, span.at, told.job_id, told.queue, told.handler, told.what, told.late, told.lasted,
            told.number, told.lateness, told.duration
@@ -151,7 +150,7 @@ late AS (
             CROSS JOIN LATERAL unnest(known.lateness_buckets, known.lateness_counts) AS sketch (bucket, number)
         ) AS part
         GROUP BY span, job_id, at, queue, handler, bucket
-    ) AS whole
+    ) AS complete
     GROUP BY span, job_id, at, queue, handler
 ),
 lasted AS (
@@ -168,7 +167,7 @@ lasted AS (
             CROSS JOIN LATERAL unnest(known.duration_buckets, known.duration_counts) AS sketch (bucket, number)
         ) AS part
         GROUP BY span, job_id, at, queue, handler, bucket
-    ) AS whole
+    ) AS complete
     GROUP BY span, job_id, at, queue, handler
 ),
 written AS (
@@ -193,7 +192,7 @@ FROM edge
 CROSS JOIN mark;
 
 -- name: forget_numbers
--- A restored database numbers its transactions anew: what bears a number from elsewhere counts as seen.
+-- A restored database counts its transactions anew. Rows with a number of the original database count as seen.
 WITH finished AS (
     UPDATE timeball.finished
     SET recorded = 0
@@ -213,14 +212,14 @@ UPDATE timeball.fold
 SET seen = pg_current_snapshot();
 
 -- name: trim_rollups
--- Forget the oldest minutes and hours, at most :most rows at once.
+-- Delete the oldest minutes and hours, at most :limit rows at once.
 WITH old AS MATERIALIZED (
     (
         SELECT ctid
         FROM timeball.rollup
         WHERE span = 'minute'
           AND at < coalesce(:now, now()) - :minutes_kept::interval
-        LIMIT :most
+        LIMIT :limit
     )
     UNION ALL
     (
@@ -228,7 +227,7 @@ WITH old AS MATERIALIZED (
         FROM timeball.rollup
         WHERE span = 'hour'
           AND at < coalesce(:now, now()) - :hours_kept::interval
-        LIMIT :most
+        LIMIT :limit
     )
 )
 DELETE FROM timeball.rollup
@@ -236,8 +235,8 @@ WHERE ctid = ANY (ARRAY(SELECT ctid FROM old))
 RETURNING 1;
 
 -- name: rollup_series
--- What happened in each step of a window: numbers and both sketches; of one series, or of one handler in one or all queues.
--- Rows are compared, not each column: otherwise a planner without statistics reads the window of all series, which are many, by their age.
+-- The numbers and both sketches of each step of a window: of one series, or of one handler in one queue or all of them.
+-- Rows are compared, not each column: otherwise a planner without statistics reads the window of all series by age, and there are many.
 WITH part AS MATERIALIZED (
     SELECT date_bin(:step::interval, at, 'epoch'::timestamptz) AS step, *
     FROM timeball.rollup
@@ -264,7 +263,7 @@ late AS (
         FROM part
         CROSS JOIN LATERAL unnest(part.lateness_buckets, part.lateness_counts) AS sketch (bucket, number)
         GROUP BY step, sketch.bucket
-    ) AS whole
+    ) AS complete
     GROUP BY step
 ),
 lasted AS (
@@ -274,7 +273,7 @@ lasted AS (
         FROM part
         CROSS JOIN LATERAL unnest(part.duration_buckets, part.duration_counts) AS sketch (bucket, number)
         GROUP BY step, sketch.bucket
-    ) AS whole
+    ) AS complete
     GROUP BY step
 )
 SELECT number.*,
@@ -293,8 +292,8 @@ LEFT JOIN lasted ON lasted.step = number.at
 ORDER BY number.at;
 
 -- name: rollup_groups
--- What happened in a window to each (queue, handler): numbers and both sketches. Whole hours within it are read by the hour.
--- Rows are compared: see rollup_series. OFFSET 0: otherwise all that is kept of a series may be read, to be joined with three spans.
+-- The numbers and both sketches of each (queue, handler) in a window. Whole hours in it are read by the hour.
+-- Rows are compared: see rollup_series. OFFSET 0: otherwise PostgreSQL may read a whole series, to join it with three spans.
 WITH part AS MATERIALIZED (
     SELECT rollup.*
     FROM (
@@ -320,7 +319,7 @@ late AS (
         FROM part
         CROSS JOIN LATERAL unnest(part.lateness_buckets, part.lateness_counts) AS sketch (bucket, number)
         GROUP BY queue, handler, sketch.bucket
-    ) AS whole
+    ) AS complete
     GROUP BY queue, handler
 ),
 lasted AS (
@@ -330,7 +329,7 @@ lasted AS (
         FROM part
         CROSS JOIN LATERAL unnest(part.duration_buckets, part.duration_counts) AS sketch (bucket, number)
         GROUP BY queue, handler, sketch.bucket
-    ) AS whole
+    ) AS complete
     GROUP BY queue, handler
 )
 SELECT number.*,
@@ -344,14 +343,14 @@ FROM (
     FROM part
     GROUP BY queue, handler
     ORDER BY queue, handler
-    LIMIT :most
+    LIMIT :limit
 ) AS number
 LEFT JOIN late USING (queue, handler)
 LEFT JOIN lasted USING (queue, handler)
 ORDER BY number.queue, number.handler;
 
 -- name: rollup_tallies
--- How much was done by each of these series in each step before its :untils, without the sketches, which are most of a rollup.
+-- The numbers of these series in each step before its :untils, without the sketches, which are most of a rollup.
 -- Rows are compared, and OFFSET 0 is there: see rollup_groups.
 SELECT given.series, date_bin(:step::interval, rollup.at, 'epoch'::timestamptz) AS at,
        sum(rollup.starts)::bigint AS starts, sum(rollup.succeeded)::bigint AS succeeded, sum(rollup.cancelled)::bigint AS cancelled,

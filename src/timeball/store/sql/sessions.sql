@@ -1,11 +1,11 @@
--- Browsers that have logged in to the dashboard.
+-- Sessions of the dashboard.
 
 -- name: add_session
 INSERT INTO timeball.dashboard_session (token_hash, key_id, created_at, used_at, expires_at)
 VALUES (:token_hash, :key_id, coalesce(:now, now()), coalesce(:now, now()), coalesce(:now, now()) + :lasts::interval);
 
 -- name: find_session
--- The key behind a session, if both may be used now.
+-- The API key of a session, if both are valid now.
 SELECT k.id, k.name, k.role, k.created_at, k.expires_at, k.revoked_at, k.used_at
 FROM timeball.dashboard_session AS s
 JOIN timeball.api_key AS k ON k.id = s.key_id
@@ -27,8 +27,8 @@ DELETE FROM timeball.dashboard_session
 WHERE token_hash = :token_hash;
 
 -- name: forget_old_sessions
--- A few at a time, whenever somebody logs in: nobody else needs to clean up.
--- Only the first to end are asked whether they have: a planner without statistics would fetch and sort all that have.
+-- A few at every login, so that no other part has to clean up.
+-- Only the first to expire are checked: a planner without statistics would fetch and sort all expired sessions.
 DELETE FROM timeball.dashboard_session
 WHERE token_hash IN (
     SELECT token_hash

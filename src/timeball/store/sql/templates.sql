@@ -1,4 +1,4 @@
--- Templates: jobs that are not made yet.
+-- Job templates.
 
 -- name: add_template
 INSERT INTO timeball.template (id, name, description, job, version, created_at, updated_at)
@@ -36,7 +36,7 @@ DELETE FROM timeball.template
 WHERE id = :id;
 
 -- name: list_templates
--- By name, behind a name. (SELECT :limit): see next_due.
+-- By name, after a name. (SELECT :limit): see next_due.
 SELECT *, job::text AS job_text
 FROM timeball.template
 WHERE name > :after

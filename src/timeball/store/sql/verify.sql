@@ -1,8 +1,8 @@
--- What `verify` asks: each promise as the rows that break it, with how many there are in all.
+-- The queries of `verify`: each returns the rows that break a promise, with their number.
 -- They read whole tables, so they run with sequential scans allowed, all in one snapshot.
 
 -- name: verify_sizes
--- How many things there are to look at.
+-- How many records there are to check.
 SELECT (SELECT count(*) FROM timeball.due WHERE kind <> 'resume') AS due,
        (SELECT count(*) FROM timeball.due WHERE kind IN ('occurrence', 'resume')) AS pending,
        (SELECT count(*) FROM timeball.ready) AS ready,
@@ -19,8 +19,8 @@ SELECT (SELECT count(*) FROM timeball.due WHERE kind <> 'resume') AS due,
        (SELECT count(*) FROM timeball.node WHERE kind = 'worker' AND lease_until > :now) AS workers;
 
 -- name: verify_versions
--- Every version in the order of jobs and time, with where its job stands.
--- Only what says something about instants: there may be a million of them, and the server has to sort what it is asked for.
+-- Every version in the order of jobs and time, with the state of its job.
+-- Only columns about instants: there may be a million versions, and the server has to sort what it returns.
 SELECT job_version.job_id,
        job_version.version,
        job_version.effective_from,
@@ -33,22 +33,22 @@ SELECT job_version.job_id,
        due.watermark AS pending_watermark,
        due.tzdata AS pending_tzdata
 FROM timeball.job_version
--- A function, because it unpacks the definition once; an operator for each of the columns would do so each time.
+-- A function, because it unpacks the definition once. An operator for each column would unpack it each time.
 CROSS JOIN LATERAL jsonb_to_record(job_version.definition) AS rule (
     name text, kind text, schedule text, interval_seconds bigint, scheduled_at timestamptz, timezone text, on_gap text, on_repeat text,
     starts_at timestamptz, ends_at timestamptz, max_executions bigint
 )
 LEFT JOIN timeball.job ON job.id = job_version.job_id
 LEFT JOIN timeball.due ON due.job_id = job_version.job_id AND due.kind = 'occurrence'
--- An edited one-off keeps its versions for what they say of payloads; it has no occurrences.
+-- An edited one-off keeps its versions for their payloads; it has no occurrences.
 WHERE rule.name IS NOT NULL
    OR rule.kind <> 'once'
 ORDER BY job_version.job_id, job_version.version;
 
 -- name: verify_records
--- Every record of an occurrence, in the order of jobs and time. What is only pending is no record.
--- Executions that follow one another at equal steps are put together as a run: there may be millions of them.
--- What was to run counts towards max_executions; what was skipped or called off before it was queued does not, unless for its key.
+-- Every record of an occurrence, in the order of jobs and time. A pending occurrence is no record.
+-- Executions at equal steps are returned as one run: there may be millions of them.
+-- An execution that was to run counts towards max_executions. One that was skipped or cancelled before it was queued does not, unless because of its key.
 WITH record AS (
     SELECT job_id, id, scheduled_for AS first_at, scheduled_for AS last_at, version, tzdata, false AS is_range, NULL::bigint AS occurrences,
            queued_at IS NOT NULL OR reason = 'unique_key' OR (state <> 'skipped' AND reason IS DISTINCT FROM 'cancelled') AS is_used
@@ -122,9 +122,9 @@ FROM asked
 JOIN timeball.skip_range ON skip_range.job_id = asked.job_id AND asked.at BETWEEN skip_range.first_at AND skip_range.last_at
 ORDER BY job_id, at, id;
 
--- name: verify_rooms
--- Executions that are in two rooms, or twice in the history.
-WITH room AS NOT MATERIALIZED (
+-- name: verify_state_tables
+-- Executions that are in two tables, or twice in the history.
+WITH state_table AS NOT MATERIALIZED (
     SELECT id, 'due' AS name FROM timeball.due WHERE kind <> 'resume'
     UNION ALL
     SELECT id, 'ready' FROM timeball.ready
@@ -137,7 +137,7 @@ WITH room AS NOT MATERIALIZED (
 ),
 crowded AS (
     SELECT id, count(*) OVER () AS total
-    FROM room
+    FROM state_table
     GROUP BY id
     HAVING count(*) > 1
     ORDER BY id
@@ -145,10 +145,10 @@ crowded AS (
 )
 SELECT 'an execution is in more than one place' AS why,
        id AS execution_id,
-       string_agg(name, ' and ' ORDER BY name) AS rooms,
+       string_agg(name, ' and ' ORDER BY name) AS tables,
        total
 FROM crowded
-JOIN room USING (id)
+JOIN state_table USING (id)
 GROUP BY id, total
 ORDER BY id;
 
@@ -193,8 +193,8 @@ ORDER BY execution_id, fence
 LIMIT :listed;
 
 -- name: verify_outcomes
--- A claim ends by one outcome: an attempt that failed, or an execution that ended. The last failure of a dead one is both, and so is
--- that of one which had been asked to stop, or whose job was deleted, before it failed.
+-- A claim ends with one outcome: a failed attempt, or an execution that ended. The last failure of a dead execution is both, and so is the failure of one
+-- that had been asked to stop, or whose job was deleted, before it failed.
 WITH broken AS (
     SELECT 'a claim has two failed attempts' AS why, execution_id, min(fence) AS fence, claim_id
     FROM timeball.attempt
@@ -229,9 +229,9 @@ ORDER BY execution_id, fence
 LIMIT :listed;
 
 -- name: verify_ends
--- What has ended, and what must be there if it ended like that. A try that failed, timed out or was lost leaves its attempt and counts; the last of a
--- success and of what was left behind by its worker (at_most_once) counts, and leaves none. Of an execution that is older than the history, attempts may
--- have gone before it.
+-- Finished executions, and what each of those ends requires. An attempt that failed, timed out or was lost has a record and counts. The last attempt of a
+-- success, and of an execution that was lost with its worker (at_most_once), counts and has no record. If an execution is older than the history, the records
+-- of its attempts may be gone already.
 WITH tried AS (
     SELECT execution_id, count(*) AS number
     FROM timeball.attempt
@@ -271,8 +271,8 @@ ORDER BY execution_id, finished_at
 LIMIT :listed;
 
 -- name: verify_never_early
--- A retry's own time is in the row that waits for it, that is claimed or that runs; once it has been tried, all that is left of it is that it
--- cannot lie before the end of the attempt that failed. What was lost with its worker goes on at once, by a clock that may have been set meanwhile.
+-- The time of a retry is in its row in `due`, `ready` or `running`. After the attempt all that remains is that it cannot lie before the end of the failed one.
+-- An execution that was lost with its worker runs again at once, by a clock that may have been set in between.
 WITH tried AS (
     SELECT execution_id, fence, started_at,
            max(finished_at) FILTER (WHERE outcome <> 'lost') OVER (PARTITION BY execution_id ORDER BY fence ROWS UNBOUNDED PRECEDING) AS failed_by,
@@ -321,7 +321,7 @@ ORDER BY execution_id, started_at
 LIMIT :listed;
 
 -- name: verify_budgets
--- The budgets are those of the job at the time of each outcome; an edit may have changed them since, so the largest one counts.
+-- The budgets are those of the job at the time of each outcome. An edit may have changed them since, so the largest one counts.
 WITH suspect AS (
     SELECT execution.id, execution.job_id, execution.attempts, execution.lost, job.max_retries,
            CASE WHEN job.at_most_once THEN 1 ELSE job.max_lost END AS max_lost
@@ -383,8 +383,8 @@ ORDER BY execution_id, at
 LIMIT :listed;
 
 -- name: verify_limits
--- A limit that was lowered while more were running is not broken: those are only worth a warning. An edit may have lowered it, or a new job that
--- shares it with others which say more.
+-- A limit that was lowered while more were running is not broken; that is only a warning. An edit may have lowered it, or a new job that shares it with
+-- others which allow more.
 WITH taken AS (
     SELECT limit_key, count(*) AS number, min(queued_at) AS since
     FROM (
@@ -438,8 +438,8 @@ ORDER BY is_warning, limit_key, queue
 LIMIT :listed;
 
 -- name: verify_overlap
--- Accepted runs of one job that ran at the same time, though its policy forbids it: the policy of the later one decides, because that was judged.
--- `queue` and `cancel_running` stand on a limit, which counts only what was hoisted under it; one that is shared (limit_key) is what was last said of it.
+-- Accepted runs of one job that ran at the same time although its policy forbids it. The policy of the later run decides, because that was judged.
+-- `queue` and `cancel_running` use a limit, which counts only executions that were promoted under it; a shared limit (limit_key) has the last value set.
 WITH policy AS MATERIALIZED (
     SELECT job_id, version,
            CASE WHEN timeball.is_serial(definition ->> 'overlap') AND definition ->> 'limit_key' <> 'job:' || job_id THEN 'shared'
@@ -490,7 +490,7 @@ ORDER BY job_id, execution_id
 LIMIT :listed;
 
 -- name: verify_keys
--- A key is held by one unfinished execution, from its enqueueing or its hoist on; a pending occurrence holds none yet.
+-- A key has one unfinished execution, from its enqueueing or its promotion on; a pending occurrence has no key yet.
 WITH unfinished AS (
     SELECT id, job_id, unique_key FROM timeball.due WHERE unique_key IS NOT NULL AND NOT (kind = 'occurrence' AND origin = 'schedule')
     UNION ALL
@@ -519,7 +519,7 @@ ORDER BY unique_key, execution_id
 LIMIT :listed;
 
 -- name: verify_due
--- Rows that wait in due, and must agree with their job. A one-off whose job is paused is parked there.
+-- Rows of `due` that disagree with their job. A one-off whose job is paused is parked there.
 WITH broken AS (
     SELECT CASE WHEN job.deleted_at IS NOT NULL THEN 'an occurrence is pending, but its job is deleted'
                 WHEN job.paused_at IS NOT NULL THEN 'an occurrence is pending, but its job is paused'
@@ -560,9 +560,9 @@ ORDER BY job_id, execution_id
 LIMIT :listed;
 
 -- name: verify_waiting
--- What waits or runs, and must agree with its job: an enqueued execution bears its job's id, and what cites the job's version names the job's handler.
--- What waits for its time waits for that of its schedule, within the job's jitter; after a pause, for the end of the pause, which has passed.
--- When a retry, or what was snoozed, is to run was told by a handler, or drawn: it is judged by what came before it alone.
+-- Unfinished executions that disagree with their job: an enqueued execution has the id of its job, and one that cites the present version has the handler
+-- of the job. The time of one that waits is that of its schedule, within the jitter of the job; after a pause it is the end of the pause, which has passed.
+-- The time of a retry or a snooze was returned by a handler, or drawn at random: only what came before it can be checked.
 WITH unfinished AS (
     SELECT id, job_id, origin, version, handler, scheduled_for, run_at, kind = 'occurrence' AS is_pending FROM timeball.due WHERE kind <> 'resume'
     UNION ALL
@@ -602,7 +602,7 @@ ORDER BY job_id, execution_id
 LIMIT :listed;
 
 -- name: verify_stuck
--- What somebody should have acted upon, and by whom; the oldest first. Lanes and limits are told by their first row.
+-- Executions that a node should have acted upon, and which kind of node; the oldest first. A lane or a limit is named by its first row.
 WITH late_lane AS (
     SELECT queue, handler, count(*) AS number, min(run_at) AS since
     FROM timeball.ready
@@ -643,7 +643,7 @@ stuck AS (
     FROM timeball.running
     WHERE deadline < :now::timestamptz - :patience::interval
     UNION ALL
-    SELECT 'the lease of a node has run out, and nobody buries it', 'scheduler', NULL, NULL, kind || ' ' || name, lease_until
+    SELECT 'the lease of a node has expired, and no scheduler removes it', 'scheduler', NULL, NULL, kind || ' ' || name, lease_until
     FROM timeball.node
     WHERE lease_until < :now::timestamptz - :patience::interval
     UNION ALL
@@ -659,7 +659,7 @@ stuck AS (
     WHERE first.queued_at < :now::timestamptz - :patience::interval
     UNION ALL
     SELECT CASE WHEN workers = 0 THEN 'executions are ready, and no living worker takes them' ELSE 'executions are ready, and idle workers leave them' END,
-           CASE WHEN workers = 0 THEN 'nobody' ELSE 'worker' END, NULL, NULL,
+           CASE WHEN workers = 0 THEN 'none' ELSE 'worker' END, NULL, NULL,
            number || ' of ' || handler || ' in queue ' || queue, since
     FROM served_lane
     WHERE workers = 0

@@ -19,9 +19,7 @@ from timeball.store.types import PARKED_AT
 if TYPE_CHECKING:
     from timeball.store.db.database import Database, Record
 
-# What `verify` found, promise by promise: for people, and for programs.
-
-# How many of the rows that break a promise are shown.
+# The number of violations of a promise that are shown.
 LISTED = 20
 _LONGEST_TEXT = 200
 _HIDDEN = frozenset({"why", "total", "is_warning", "actor"})
@@ -29,7 +27,7 @@ _HIDDEN = frozenset({"why", "total", "is_warning", "actor"})
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One row that breaks a promise, and why; its columns as people read them."""
+    """One row that breaks a promise, and why; its columns are formatted for people."""
 
     why: str
     row: Mapping[str, str]
@@ -43,7 +41,7 @@ class Violation:
 
 @dataclass(slots=True, kw_only=True)
 class PromiseCheck:
-    """One promise: how many things were looked at, and the first of the rows that break it."""
+    """One promise: how many records were checked, and the first violations."""
 
     code: str
     title: str
@@ -60,7 +58,7 @@ class PromiseCheck:
         return self.total_violations == 0
 
     def note(self, violation: Violation, *, is_warning: bool) -> None:
-        """Count a row, and keep it if it is one of the first."""
+        """Count a violation, and keep it if it is one of the first."""
         if is_warning:
             self.total_warnings += 1
             kept = self.warnings
@@ -71,7 +69,7 @@ class PromiseCheck:
             kept.append(violation)
 
     def absorb(self, other: PromiseCheck) -> None:
-        """Add what another check found about the same promise."""
+        """Add the result of another check of the same promise."""
         self.checked += other.checked
         self.not_checkable += other.not_checkable
         self.violations = [*self.violations, *other.violations][:LISTED]
@@ -103,7 +101,7 @@ class PromiseCheck:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What `verify` found, promise by promise."""
+    """The result of `verify`, promise by promise."""
 
     checked_at: datetime
     checks: Sequence[PromiseCheck]
@@ -126,7 +124,7 @@ class VerifyReport:
         }
 
     def lines(self) -> Iterator[str]:
-        """The report for people: what was checked, the rows that break a promise, and at the end the verdict."""
+        """The report for people: what was checked, the violations, and at the end the verdict."""
         for check in self.checks:
             yield from check.lines()
         yield self._verdict()
@@ -143,7 +141,7 @@ class VerifyReport:
 
 
 def violation_from(row: Mapping[str, Any]) -> Violation:
-    """A row that breaks a promise, as people read it."""
+    """A violation from its row."""
     columns = {name: _text(name, value) for name, value in row.items() if name not in _HIDDEN and value is not None}
     return Violation(row["why"], columns)
 
@@ -167,25 +165,21 @@ def _listing(mark: str, violations: Sequence[Violation], total: int) -> Iterator
         yield f"    {mark}and {total - len(violations):,} more"
 
 
-# One snapshot of the database, read by plans that were made for whole tables.
-
-# Longer than a lease, a burial, a take-over and a few sweeps together.
+# Longer than a lease, the removal of a node, a takeover of shards and a few sweeps together.
 STUCK_AFTER = timedelta(seconds=60)
 
-
-# The sizes of the rooms in which nothing has ended.
+# The sizes of the tables of unfinished executions.
 UNFINISHED = ("due", "ready", "blocked", "running")
 
-
-# Two workers' readings of the one clock may differ by this much.
+# The readings of the clock of the database by two workers may differ by this much.
 _TOLERANCE = timedelta(milliseconds=10)
 _STUCK_LISTED = 1_000
 _PAGE = 5_000
 
 
-# Whole tables are compared with one another, maybe before anybody has counted their rows: a plan that believes them empty
-# would look each row up in all the others. And a proof that nobody waits for any more ends; one that thinks about a page of
-# occurrences does not, though the server sees nothing of it meanwhile: it holds no lock that anybody waits for.
+# The statements compare whole tables, perhaps before an ANALYZE: with nested loops, a plan for empty tables would look up each row in all
+# others. The server ends the verification if the client is gone. It does not end it while the client computes a page of occurrences
+# without a statement: the transaction has no lock that others wait for.
 PLANNER_SETTINGS = """
 SET LOCAL enable_seqscan = on;
 SET LOCAL enable_nestloop = off;
@@ -199,7 +193,7 @@ SET LOCAL work_mem = '64MB';
 
 @dataclass(frozen=True, slots=True)
 class PromiseQuery:
-    """A promise that one statement can check; *counts* names the sizes of what it looks at."""
+    """A promise that one statement checks; *counts* are the names of the sizes of what it reads."""
 
     code: str
     title: str
@@ -219,7 +213,7 @@ class VerifySnapshot:
     sizes: Record
 
     async def run(self, question: PromiseQuery) -> PromiseCheck:
-        """Ask for the rows that break a promise."""
+        """Check a promise."""
         rows = await self._fetch(question.statement, LISTED)
         check = PromiseCheck(code=question.code, title=question.title, unit=question.unit)
         check.checked = sum(self.sizes[name] for name in question.counts)
@@ -248,7 +242,7 @@ class VerifySnapshot:
             yield page
 
     async def records_at(self, places: Sequence[tuple[UUID, datetime]]) -> dict[tuple[UUID, datetime], list[str]]:
-        """The names of the records that jobs have at some instants."""
+        """The names of the records of jobs at some instants."""
         job_ids, ats = [job_id for job_id, _ in places], [at for _, at in places]
         found: dict[tuple[UUID, datetime], list[str]] = {}
         if not places:
@@ -259,16 +253,16 @@ class VerifySnapshot:
         return found
 
     async def suspects(self) -> list[Record]:
-        """What looks stuck, the oldest first."""
+        """Executions and nodes that look stuck, the oldest first."""
         return await self._fetch("verify_stuck", _STUCK_LISTED)
 
     def can_be_acted_upon(self, suspect: Record) -> bool:
-        """Whether somebody is alive who should act."""
-        counts = {"scheduler": self.sizes["schedulers"], "worker": self.sizes["workers"], "nobody": 0}
+        """Whether a node is alive that should act."""
+        counts = {"scheduler": self.sizes["schedulers"], "worker": self.sizes["workers"], "none": 0}
         return bool(counts[suspect["actor"]])
 
     def stuck(self, suspects: Sequence[Record]) -> PromiseCheck:
-        """What is stuck; a warning, where nobody is alive who should act."""
+        """The check for stuck executions; a warning, if no node is alive that should act."""
         check = PromiseCheck(code="stuck", title="Nothing is stuck", unit="unfinished")
         check.checked = sum(self.sizes[name] for name in UNFINISHED)
         for suspect in suspects:
@@ -278,7 +272,7 @@ class VerifySnapshot:
 
 @asynccontextmanager
 async def snapshot(database: Database, now: datetime | None) -> AsyncIterator[VerifySnapshot]:
-    """A connection of its own, reading one snapshot by plans made for whole tables."""
+    """One snapshot on a connection of its own, with planner settings for whole tables."""
     connection = await database.connect(without_timeout=True)
     try:
         with translated_errors(database.dsn):

@@ -18,9 +18,9 @@ from timeball.domain.scheduling.ledger import (
     LedgerFlaw,
     PendingOccurrence,
     Promise,
+    QuickLedgerCheck,
     VersionPeriod,
 )
-from timeball.domain.scheduling.ledger_check import QuickLedgerCheck
 from timeball.store.db.rows import rule_from
 from timeball.store.verify.checks import (
     LISTED,
@@ -36,16 +36,13 @@ from timeball.store.verify.checks import (
 if TYPE_CHECKING:
     from timeball.store.db.database import Database, Record
 
-# What the schedules named, compared with what was recorded.
-#
-# What should have been recorded is known to the schedules alone, so versions and records are read as two sorted streams and compared job
-# by job (`domain/scheduling/ledger.py`). Memory stays bounded whatever the size: the server sorts, we hold a page of each stream.
-#
-# For a job that is plainly in order (`domain/scheduling/ledger_check.py`) no ledger is opened.
+# Only the schedules tell which occurrences must have a record. So versions and records are read as two sorted streams, and compared job
+# by job (`domain/scheduling/ledger.py`). The server sorts, and this process holds one page of each stream, so memory stays bounded.
+# A job that a quick check finds in order needs no ledger.
 
 
 async def check_ledger(look: VerifySnapshot) -> list[PromiseCheck]:
-    """Compare what every version of every job names with what was recorded."""
+    """Compare the occurrences of every version of every job with the records."""
     books = _LedgerPage(look)
     async for page in look.pages("verify_records"):
         jobs = [
@@ -53,14 +50,14 @@ async def check_ledger(look: VerifySnapshot) -> list[PromiseCheck]:
         ]
         for job_id, runs in jobs[:-1]:
             await books.enter(job_id, runs, is_all=True)
-        # The records of the last one may go on on the next page.
+        # The records of the last job may continue on the next page.
         await books.enter(*jobs[-1], is_all=False)
     return await books.close()
 
 
 @dataclass(slots=True)
 class _LedgerFlaws:
-    """How many flaws there are of one promise, and the first of them with their jobs."""
+    """The number of flaws of one promise, and the first of them with their jobs."""
 
     total: int = 0
     listed: list[tuple[UUID, str | None, LedgerFlaw]] = field(default_factory=list)
@@ -89,7 +86,7 @@ class _LedgerPage:
         self._flaws = {promise: _LedgerFlaws() for promise in Promise}
 
     async def enter(self, job_id: UUID, runs: Sequence[LedgerEntry], *, is_all: bool) -> None:
-        """Take the next records of a job into account; *is_all* if there are no others of it behind them."""
+        """Enter the next records of a job; *is_all* if these are the last ones of the job."""
         if self._ledger is None or job_id != self._job_id:
             await self._pass_by(job_id)
             versions = await self._take(job_id)
@@ -101,7 +98,7 @@ class _LedgerPage:
             self._ledger.enter(run)
 
     async def close(self) -> list[PromiseCheck]:
-        """Close the last ledger, and those of the jobs behind it, which have no records; returns what all of them found."""
+        """Close the last ledger, and check the remaining jobs, which have no records; returns the checks."""
         await self._pass_by(None)
         self._close_ledger()
         return [await self._check(promise) for promise in Promise]
@@ -125,7 +122,7 @@ class _LedgerPage:
         return versions
 
     def _is_plain(self, versions: Sequence[Record], runs: Sequence[LedgerEntry]) -> bool:
-        """Whether a job is plainly in order; if so, it is done with."""
+        """Whether the quick check finds a job in order; if so, the job is counted."""
         if len(versions) != 1 or not _stands(versions[0], runs):
             return False
         if not self._glance.sees_order(_span(versions[0]), runs, versions[0]["pending_for"]):
@@ -184,7 +181,7 @@ _TITLES = {
 
 
 async def _grouped(pages: AsyncIterator[list[Record]]) -> AsyncIterator[tuple[UUID, list[Record]]]:
-    """The versions of each job together, across the borders of pages."""
+    """The versions of each job, across the borders of pages."""
     job_id: UUID | None = None
     versions: list[Record] = []
     async for page in pages:
@@ -235,18 +232,18 @@ def _outlook(versions: Sequence[Record], history_from: datetime | None, tzdata: 
     )
 
 
-# Whether the promises hold: the whole history of a database, read in one snapshot.
+# Except for the ledger, each promise is one statement (`sql/verify.sql`) that returns the rows which break it.
 #
-# Most promises are one statement each (`sql/verify.sql`) that returns the rows which break it. The ledger is not: see `ledger.py`.
-#
-# A snapshot holds back the vacuum of a live system, so nothing is waited for while it is open. What only looks stuck (a
-# node buried this very moment, a place just freed) is looked at once more after a few seconds, in a snapshot of its own;
-# what is still there is stuck. If nobody is alive to act, that is no broken promise but a warning.
+# An open snapshot holds back the vacuum of a live system, so nothing waits while it is open. Some rows only look stuck: the node of an
+# execution is just being removed, or a place has just become free. They are read once more after a few seconds, in another snapshot;
+# those that are still there are stuck. If no node is alive that could act, that is a warning and not a broken promise.
 
 RECHECK_AFTER = timedelta(seconds=5)
 
 _QUERIES = (
-    PromiseQuery("rooms", "An execution is in one room", "executions", "verify_rooms", (*UNFINISHED, "finished")),
+    PromiseQuery(
+        "tables", "An execution is in one state table", "executions", "verify_state_tables", (*UNFINISHED, "finished")
+    ),
     PromiseQuery("S4", "Fences strictly increase", "attempts", "verify_fences", ("attempts", "running")),
     PromiseQuery("S5", "A claim has one outcome", "outcomes", "verify_outcomes", ("attempts", "started")),
     PromiseQuery("ends", "What has ended agrees with its end", "outcomes", "verify_ends", ("attempts", "finished")),
@@ -263,7 +260,7 @@ _ORDER = (
     "S1",
     "S2",
     "S3",
-    "rooms",
+    "tables",
     "S4",
     "S5",
     "ends",
@@ -284,7 +281,7 @@ async def verify(
 ) -> VerifyReport:
     """Check every promise over the whole history that is kept; changes nothing, and may run on a live system.
 
-    *now* is for tests: without it the database's clock decides. What looks stuck is believed to be after a *second_look*.
+    *now* is for tests: without it the clock of the database decides. Rows that look stuck are checked again after *second_look*.
     """
     async with snapshot(database, now) as look:
         ledger = await check_ledger(look)
@@ -299,7 +296,7 @@ async def verify(
 
 
 def _in_order(checks: Sequence[PromiseCheck]) -> list[PromiseCheck]:
-    """The checks as they are shown; the ledger and a statement may both have found something about one promise."""
+    """The checks in the order of the report; the ledger and a statement may both check one promise."""
     merged: dict[str, PromiseCheck] = {}
     for check in checks:
         if check.code in merged:

@@ -1,7 +1,7 @@
--- What a test asks of its own small database; nothing here is for a database that serves anybody.
+-- For the small databases of tests. These statements read whole tables.
 
 -- name: next_instant
--- The next instant at which something is to happen that has not been looked at yet.
+-- The next instant at which something is to happen.
 SELECT min(run_at)
 FROM (
     SELECT run_at
@@ -12,8 +12,8 @@ FROM (
 ) AS waiting
 WHERE run_at > coalesce(:now, now());
 
--- name: rehearsed_executions
--- Every execution there is, with what its job says of it, in the order of their instants.
+-- name: recorded_executions
+-- All executions, with the columns of their jobs that tests compare, in the order of their instants.
 SELECT execution.*, execution.result::text AS result_text, coalesce(execution.payload, timeball.payload_of(execution.job_id, execution.version))::text AS payload_text,
        CASE WHEN execution.origin = 'enqueue' THEN job.created_by END AS enqueued_by, job.name AS job_name, job.timezone AS job_timezone
 FROM timeball.execution

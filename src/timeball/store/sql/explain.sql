@@ -1,8 +1,8 @@
--- What is looked at to explain, to draw and to foresee. Nothing here writes, and every read is bounded.
+-- The facts for explanations, timelines and forecasts. Nothing here writes, and every read is bounded.
 
--- name: whereabouts
--- The room an unfinished execution is in, and what is known of it only there.
-SELECT 'due' AS room, kind AS due_kind, NULL::text AS stop, NULL::real AS progress, NULL::text AS progress_note
+-- name: locate_execution
+-- The state table of an unfinished execution, and the columns that only this table has.
+SELECT 'due' AS state_table, kind AS due_kind, NULL::text AS stop, NULL::real AS progress, NULL::text AS progress_note
 FROM timeball.due
 WHERE id = :id
 UNION ALL
@@ -19,7 +19,7 @@ FROM timeball.running
 WHERE id = :id;
 
 -- name: gate_facts
--- The state of everything with a door: the queue, the limit, the key; and the database's time.
+-- The state of the gates that an execution has to pass: its queue, its limit and its unique key; and the time of the database.
 SELECT coalesce(:now, now()) AS moment,
        queue.paused_at, queue.pause_reason, queue.max_running AS queue_limit,
        (SELECT count(*) FROM timeball.running WHERE running.queue = :queue::text AND running.queue_limited) AS queue_taken,
@@ -31,15 +31,15 @@ FROM (VALUES (1)) AS always (one)
 LEFT JOIN timeball.queue ON queue.name = :queue::text
 LEFT JOIN timeball.running_limit ON running_limit.key = :limit_key::text;
 
--- name: rivals
--- What may stand in the way of an execution: others of its job (by the conditions of busy_jobs), and who has the places of its limit and its queue.
+-- name: competitors
+-- What may hold an execution up: other executions of its job (by the conditions of busy_jobs), and those that have the places of its limit and its queue.
 (
-    SELECT 'job' AS relation, id, job_id, handler, 'running' AS room, greatest(claimed_at, run_at) AS started_at
+    SELECT 'job' AS relation, id, job_id, handler, 'running' AS state_table, greatest(claimed_at, run_at) AS started_at
     FROM timeball.running
     WHERE job_id = :job_id::uuid
       AND job_id <> id
       AND id <> :id::uuid
-    LIMIT :most
+    LIMIT :limit
 )
 UNION ALL
 (
@@ -48,7 +48,7 @@ UNION ALL
     WHERE job_id = :job_id::uuid
       AND job_id <> id
       AND id <> :id::uuid
-    LIMIT :most
+    LIMIT :limit
 )
 UNION ALL
 (
@@ -58,7 +58,7 @@ UNION ALL
       AND job_id <> id
       AND id <> :id::uuid
       AND kind IN ('retry', 'snooze')
-    LIMIT :most
+    LIMIT :limit
 )
 UNION ALL
 (
@@ -66,7 +66,7 @@ UNION ALL
     FROM timeball.running
     WHERE limit_key = :limit_key::text
       AND id <> :id::uuid
-    LIMIT :most
+    LIMIT :limit
 )
 UNION ALL
 (
@@ -74,7 +74,7 @@ UNION ALL
     FROM timeball.ready
     WHERE limit_key = :limit_key::text
       AND id <> :id::uuid
-    LIMIT :most
+    LIMIT :limit
 )
 UNION ALL
 (
@@ -82,20 +82,20 @@ UNION ALL
     FROM timeball.running
     WHERE queue = :queue::text
       AND queue_limited
-    LIMIT :most
+    LIMIT :limit
 );
 
--- name: on_workers
--- What these workers run, the longest running first: the running room is no larger than all slots together.
-SELECT id, job_id, handler, 'running' AS room, greatest(claimed_at, run_at) AS started_at
+-- name: running_on_workers
+-- What these workers run, the longest running first. `running` has at most as many rows as all workers have slots.
+SELECT id, job_id, handler, 'running' AS state_table, greatest(claimed_at, run_at) AS started_at
 FROM timeball.running
 WHERE holder = ANY (:holders::uuid[])
   AND run_at <= coalesce(:now, now())
 ORDER BY greatest(claimed_at, run_at)
-LIMIT :most;
+LIMIT :limit;
 
--- name: place_in_line
--- How many stand before an execution in its queue, by the rank that claims go by; one probe a priority, each counted up to :most.
+-- name: queue_position
+-- The number of executions before this one in its queue, by the rank of claims: one probe for each priority, each counted up to :limit.
 SELECT coalesce(sum(lane.ahead), 0)::bigint AS ahead
 FROM generate_series(0, 100) AS given (priority)
 CROSS JOIN LATERAL (
@@ -107,12 +107,12 @@ CROSS JOIN LATERAL (
           AND ready.priority = given.priority
           AND ready.run_at < :run_at::timestamptz + (given.priority - :priority::integer) * interval '12 seconds'
           AND ready.run_at <= coalesce(:now, now())
-        LIMIT :most
+        LIMIT :limit
     ) AS few
 ) AS lane;
 
--- name: usual_durations_of_jobs
--- How long the latest successful executions of each of these jobs took, in seconds: median, 95th percentile, and how many were looked at.
+-- name: typical_durations_of_jobs
+-- The durations of the latest successful executions of each of these jobs, in seconds: median, 95th percentile, and how many there were.
 SELECT given.id, count(*) AS executions,
        percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY latest.seconds) AS durations
 FROM unnest(:ids::uuid[]) AS given (id)
@@ -123,30 +123,30 @@ CROSS JOIN LATERAL (
       AND (finished.job_id, finished.id) <= (given.id, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
       AND finished.job_id <> finished.id
     ORDER BY finished.job_id DESC, finished.id DESC
-    LIMIT :most
+    LIMIT :limit
 ) AS latest
 WHERE latest.seconds IS NOT NULL
   AND latest.state = 'succeeded'
 GROUP BY given.id;
 
--- name: usual_durations_of_handlers
--- The same by handler, over the latest finished executions of all: for one-offs, whose jobs have no history.
+-- name: typical_durations_of_handlers
+-- The same for each handler, over the latest finished executions: for one-offs, whose jobs have no history.
 SELECT handler, count(*) AS executions,
        percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY extract(epoch FROM finished_at - started_at)::double precision) AS durations
 FROM (
     SELECT handler, state, started_at, finished_at
     FROM timeball.finished
     ORDER BY id DESC
-    LIMIT :most
+    LIMIT :limit
 ) AS latest
 WHERE started_at IS NOT NULL
   AND state = 'succeeded'
 GROUP BY handler;
 
 -- name: futures
--- The pending occurrence of jobs that have a schedule, with what their future is computed from. Among a million one-offs they are few:
--- only they bear the time-zone data they were computed by, which has an index. It is the only condition inside: a planner without statistics
--- would prefer the index of all occurrences.
+-- The pending occurrences of jobs with a schedule, and the columns from which their future is computed. They are few among a million one-offs: only they cite
+-- time-zone data, which has an index. This is the only condition of the inner query: a planner without statistics would prefer the index of all
+-- occurrences.
 SELECT due.id AS execution_id, due.kind AS due_kind, due.scheduled_for, due.executions_left,
        job.id, job.name, job.handler, job.queue, job.kind, job.schedule, job.interval_seconds, job.scheduled_at, job.timezone, job.on_gap,
        job.on_repeat, job.starts_at, job.ends_at, job.jitter_seconds, job.created_at
@@ -155,12 +155,12 @@ FROM (
     FROM timeball.due
     WHERE tzdata IS NOT NULL
     ORDER BY tzdata, id
-    LIMIT :most
+    LIMIT :limit
 ) AS due
 JOIN timeball.job ON job.id = due.job_id;
 
 -- name: future_of_job
--- The same of one job, of whatever kind: there is one next occurrence at most.
+-- The same for one job of any kind: there is at most one next occurrence.
 SELECT due.id AS execution_id, due.kind AS due_kind, due.scheduled_for, due.executions_left,
        job.id, job.name, job.handler, job.queue, job.kind, job.schedule, job.interval_seconds, job.scheduled_at, job.timezone, job.on_gap,
        job.on_repeat, job.starts_at, job.ends_at, job.jitter_seconds, job.created_at
@@ -170,7 +170,7 @@ WHERE due.job_id = :job_id
   AND due.kind = 'occurrence';
 
 -- name: one_offs
--- What else is due within a span (one-offs, retries, what was put off), the next :each of every shard.
+-- What else is due within a span (one-offs, retries, snoozes): the next :each of every shard.
 SELECT due.id, due.job_id, due.run_at, due.handler, due.queue, due.kind
 FROM timeball.shard
 CROSS JOIN LATERAL (
@@ -194,20 +194,20 @@ FROM timeball.running
 WHERE running.run_at <= coalesce(:now, now())
   AND (:queue::text IS NULL OR running.queue = :queue::text)
 ORDER BY greatest(running.claimed_at, running.run_at)
-LIMIT :most;
+LIMIT :limit;
 
 -- name: past
--- What has ended, the latest :most ids of a span: ids are in the order of the times they were made for.
+-- What has ended: the latest :limit ids of a span. Ids are in the order of the instants they were made for.
 SELECT id, job_id, handler, queue, started_at, worker, finished_at, state
 FROM timeball.finished
 WHERE id >= :first_id::uuid
   AND id < :last_id::uuid
   AND finished_at >= :start::timestamptz
 ORDER BY id DESC
-LIMIT :most;
+LIMIT :limit;
 
 -- name: past_of_jobs
--- The same for some jobs: the latest :each of every one, by the index on (job_id, id).
+-- The same for some jobs: the latest :each of each, by the index on (job_id, id).
 SELECT past.id, given.id AS job_id, past.handler, past.queue, past.started_at, past.worker, past.finished_at, past.state
 FROM unnest(:ids::uuid[]) AS given (id)
 CROSS JOIN LATERAL (
@@ -233,7 +233,7 @@ FROM timeball.queue
 WHERE max_running IS NOT NULL;
 
 -- name: server_facts
--- The server itself: its version, whether commits are durable, and the oldest transaction that others hold open.
+-- The server: its version, whether commits are durable, and the oldest transaction of other programs.
 SELECT current_setting('server_version') AS version,
        current_setting('server_version_num')::integer / 10000 AS major,
        current_setting('fsync') = 'on' AND current_setting('synchronous_commit') <> 'off' AS is_durable,
@@ -250,8 +250,8 @@ LEFT JOIN LATERAL (
     LIMIT 1
 ) AS oldest ON true;
 
--- name: house_facts
--- What the rooms tell at a glance: one probe a shard for what is overdue, the ends of an index for the time-zone data.
+-- name: installation_facts
+-- The state tables at a glance: one probe for each shard for overdue rows, the ends of an index for the time-zone data.
 SELECT coalesce(:now, now()) AS moment,
        (SELECT count(*) FROM timeball.api_key) > 0 AS has_keys,
        (SELECT max(tzdata) FROM timeball.due WHERE tzdata IS NOT NULL) AS newest_tzdata,
@@ -261,25 +261,25 @@ SELECT coalesce(:now, now()) AS moment,
            CROSS JOIN LATERAL (SELECT run_at FROM timeball.due WHERE due.shard = shard.id ORDER BY run_at LIMIT 1) AS first
        ) AS oldest_due,
        (SELECT count(*) FROM timeball.running WHERE deadline < coalesce(:now, now()) - interval '10 seconds') AS past_deadline,
-       EXISTS (SELECT 1 FROM timeball.finished_default) AS has_strays;
+       EXISTS (SELECT 1 FROM timeball.finished_default) AS has_unpartitioned_history;
 
 -- name: uses_of_handlers
--- Which handlers are used in which queues: by jobs with a schedule, and by what waits now; a few thousand of each are looked at.
+-- The handlers that each queue uses: of jobs with a schedule, and of waiting executions. A few thousand of each are read.
 SELECT queue, handler, count(DISTINCT job_id) AS jobs
 FROM (
-    (SELECT queue, handler, job_id FROM timeball.due WHERE tzdata IS NOT NULL ORDER BY tzdata, id LIMIT :most)
+    (SELECT queue, handler, job_id FROM timeball.due WHERE tzdata IS NOT NULL ORDER BY tzdata, id LIMIT :limit)
     UNION ALL
-    (SELECT queue, handler, job_id FROM timeball.ready ORDER BY queue, priority, run_at LIMIT :most)
+    (SELECT queue, handler, job_id FROM timeball.ready ORDER BY queue, priority, run_at LIMIT :limit)
 ) AS used
 GROUP BY queue, handler;
 
 -- name: oldest_ready
--- What has waited longest in each of these queues. `whole` as in lanes.
-WITH whole AS MATERIALIZED (
+-- The execution of each of these queues that has waited longest. `everything` as in lanes.
+WITH everything AS MATERIALIZED (
     SELECT '-infinity'::timestamptz AS first, 'infinity'::timestamptz AS last
 )
 SELECT given.queue, oldest.id, oldest.job_id, oldest.run_at
-FROM whole
+FROM everything
 CROSS JOIN unnest(:queues::text[]) AS given (queue)
 CROSS JOIN LATERAL (
     SELECT first.id, first.job_id, first.run_at
@@ -289,7 +289,7 @@ CROSS JOIN LATERAL (
         FROM timeball.ready
         WHERE ready.queue = given.queue
           AND ready.priority = level.priority
-          AND ready.run_at BETWEEN whole.first AND whole.last
+          AND ready.run_at BETWEEN everything.first AND everything.last
         ORDER BY run_at
         LIMIT 1
     ) AS first
@@ -298,7 +298,7 @@ CROSS JOIN LATERAL (
 ) AS oldest;
 
 -- name: versions_of_job
--- The versions of a job that are kept, and the span of instants each answers for.
+-- The versions of a job that are kept, and the instants that each is responsible for.
 SELECT version, effective_from, effective_until
 FROM timeball.job_version
 WHERE job_id = :job_id
@@ -312,7 +312,7 @@ WHERE execution_id = ANY (:ids::uuid[])
 ORDER BY execution_id, fence;
 
 -- name: unsuccessful_tries
--- The tries that ended within a span without success, the latest first, each with its execution; by attempt_by_end.
+-- The unsuccessful attempts that ended within a span, the latest first, each with its execution; by attempt_by_end.
 SELECT attempt.execution_id, attempt.number, attempt.outcome, attempt.worker, attempt.started_at, attempt.finished_at,
        attempt.error_type, left(attempt.error, 500) AS error, execution.job_id, execution.handler, execution.queue, execution.state
 FROM (
@@ -333,8 +333,8 @@ CROSS JOIN LATERAL (
 ORDER BY attempt.finished_at DESC, attempt.execution_id DESC;
 
 -- name: next_due
--- What falls due next, in the order of time: the first few of each shard, by its index, and of those the first few.
--- (SELECT :most): a planner that knows how many are wanted, and believes that there are hardly more, would fetch and sort all there are.
+-- What falls due next, in the order of time: the first few of each shard by its index, and the first few of those.
+-- (SELECT :limit): a planner that knows the limit, and believes that there are hardly more rows, would fetch and sort all of them.
 SELECT first.id, first.job_id, first.handler, first.run_at, job.name
 FROM timeball.shard
 CROSS JOIN LATERAL (
@@ -344,8 +344,8 @@ CROSS JOIN LATERAL (
       AND due.run_at > coalesce(:now, now())
       AND due.kind <> 'resume'
     ORDER BY due.shard, due.run_at
-    LIMIT (SELECT :most::bigint)
+    LIMIT (SELECT :limit::bigint)
 ) AS first
 LEFT JOIN timeball.job ON job.id = first.job_id
 ORDER BY first.run_at, first.id
-LIMIT :most;
+LIMIT :limit;

@@ -1,9 +1,10 @@
--- From `due` to `ready`: what a scheduler reads, and the one statement by which it moves it. Each move is one statement, so an execution is never in
--- two rooms and never in none.
+-- From `due` to `ready`: what a scheduler reads, and the one statement that promotes. Each move is one statement, so an execution is never in two
+-- tables and never in none.
 
 -- name: look_ahead
--- The rows of our shards that fall due within the horizon, from each shard's bound on: where each stands, not all of it.
--- All of them, however old: a row that was committed late is not lost. Most are held already, so the others are read whole by due_rows.
+-- The keys of the rows of some shards that fall due within the horizon, from the bound of each shard on.
+-- Rows that are overdue are included, however old they are: a row that was committed late is not lost. The scheduler holds most of them already; it reads
+-- the others whole by due_rows.
 SELECT due.shard, due.id, due.run_at, due.version
 FROM unnest(:shards::smallint[], :bounds::timestamptz[]) AS mine (shard, bound)
 CROSS JOIN LATERAL (
@@ -17,7 +18,7 @@ CROSS JOIN LATERAL (
 ) AS due;
 
 -- name: due_rows
--- Some rows of due, whole. Whether its job is paused counts for second tries alone, and is looked up for them alone.
+-- Some rows of `due`, whole. Whether the job is paused matters only to retries and snoozes, and is looked up only for them.
 SELECT due.id,
        due.job_id,
        due.kind,
@@ -37,8 +38,8 @@ FROM timeball.due
 WHERE due.id = ANY (:ids::uuid[]);
 
 -- name: busy_jobs
--- Which of these jobs have an execution that is unfinished and no longer only scheduled.
--- OFFSET 0: otherwise the planner may read a whole room into a hash table, to look a few jobs up in it.
+-- The jobs among these that have an unfinished execution which is no longer only scheduled.
+-- OFFSET 0: otherwise the planner may read a whole table into a hash table, to look up a few jobs.
 SELECT asked.job_id
 FROM unnest(:job_ids::uuid[]) AS asked (job_id)
 WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND ready.job_id <> ready.id OFFSET 0)
@@ -46,16 +47,16 @@ WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND
    OR EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.job_id = asked.job_id OFFSET 0)
    OR EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = asked.job_id AND due.job_id <> due.id AND due.kind IN ('retry', 'snooze') OFFSET 0);
 
--- name: hoist
--- Take rows out of due, put each recurring job's following occurrence in, and record what becomes of those taken:
--- runs go to ready (blocked if limited, due again if they are to come later), skips into the history.
--- The row itself is compared and set: version is a column of due, because a joined job would not be looked at again after a lock wait.
--- The look-up by OFFSET 0 can only be done by the primary key, whatever the planner believes about the size of the room; it locks, and looks
--- again after a lock wait. What is locked is then deleted by ctid: not before, because servers of 2025 and older do not look again by ctid.
--- `given` hides from the planner how many there are: it would plan the statement anew for every number, which takes two milliseconds.
--- It takes them for few, so `judged` looks into a set and the rows are deleted by ctid: joined, each would be compared with each.
--- What was given a limit since it was read goes to blocked, whatever the scheduler meant.
--- The occurrence that waited cites the time-zone data it was computed by; what lies behind it was computed by those of the scheduler.
+-- name: promote
+-- Take rows out of `due`, insert the following occurrence of each recurring job, and record what becomes of the rows: runs go to `ready` (to `blocked`
+-- if limited, back to `due` if they are to run later), skips go into the history.
+-- Compare and set on the row itself: `version` is a column of `due`, because PostgreSQL does not check a joined job again after a lock wait.
+-- The look-up with OFFSET 0 can only use the primary key, whatever the planner believes about the size of the table. It locks, and checks again after a
+-- lock wait. Only then is the locked row deleted by ctid: servers from before autumn 2025 do not check again what they find by ctid.
+-- `given` hides the lengths of the arrays from the planner, which would otherwise plan the statement anew for every length; that takes two milliseconds.
+-- It assumes few rows, so `judged` looks into a set, and rows are deleted by ctid: a join would compare each with each.
+-- A row that was given a limit since it was read goes to `blocked`, whatever the scheduler has planned.
+-- The occurrence that waited cites the time-zone data that computed it; occurrences after it were computed with the data of the scheduler.
 WITH given AS MATERIALIZED (
     SELECT :ids::uuid[] AS ids, :run_ats::timestamptz[] AS run_ats, :versions::integer[] AS versions, :next_ids::uuid[] AS next_ids,
            :next_run_ats::timestamptz[] AS next_run_ats, :next_fors::timestamptz[] AS next_fors, :watermarks::timestamptz[] AS watermarks,
@@ -91,7 +92,7 @@ found AS MATERIALIZED (
           AND due.run_at = owed.run_at
           AND due.version = owed.version
           AND due.shard = ANY (ARRAY(SELECT owned.id FROM owned))
-          AND due.run_at <= coalesce(:now, now()) + :hoist_window::interval
+          AND due.run_at <= coalesce(:now, now()) + :promotion_window::interval
         OFFSET 0
         FOR UPDATE
     ) AS looked_up
@@ -153,7 +154,7 @@ held_up AS (
     WHERE is_allowed
       AND (target = 'blocked' OR (target = 'ready' AND limit_key IS NOT NULL))
 ),
-hoisted AS (
+promoted AS (
     INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
                                 attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only)
     SELECT run_id, job_id, origin, version, queue, priority, handler, run_for, run_run_at, coalesce(queued_at, :now, now()),
@@ -197,9 +198,9 @@ ranges AS (
 SELECT id FROM taken;
 
 -- name: park
--- Let second tries of a paused job wait for its resumption. The job is locked, and seen as it is after a lock wait: whatever was parked behind
--- its resumption would wait for ever. The instant they had waited for is kept: they are not to be tried before that either. Looked up, locked and
--- changed by ctid as in hoist; IS NOT DISTINCT FROM: see unpark.
+-- Let retries and snoozes of a paused job wait until it is resumed. The job is locked, and read as it is after a lock wait: a row that is parked after
+-- the resumption would wait for ever. The row keeps the instant that it waited for, because it must not run before that either.
+-- Looked up, locked and changed by ctid as in promote. IS NOT DISTINCT FROM: see unpark.
 WITH looked_at AS MATERIALIZED (
     SELECT id, paused_at
     FROM timeball.job
@@ -226,8 +227,8 @@ SET run_at = :parked_at,
 WHERE due.ctid = ANY (ARRAY(SELECT found.tid FROM found));
 
 -- name: occurrences_of_other_tzdata
--- Occurrences of our shards that were computed by older time-zone data. That is the only condition inside: for the others, a planner without statistics
--- would read all that lies ahead.
+-- Pending occurrences of some shards that were computed with older time-zone data. The inner query has no other condition, because a planner without
+-- statistics would then read the whole schedule.
 SELECT id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, executions_left, limit_key, queue, priority, false AS is_paused
 FROM (
     SELECT *
@@ -258,8 +259,8 @@ FROM taken
 RETURNING id;
 
 -- name: end_occurrence
--- Take a pending occurrence away in whose place the present time-zone data name nothing, and record that it is not run. It cites the data that named it;
--- those by which nothing follows are noted with its version. IS NOT DISTINCT FROM: see unpark.
+-- Record a pending occurrence as skipped if the present time-zone data yield none in its place. The record cites the data that computed it; the version
+-- cites the data by which nothing follows. IS NOT DISTINCT FROM: see unpark.
 WITH taken AS (
     DELETE FROM timeball.due
     WHERE id = :id

@@ -1,17 +1,17 @@
--- What all moves between rooms share: the way from `blocked` to `ready`, which every move may open for another, and wishes to stop.
+-- From `blocked` to `ready` where a limit has a free place, and requests to stop running executions.
 
 -- name: lock_limits
--- Lock the limits that have a place free, perhaps; counting comes in the next statement, with a fresh snapshot.
+-- Lock the limits that may have a free place. The next statement counts, with a fresh snapshot.
 SELECT key
 FROM timeball.running_limit
 WHERE key = ANY (:keys::text[])
 ORDER BY key
 FOR UPDATE;
 
--- name: promote
--- Let blocked executions into ready while their limit has places, most urgent first: by their index, whose rank knows no time zone. By ctid as in claim.
--- `whole` as in lanes.
-WITH whole AS MATERIALIZED (
+-- name: unblock
+-- Move blocked executions to `ready` while their limit has free places, the most urgent first: by their index, whose rank has no time zone.
+-- By ctid: rows of `blocked` are never updated. `everything` as in lanes.
+WITH everything AS MATERIALIZED (
     SELECT '-infinity'::timestamp AS first, 'infinity'::timestamp AS last
 ),
 place AS (
@@ -24,13 +24,13 @@ place AS (
 ),
 chosen AS MATERIALIZED (
     SELECT first.tid
-    FROM whole
+    FROM everything
     CROSS JOIN place
     CROSS JOIN LATERAL (
         SELECT blocked.ctid AS tid
         FROM timeball.blocked
         WHERE blocked.limit_key = place.key
-          AND (blocked.run_at AT TIME ZONE 'UTC') - blocked.priority * interval '12 seconds' BETWEEN whole.first AND whole.last
+          AND (blocked.run_at AT TIME ZONE 'UTC') - blocked.priority * interval '12 seconds' BETWEEN everything.first AND everything.last
         ORDER BY (blocked.run_at AT TIME ZONE 'UTC') - blocked.priority * interval '12 seconds'
         LIMIT greatest(place.free, 0)
     ) AS first
@@ -48,22 +48,22 @@ FROM freed
 RETURNING queue, priority, run_at;
 
 -- name: blocked_keys
--- The limits somebody waits for, the first few behind one of them: a loose index scan, one probe a limit.
--- The reaper looks at each again, in case whoever freed a place died before it could promote. `whole` as in lanes.
-WITH RECURSIVE whole AS MATERIALIZED (
+-- The limits that blocked executions wait for, in order, the first few after :after: a loose index scan, with one probe for each limit.
+-- The reaper unblocks each of them again, in case a node died between freeing a place and unblocking. `everything` as in lanes.
+WITH RECURSIVE everything AS MATERIALIZED (
     SELECT '-infinity'::timestamp AS first, 'infinity'::timestamp AS last
 ),
 waited_for AS (
-    SELECT :behind::text AS limit_key, 0 AS number
+    SELECT :after::text AS limit_key, 0 AS number
     UNION ALL
     SELECT following.limit_key, waited_for.number + 1
     FROM waited_for
-    CROSS JOIN whole
+    CROSS JOIN everything
     CROSS JOIN LATERAL (
         SELECT blocked.limit_key
         FROM timeball.blocked
         WHERE blocked.limit_key > waited_for.limit_key
-          AND (blocked.run_at AT TIME ZONE 'UTC') - blocked.priority * interval '12 seconds' BETWEEN whole.first AND whole.last
+          AND (blocked.run_at AT TIME ZONE 'UTC') - blocked.priority * interval '12 seconds' BETWEEN everything.first AND everything.last
         ORDER BY blocked.limit_key
         LIMIT 1
     ) AS following
@@ -75,9 +75,9 @@ WHERE number > 0
 ORDER BY number;
 
 -- name: request_stop
--- Ask the holders of these executions to stop; only the holder and the reaper take a running row away.
--- Locked in the order of ids, as outcomes are, so that two batches do not wait for each other: by the bytes of ids, or a planner that believes the room
--- to be empty would read all of it by their index.
+-- Ask the holders of these executions to stop. Only the holder and the reaper remove a running row.
+-- Rows are locked in the order of ids, as outcomes are, so that two batches do not wait for each other. By the bytes of ids: a planner that takes the
+-- table for empty would read all of it by the index of the ids.
 WITH asked AS MATERIALIZED (
     SELECT id
     FROM timeball.running
@@ -92,7 +92,7 @@ WHERE id = ANY (ARRAY(SELECT asked.id FROM asked))
 RETURNING id, holder;
 
 -- name: request_stop_of_jobs
--- Ask the holders of these jobs' executions to stop; in the same order.
+-- Ask the holders of the executions of these jobs to stop; locked in the same order.
 WITH asked AS MATERIALIZED (
     SELECT id
     FROM timeball.running
@@ -108,8 +108,9 @@ WHERE id = ANY (ARRAY(SELECT asked.id FROM asked))
 RETURNING id, holder;
 
 -- name: request_stop_of_superseded
--- Ask those to stop whose job wants that, and whose next occurrence waits for them behind one of these limits. Who let it wait has asked those that
--- ran; but may have died before, and what was only ready then may run by now. Theirs is a limit of one: under larger ones nobody is looked for.
+-- Ask for a stop of executions whose job has overlap `cancel_running`, and whose next occurrence waits behind one of these limits.
+-- The promotion that blocked the next occurrence has asked those that ran. It may have died before, and an execution that was ready then may run by now.
+-- Such a job has a limit of one, so larger limits are not searched.
 UPDATE timeball.running
 SET stop = :reason
 FROM timeball.job
@@ -135,7 +136,7 @@ WHERE running.limit_key = ANY (ARRAY(
 RETURNING running.id, running.holder;
 
 -- name: stops
--- What this holder has been asked to stop.
+-- The executions that this holder has been asked to stop.
 SELECT id, stop
 FROM timeball.running
 WHERE holder = :incarnation

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeball.domain.forecast.outlook import FireTimeBudget, FireTimes, FutureRuns, even_edges
+from timeball.domain.forecast.demand import FireTimeBudget, FireTimes, ForecastJob, even_edges
 from timeball.domain.forecast.timeline import BucketLoad
 from timeball.domain.rollup import TypicalDuration
 from timeball.domain.scheduling.schedule import Cron, Every, Once, Schedule
@@ -20,7 +20,7 @@ NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def line(rule: Schedule, **fields: object) -> FutureRuns:
+def job(rule: Schedule, **fields: object) -> ForecastJob:
     pending = rule.next_after(NOW - timedelta(microseconds=1))
     assert pending is not None
     given: dict[str, object] = {
@@ -31,9 +31,9 @@ def line(rule: Schedule, **fields: object) -> FutureRuns:
         "rule": rule,
         "pending": pending,
         "since": NOW - timedelta(days=30),
-        "usual": TypicalDuration(timedelta(minutes=3), timedelta(minutes=4), 9),
+        "typical": TypicalDuration(timedelta(minutes=3), timedelta(minutes=4), 9),
     }
-    return FutureRuns(**given | fields)  # type: ignore[arg-type]
+    return ForecastJob(**given | fields)  # type: ignore[arg-type]
 
 
 RULES = [
@@ -48,7 +48,7 @@ RULES = [
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("jitter", [0, 90])
 def test_counts_and_fire_times_say_the_same(rule: Schedule, jitter: int) -> None:
-    some = line(rule, jitter=timedelta(seconds=jitter))
+    some = job(rule, jitter=timedelta(seconds=jitter))
     edges = even_edges(NOW, NOW + 24 * HOUR, 24)
 
     one_by_one = [sum(low <= at < high for at in some.fires(NOW, NOW + 24 * HOUR)) for low, high in pairwise(edges)]
@@ -58,7 +58,7 @@ def test_counts_and_fire_times_say_the_same(rule: Schedule, jitter: int) -> None
 
 
 def test_what_is_left_bounds_the_fire_times() -> None:
-    some = line(Every(interval_seconds=60, anchor=NOW), left=3)
+    some = job(Every(interval_seconds=60, anchor=NOW), left=3)
 
     (fires,) = FireTimeBudget(even_edges(NOW, NOW + HOUR, 6)).of([some])
 
@@ -69,7 +69,7 @@ def test_a_dense_line_is_counted_and_lines_of_one_rhythm_only_once() -> None:
     minutely = Every(interval_seconds=10, anchor=NOW)
     foresight = FireTimeBudget(even_edges(NOW, NOW + HOUR, 60), budget=100)
 
-    found = foresight.of([line(minutely), line(minutely, job_id=JobId(UUID(int=2)))])
+    found = foresight.of([job(minutely), job(minutely, job_id=JobId(UUID(int=2)))])
 
     assert [fires.counts for fires in found] == [(6,) * 60] * 2
     assert (foresight.budget, foresight.left_out) == (40, 0)
@@ -78,14 +78,14 @@ def test_a_dense_line_is_counted_and_lines_of_one_rhythm_only_once() -> None:
 def test_beyond_the_budget_lines_are_left_out_and_counted() -> None:
     foresight = FireTimeBudget(even_edges(NOW, NOW + HOUR, 60), budget=10)
 
-    found = foresight.of([line(Every(interval_seconds=60, anchor=NOW)), line(Every(interval_seconds=1200, anchor=NOW))])
+    found = foresight.of([job(Every(interval_seconds=60, anchor=NOW)), job(Every(interval_seconds=1200, anchor=NOW))])
 
     assert [len(fires.at) for fires in found] == [3]
     assert foresight.left_out == 1
 
 
 def test_a_line_as_it_lay_ahead_yesterday() -> None:
-    some = line(Every(interval_seconds=3600, anchor=NOW - timedelta(days=5)), since=NOW - timedelta(hours=12))
+    some = job(Every(interval_seconds=3600, anchor=NOW - timedelta(days=5)), since=NOW - timedelta(hours=12))
 
     earlier = some.from_the_start(NOW - 24 * HOUR)
 
@@ -109,7 +109,7 @@ def test_work_is_spread_over_the_buckets_it_touches() -> None:
 def test_counted_runs_bring_their_whole_work() -> None:
     load = BucketLoad(even_edges(NOW, NOW + 4 * HOUR, 4))
 
-    load.add(FireTimes(line(Every(interval_seconds=60, anchor=NOW)), counts=(60, 0, 0, 0)))
+    load.add(FireTimes(job(Every(interval_seconds=60, anchor=NOW)), counts=(60, 0, 0, 0)))
 
     assert load.busy(0) == 3.0
     assert load.starts == [60, 0, 0, 0]

@@ -1,0 +1,245 @@
+"""Jobs with their situation, their revisions and fire times; and job templates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+import orjson
+
+from timeball.domain.job import Job, JobStatus
+from timeball.domain.scheduling.civil_time import changes_between
+from timeball.domain.scheduling.schedule import Cron, Manual, Occurrence, Schedule
+from timeball.domain.search import JobFilter, JobOrder, JobSituation, PageRequest, RecentRuns, ResultPage
+from timeball.domain.template import Template, TemplateId
+from timeball.domain.values.ids import JobId, parse_id
+from timeball.errors import InvalidInput, NotFound, quote_text
+
+if TYPE_CHECKING:
+    from timeball.domain.execution import Execution
+    from timeball.store.diagnostics import DoctorStore
+    from timeball.store.search.listing import ListingStore
+    from timeball.store.store import Store
+
+_YEAR, _NEAR_A_CHANGE = timedelta(days=370), timedelta(hours=2)
+# An every-second schedule has thousands of occurrences near a clock change.
+_MAX_NEAR_A_CHANGE = 50
+# Fields that only the engine uses, or that a revision shows elsewhere.
+_INTERNAL_FIELDS = frozenset({"id", "shard", "version", "paused_left", "paused_from"})
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job and its situation."""
+
+    job: Job
+    situation: JobSituation
+
+    @property
+    def status(self) -> JobStatus:
+        if self.job.is_paused:
+            return JobStatus.PAUSED
+        is_open = self.situation.is_live or isinstance(self.job.rule, Manual)
+        return JobStatus.ACTIVE if is_open else JobStatus.FINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class FireTime:
+    """An instant of a schedule, and the local time that the clock of its zone shows."""
+
+    occurrence: Occurrence
+    local: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    """One field, before and after."""
+
+    field: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """One change of a job. The instants bound the occurrences for which its version answers, where that is kept."""
+
+    at: datetime | None
+    actor: str | None
+    action: str
+    reason: str | None
+    version: int | None
+    changes: tuple[FieldChange, ...] = ()
+    effective_from: datetime | None = None
+    effective_until: datetime | None = None
+
+
+class JobQueries:
+    """Reads jobs."""
+
+    def __init__(self, store: Store, listing: ListingStore, diagnostics: DoctorStore) -> None:
+        self._store = store
+        self._listing = listing
+        self._diagnostics = diagnostics
+
+    async def find(self, reference: str) -> Job:
+        """A job by its id or its name; NotFound if there is none, or if it was deleted."""
+        job = await self._find_by_id(reference) or await self._find_by_name(reference)
+        if job is None:
+            raise NotFound("job", quote_text(reference))
+        return job
+
+    async def _find_by_id(self, reference: str) -> Job | None:
+        try:
+            job_id = JobId(parse_id("job", reference))
+        except InvalidInput:
+            return None
+        job = (await self._store.jobs.find([job_id])).get(job_id)
+        return None if job is None or job.deleted_at is not None else job
+
+    async def _find_by_name(self, reference: str) -> Job | None:
+        # The database cannot hold a NUL, so no job has such a name.
+        return None if "\0" in reference else await self._store.jobs.find_by_name(reference)
+
+    async def view(self, reference: str) -> JobView:
+        """One job with its situation."""
+        return (await self.views([await self.find(reference)]))[0]
+
+    async def views(self, jobs: Sequence[Job]) -> list[JobView]:
+        """Jobs with their situations, in the order given."""
+        situations = await self._listing.job_situations([job.id for job in jobs])
+        return [JobView(job, situations[job.id]) for job in jobs]
+
+    async def views_by_id(self, executions: Sequence[Execution]) -> dict[JobId, JobView]:
+        """The jobs of some executions, as far as they still exist."""
+        ids = list({execution.job_id for execution in executions})
+        jobs = await self._store.jobs.find(ids)
+        return {view.job.id: view for view in await self.views(list(jobs.values()))}
+
+    async def page(self, job_filter: JobFilter, order: JobOrder, request: PageRequest) -> ResultPage[JobView]:
+        """A page of jobs."""
+        page = await self._listing.jobs(job_filter, order, request)
+        views = await self.views(page.items)
+        return ResultPage(views, page.next_cursor, page.total, page.searched_to, page.looked_at)
+
+    async def exist(self) -> bool:
+        """Whether there is any job at all."""
+        return bool((await self._listing.jobs(JobFilter(), JobOrder.NEWEST, PageRequest(limit=1))).items)
+
+    async def names(self, ids: Sequence[JobId]) -> dict[JobId, str | None]:
+        """The names of these jobs."""
+        return await self._listing.job_names(list(dict.fromkeys(ids)))
+
+    async def recent_runs(self, ids: Sequence[JobId], count: int) -> dict[JobId, RecentRuns]:
+        """States and durations of the latest executions of each of these jobs, the oldest first."""
+        return await self._listing.recent_runs(ids, count)
+
+    def next_times(self, rule: Schedule, timezone: str, after: datetime, count: int) -> list[FireTime]:
+        """The next instants of a schedule, with those that a clock change skips among them."""
+        zone = ZoneInfo(rule.timezone if isinstance(rule, Cron) else timezone)
+        times: list[FireTime] = []
+        due = 0
+        for occurrence in islice(rule.occurrences(after, with_skipped=True), 2 * count):
+            times.append(FireTime(occurrence, occurrence.at.astimezone(zone)))
+            due += occurrence.is_due
+            if due == count:
+                break
+        return times
+
+    def clock_changes(self, rule: Schedule, after: datetime, count: int) -> list[FireTime]:
+        """The occurrences that the clock changes of about a year move, skip or repeat; none for other schedules than cron."""
+        if not isinstance(rule, Cron):
+            return []
+        zone = ZoneInfo(rule.timezone)
+        times: list[FireTime] = []
+        for change in changes_between(zone, after, after + _YEAR):
+            near = rule.occurrences(
+                max(after, change.at - _NEAR_A_CHANGE), change.at + _NEAR_A_CHANGE, with_skipped=True
+            )
+            noted = (occurrence for occurrence in islice(near, _MAX_NEAR_A_CHANGE) if occurrence.note is not None)
+            times += [FireTime(occurrence, occurrence.at.astimezone(zone)) for occurrence in noted]
+        return times[:count]
+
+    async def revisions(self, reference: str, request: PageRequest) -> ResultPage[Revision]:
+        """A page of a job's changes, the latest first; the last one is its creation."""
+        job = await self.find(reference)
+        page = await self._listing.audit(f"job:{job.id}", None, request)
+        versions = await self._diagnostics.versions(job.id)
+        # The audit of a job also holds triggers and backfills, which do not change it.
+        revisions = [_revision(row, versions) for row in page.items if _is_change(row)]
+        is_last_page = page.next_cursor is None
+        if is_last_page and not any(revision.action == "job.create" for revision in revisions):
+            revisions.append(_creation(job, versions))
+        # Ids of one millisecond are in no order, versions are. A pause has no version and comes after the creation.
+        revisions.sort(key=lambda revision: (revision.at or job.created_at, revision.version or math.inf), reverse=True)
+        return ResultPage(revisions, page.next_cursor, page.total)
+
+
+def _is_change(row: Mapping[str, Any]) -> bool:
+    return row["before"] is not None or row["action"] == "job.create"
+
+
+def _revision(row: Mapping[str, Any], versions: Mapping[int, Mapping[str, Any]]) -> Revision:
+    before, after = (_json_object(row[side]) for side in ("before", "after"))
+    version = after.get("version") if isinstance(after.get("version"), int) else None
+    period = versions.get(version or 0, {})
+    return Revision(
+        at=row["at"],
+        actor=row["actor"],
+        action=row["action"],
+        reason=row["reason"],
+        version=version,
+        changes=tuple(
+            FieldChange(name, before.get(name), after.get(name))
+            for name in dict.fromkeys((*before, *after))
+            if name not in _INTERNAL_FIELDS
+        ),
+        effective_from=period.get("effective_from"),
+        effective_until=period.get("effective_until"),
+    )
+
+
+def _creation(job: Job, versions: Mapping[int, Mapping[str, Any]]) -> Revision:
+    period = versions.get(1, {})
+    return Revision(
+        at=job.created_at,
+        actor=job.created_by or job.declared_by,
+        action="job.create",
+        reason=None,
+        version=1,
+        effective_from=period.get("effective_from"),
+        effective_until=period.get("effective_until"),
+    )
+
+
+def _json_object(text: str | None) -> dict[str, Any]:
+    value = None if text is None else orjson.loads(text)
+    return value if isinstance(value, dict) else {}
+
+
+class TemplateQueries:
+    """Reads job templates."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def find(self, reference: str) -> Template:
+        """A template by its id or its name; NotFound if there is none."""
+        template: Template | None = None
+        with suppress(InvalidInput):
+            template = await self._store.templates.find(TemplateId(parse_id("tpl", reference)))
+        if template is None and "\0" not in reference:
+            template = await self._store.templates.find_by_name(reference)
+        if template is None:
+            raise NotFound("template", quote_text(reference))
+        return template
+
+    async def page(self, request: PageRequest) -> ResultPage[Template]:
+        """A page of templates, by name."""
+        return await self._store.templates.page(request.limit, request.cursor)

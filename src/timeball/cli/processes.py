@@ -1,0 +1,330 @@
+"""What `timeball up`, `api`, `scheduler` and `worker` run in their process: nodes or the API, an event loop and signal handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from timeball.cli.errors import FAILED, OK
+from timeball.cli.session import load_program, record_data_dir, settings_of
+from timeball.cli.supervisor import SupervisorLink, connect_to_supervisor
+from timeball.config.environment import raise_file_limit
+from timeball.config.settings import Settings, find_unknown_variables
+from timeball.domain.job import JobSpec
+from timeball.domain.values.text import check_label
+from timeball.errors import InvalidInput, LoopClosed
+from timeball.handlers.registry import Registry
+from timeball.runtime import make_supervisor, open_runtime
+from timeball.telemetry.emitter import make_emit
+from timeball.telemetry.events import Emit, ProcessRestarted, ScheduleUndeclared, UnknownSetting
+from timeball.telemetry.output import drain_standard_output, queue_standard_output
+
+if TYPE_CHECKING:
+    from timeball.application.commands import Commands
+    from timeball.sdk.app import Timeball
+    from timeball.telemetry.metrics import ProcessMetrics
+
+_OBJECTS_BETWEEN_COLLECTIONS = 20_000
+# On a busy machine requests wait for the nodes beside the API, and jobs do not wait for requests.
+_API_NICENESS = 10
+# How long tasks that ignore their cancellation may hold up a process that is done.
+_EXIT_SECONDS = 10.0
+
+
+def run_nodes(
+    reference: str | None,
+    *,
+    slots: int | None = None,
+    queues: list[str] | None = None,
+    with_scheduler: bool = False,
+    with_worker: bool = False,
+    with_demo: bool = False,
+) -> None:
+    """Run a scheduler, a worker or both here until a signal ends them."""
+    queue_standard_output()
+    link = connect_to_supervisor()
+    program = load_program(reference)
+    settings = _with_flags(settings_of(program), slots, queues)
+    run_event_loop(
+        _run_nodes(
+            settings,
+            reference,
+            program,
+            link,
+            with_scheduler=with_scheduler,
+            with_worker=with_worker,
+            with_demo=with_demo,
+        )
+    )
+
+
+def _with_flags(settings: Settings, slots: int | None, queues: list[str] | None) -> Settings:
+    flags: dict[str, Any] = {}
+    if slots is not None:
+        flags["slots"] = slots
+    if queues:
+        flags["queues"] = tuple(check_label(queue, "--queue") for queue in queues)
+    if not flags:
+        return settings
+    return settings.model_copy(update={"worker": settings.worker.model_copy(update=flags)})
+
+
+async def _run_nodes(
+    settings: Settings,
+    reference: str | None,
+    program: Timeball | None,
+    link: SupervisorLink | None,
+    *,
+    with_scheduler: bool,
+    with_worker: bool,
+    with_demo: bool,
+) -> None:
+    metrics = _process_metrics() if settings.metrics_port is not None or (link is not None and with_scheduler) else None
+    emit = make_emit(settings, metrics)
+    report_unknown_settings(emit)
+    if link is not None:
+        _report_restart(link, emit)
+        link.grace_seconds = settings.worker.grace_seconds
+        link.write_metrics = None if metrics is None else metrics.text
+    async with open_runtime(settings) as runtime:
+        record_data_dir(settings)
+        registry = Registry() if program is None else program.registry
+        if program is not None and with_worker:
+            for job in await program.declare_with(runtime.commands):
+                emit(ScheduleUndeclared(job.id, str(job.name), str(job.declared_by)))
+        if with_demo:
+            await _create_demo_jobs(runtime.commands)
+        nodes = make_supervisor(
+            runtime,
+            emit,
+            registry=registry,
+            app_reference=reference,
+            with_scheduler=with_scheduler,
+            with_worker=with_worker,
+            trouble=None if link is None else link.trouble,
+        )
+
+        def stop() -> None:
+            nodes.stop()
+            if link is not None:
+                link.release()
+
+        _on_stop_signals(stop)
+        _tune_garbage_collector()
+        if link is not None:
+            link.report_started()
+            await link.wait_async()
+        with _metrics_server(metrics, settings):
+            await nodes.run()
+
+
+def run_api(reference: str | None, host: str | None, port: int | None) -> None:
+    """Serve the API and the dashboard here until a signal ends it."""
+    queue_standard_output()
+    link = connect_to_supervisor()
+    if link is not None:
+        # The nodes report what is wrong with program, settings and database.
+        link.wait()
+        os.nice(_API_NICENESS)
+    flags = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    settings = settings_of(load_program(reference))
+    run_event_loop(_serve_api(settings.model_copy(update=flags), link))
+
+
+async def _serve_api(settings: Settings, link: SupervisorLink | None) -> None:
+    # Imported here: a worker or scheduler needs no web framework.
+    from timeball.api.server import ApiServer
+    from timeball.dashboard.app import make_web_app
+    from timeball.runtime import make_server_runtime
+
+    emit = make_emit(settings)
+    if link is None:
+        report_unknown_settings(emit)
+    else:
+        _report_restart(link, emit)
+    async with open_runtime(settings) as runtime:
+        server_runtime = make_server_runtime(settings, runtime.store, runtime.commands, link, emit)
+        server = ApiServer(server_runtime, make_web_app(server_runtime))
+        await server.open()
+        _on_stop_signals(server.stop)
+        _tune_garbage_collector()
+        if link is None:
+            _say(f"\n  {await server.greeting()}\n")
+        else:
+            link.report_started(server.address)
+            if not link.deaths:
+                _say(_welcome(settings, runtime.store.database.dsn, await server.greeting()))
+        await server.run()
+
+
+def _welcome(settings: Settings, dsn: str, api: str) -> str:
+    is_embedded = settings.database_url is None
+    database = f"the embedded PostgreSQL in {settings.data_dir}" if is_embedded else "your PostgreSQL"
+    text = f"\n  Timeball is up on {database}. Ctrl-C stops it; again, at once.\n  {api}\n"
+    return text + (f"  Other programs reach it with: TIMEBALL_DATABASE_URL='{dsn}'\n\n" if is_embedded else "")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def run_event_loop(main: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine on the fastest event loop that is installed, with as many open files as the system allows.
+
+    LoopClosed if a task ends the loop before the coroutine does. A task that ignores its cancellation, such as a handler's, holds up
+    the exit of the process for some seconds at most.
+    """
+    raise_file_limit()
+    has_returned = False
+
+    async def run_main() -> None:
+        nonlocal has_returned
+        await main
+        has_returned = True
+
+    loop = _make_loop()
+    try:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            try:
+                runner.run(run_main())
+            finally:
+                _exit_after_timeout(lambda: OK if has_returned else FAILED)
+    except asyncio.CancelledError:
+        raise LoopClosed("all tasks of this process were cancelled") from None
+    except SystemExit as error:
+        if not has_returned:
+            raise LoopClosed(f"a task of this process called sys.exit({error.code!r})") from None
+    except RuntimeError:
+        if has_returned or loop.stopped_by is None:
+            raise
+        raise LoopClosed(f"the event loop of this process was stopped by {loop.stopped_by}") from None
+
+
+def _make_loop() -> Any:
+    """An event loop that remembers which code stopped it first."""
+    try:
+        from uvloop import Loop
+    except ImportError:  # uvloop is not available on this platform
+        return _record_stop(asyncio.SelectorEventLoop)
+    return _record_stop(Loop)
+
+
+def _record_stop(kind: type[Any]) -> Any:
+    def stop(self: Any) -> None:
+        if self.stopped_by is None:
+            caller = sys._getframe(1)
+            self.stopped_by = f"{caller.f_code.co_qualname} ({caller.f_code.co_filename}:{caller.f_lineno})"
+        kind.stop(self)
+
+    return type("WatchedLoop", (kind,), {"stop": stop, "stopped_by": None})()
+
+
+def _exit_after_timeout(code: Callable[[], int]) -> None:
+    def end() -> None:
+        # The nodes are deregistered or lost; nothing of the engine runs any more.
+        drain_standard_output()
+        os._exit(code())
+
+    timer = threading.Timer(_EXIT_SECONDS, end)
+    timer.daemon = True
+    timer.start()
+
+
+def _on_stop_signals(stop: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+
+
+def _tune_garbage_collector() -> None:
+    """Collect less often, and never look at what was imported: a batch of executions is thousands of objects.
+
+    With Python's own thresholds the collector was in every seventh sample of a busy worker's profile.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, *gc.get_threshold()[1:])
+
+
+def report_unknown_settings(emit: Emit) -> None:
+    """Report environment variables that look like settings and are not."""
+    for variable in find_unknown_variables():
+        emit(UnknownSetting(variable.name, variable.advice))
+
+
+def _report_restart(link: SupervisorLink, emit: Emit) -> None:
+    if link.deaths:
+        emit(ProcessRestarted(link.name, link.reason, link.deaths))
+
+
+def _process_metrics() -> ProcessMetrics:
+    """Counters of what is emitted. Imported here: most processes have no reader for them."""
+    from timeball.telemetry.metrics import ProcessMetrics
+
+    return ProcessMetrics()
+
+
+@contextmanager
+def _metrics_server(metrics: ProcessMetrics | None, settings: Settings) -> Iterator[None]:
+    """Serve the metrics of a process without an API, if TIMEBALL_METRICS_PORT asks for it."""
+    if metrics is None or settings.metrics_port is None:
+        yield
+        return
+    from timeball.telemetry.metrics import serve
+
+    try:
+        close = serve(metrics, settings.metrics_port, settings.metrics_host)
+    except OSError as error:
+        raise InvalidInput(
+            f"metrics cannot be served on {settings.metrics_host}:{settings.metrics_port}: {error.strerror or error}",
+            field="metrics_port",
+            hint="choose another address with TIMEBALL_METRICS_HOST and TIMEBALL_METRICS_PORT",
+        ) from error
+    try:
+        yield
+    finally:
+        close()
+
+
+_DEMO_JOBS = (
+    JobSpec(
+        name="demo-heartbeat",
+        description="A line in its log every five seconds.",
+        handler="test.log",
+        payload={"message": "still alive"},
+        interval_seconds=5,
+        tags=("demo",),
+    ),
+    JobSpec(
+        name="demo-report",
+        description="By cron, every minute; takes a second and a half.",
+        handler="test.delay",
+        payload={"duration_ms": 1500},
+        schedule="* * * * *",
+        queue="reports",
+        tags=("demo",),
+    ),
+    JobSpec(
+        name="demo-failing",
+        description="Fails every time, is retried once, and ends among the dead letters.",
+        handler="test.delay",
+        payload={"duration_ms": 200, "should_fail": True, "fail_message": "the demo fails on purpose"},
+        interval_seconds=30,
+        max_retries=1,
+        tags=("demo",),
+    ),
+)
+
+
+async def _create_demo_jobs(commands: Commands) -> None:
+    """Create the jobs of `timeball up --demo`, unless they exist."""
+    for spec in _DEMO_JOBS:
+        await commands.jobs.declare(spec, "timeball up --demo")
