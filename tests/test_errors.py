@@ -18,7 +18,7 @@ def last_lines(error: TimeballError) -> list[str]:
     [
         Conflict("there is already a job named 'a'", hint="choose another name"),
         InvalidInput("there is already a job named 'a'", hint="choose another name"),
-        Conflict.told("there is already a job named 'a'", hint="choose another name", status=409),
+        Conflict.from_response("there is already a job named 'a'", hint="choose another name", status=409),
     ],
 )
 def test_a_traceback_shows_what_to_do(error: TimeballError) -> None:

@@ -1,26 +1,29 @@
 """Every error Timeball raises.
 
 TimeballError
-├── InvalidInput             what was given cannot be used; says what was found and what was expected
+├── InvalidInput             a value cannot be used; says what was found and what was expected
 │   ├── ScheduleError        a schedule that cannot be read or would never fire
 │   │   ├── CronSyntaxError
 │   │   ├── NeverFires
 │   │   └── UnknownTimezone
-│   ├── PayloadError         a payload or result that is no JSON, or too large
+│   ├── InvalidJson          text that should be JSON and is not
+│   │   ├── JsonTooLarge
+│   │   └── JsonTooDeep
+│   ├── PayloadError         a payload or result that is not JSON, or too large
 │   └── SettingsError        settings that do not fit together
-├── NotFound                 no job, execution or queue of that name
-├── Conflict                 the thing exists already, or has changed meanwhile
+├── NotFound                 there is no job, execution or queue of that name or id
+├── Conflict                 the thing exists already, or has changed in the meantime
 ├── NotAllowed               a key is missing or unknown, or its role does not suffice
-├── TooManyRequests          the API wants fewer requests; `retry_after` says when to come again
-├── ServerError              the API failed, or answered what this program does not understand
-├── ServerUnreachable        the API did not answer; `maybe_done` says whether the request may have been carried out
-├── StoreError               the database said no
-│   ├── StoreUnavailable     it cannot be reached just now; trying again makes sense
-│   ├── Unwritable           it cannot hold what it was given; trying the same again is in vain
+├── TooManyRequests          the API limits this caller; `retry_after` says when to try again
+├── ServerError              the API failed, or its response is not one of this API
+├── ServerUnreachable        the API did not respond; `maybe_done` says whether the request may have been carried out
+├── StoreError               the database refused a statement
+│   ├── StoreUnavailable     the database cannot be reached; try again
+│   ├── UnstorableValue      the database cannot hold a value; the same value will be refused again
 │   └── SchemaMismatch       the schema is older or newer than this program
-├── BrokerUnavailable        Redis or RabbitMQ cannot carry tickets just now; work goes on through PostgreSQL
+├── BrokerUnavailable        Redis or RabbitMQ cannot carry tickets; work goes on through PostgreSQL
 ├── EmbeddedServerError      the embedded PostgreSQL could not be started or reached
-├── LoopEnded                something that ran in a process of ours ended its event loop: a handler, most likely
+├── LoopClosed               code in a Timeball process, most likely a handler, ended its event loop
 ├── ExecutionFailed          raised by `Run.result()`: the awaited execution did not succeed
 └── ResultTimeout            raised by `Run.result()`: not finished in time
 """
@@ -32,16 +35,16 @@ from typing import Any, Self
 
 
 def quote_text(text: str, limit: int = 60) -> str:
-    """*text* as it may stand in a message: short, and without control characters."""
+    """*text* for use in a message: short, and without control characters."""
     short = text if len(text) <= limit else text[: limit - 1] + "…"
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in short)
 
 
 class TimeballError(Exception):
-    """The root: `except TimeballError` catches all that Timeball itself raises.
+    """The root: `except TimeballError` catches everything that Timeball itself raises.
 
-    What an API answered is raised as these errors too; then `status`, `errors` (pointers into what was sent, each with
-    a `detail`) and `request_id` are those of the answer.
+    The client raises the API's problems as these errors too. Then `status`, `errors` (pointers into the request, each with
+    a `detail`) and `request_id` are those of the response.
     """
 
     code = "error"
@@ -62,8 +65,8 @@ class TimeballError(Exception):
             self.add_note(hint)
 
     @classmethod
-    def told(cls, message: str, **facts: Any) -> Self:
-        """This error as somebody else told of it: the words are theirs, and so are the facts."""
+    def from_response(cls, message: str, **facts: Any) -> Self:
+        """This error with the message and the attributes that the API responded with."""
         error = cls.__new__(cls, message)
         for name, value in facts.items():
             setattr(error, name, value)
@@ -71,9 +74,9 @@ class TimeballError(Exception):
 
 
 class InvalidInput(TimeballError):
-    """A value cannot be used; *field* names it, the message says what was found and what was expected.
+    """A value cannot be used: *field* names it, the message says what was found and what was expected.
 
-    Where several fields do not fit, *errors* points at each.
+    Where several fields do not fit, *errors* points to each.
     """
 
     code = "invalid_input"
@@ -93,12 +96,12 @@ class InvalidInput(TimeballError):
         self.errors = tuple(errors) or (() if field is None else ({"pointer": f"/{field}", "detail": message},))
 
     def below(self, path: str) -> InvalidInput:
-        """The same refusal of something that stands at *path* in something larger."""
+        """The same error for a value that stands at *path* in something larger."""
         inner = self.errors or ({"pointer": "", "detail": str(self)},)
-        errors = [{"pointer": f"/{path}{one['pointer']}", "detail": one["detail"]} for one in inner]
-        found = InvalidInput(str(self), field=errors[0]["pointer"][1:], hint=self.hint, errors=errors)
-        found.code = self.code
-        return found
+        errors = [{"pointer": f"/{path}{error['pointer']}", "detail": error["detail"]} for error in inner]
+        moved = InvalidInput(str(self), field=errors[0]["pointer"][1:], hint=self.hint, errors=errors)
+        moved.code = self.code
+        return moved
 
 
 class ScheduleError(InvalidInput):
@@ -121,15 +124,33 @@ class CronSyntaxError(ScheduleError):
 
 
 class NeverFires(ScheduleError):
-    """The schedule names no instant at all, or none that is left."""
+    """The schedule names no instant, or none in the future."""
 
     code = "never_fires"
 
 
 class UnknownTimezone(ScheduleError):
-    """The time zone is no IANA name."""
+    """The time zone is not an IANA name."""
 
     code = "unknown_timezone"
+
+
+class InvalidJson(InvalidInput):
+    """A text that should be JSON cannot be parsed."""
+
+    code = "invalid_json"
+
+
+class JsonTooLarge(InvalidJson):
+    """JSON has more values than may be parsed at once."""
+
+    code = "too_many_values"
+
+
+class JsonTooDeep(InvalidJson):
+    """JSON is nested more deeply than allowed."""
+
+    code = "too_deep"
 
 
 class PayloadError(InvalidInput):
@@ -162,7 +183,7 @@ class NotFound(TimeballError):
 
 
 class Conflict(TimeballError):
-    """The wish contradicts what is there: a name is taken, a version has moved on, a state is final."""
+    """The request contradicts what is there: a name is taken, a version is outdated, a state is final."""
 
     code = "conflict"
     facts: Mapping[str, Any] = {}
@@ -174,7 +195,7 @@ class Conflict(TimeballError):
 
 
 class NotAllowed(TimeballError):
-    """The caller may not do this: no key, an unknown one, or one whose role does not suffice."""
+    """The caller may not do this: the key is missing or unknown, or its role does not suffice."""
 
     code = "forbidden"
 
@@ -184,20 +205,20 @@ class NotAllowed(TimeballError):
 
 
 class TooManyRequests(TimeballError):
-    """The API wants to be asked less often; *retry_after* are the seconds to wait, if it said so."""
+    """The API limits this caller; *retry_after* is the number of seconds to wait, if the API named one."""
 
     code = "too_many_requests"
     retry_after: float | None = None
 
 
 class ServerError(TimeballError):
-    """The API failed, or answered what this program does not understand."""
+    """The API failed, or its response is not one of this API."""
 
     code = "internal_error"
 
 
 class ServerUnreachable(TimeballError):
-    """The API did not answer; *maybe_done* says whether the request may have been carried out all the same."""
+    """The API did not respond; *maybe_done* says whether the request may have been carried out nevertheless."""
 
     code = "server_unreachable"
 
@@ -214,25 +235,25 @@ class StoreError(TimeballError):
 
 
 class StoreUnavailable(StoreError):
-    """The database cannot be reached just now; nothing is known to be lost, and trying again makes sense."""
+    """The database cannot be reached; nothing is known to be lost, and the request can be tried again."""
 
     code = "store_unavailable"
 
 
 class UnstorableValue(StoreError):
-    """The database cannot hold what it was given: the fault is in the data, and the same data will be refused again."""
+    """The database cannot hold a value: the fault is in the data, and the same data will be refused again."""
 
     code = "unwritable"
 
 
 class SchemaMismatch(StoreError):
-    """The database's schema is not the one this program was made for."""
+    """The schema of the database is not the one this program needs."""
 
     code = "schema_mismatch"
 
 
 class BrokerUnavailable(TimeballError):
-    """The broker cannot be reached, or takes nothing just now; nothing is lost, and trying again makes sense."""
+    """The broker cannot be reached, or accepts nothing; nothing is lost, and it can be tried again."""
 
     code = "broker_unavailable"
 
@@ -248,7 +269,7 @@ class EmbeddedServerError(TimeballError):
 
 
 class LoopClosed(TimeballError):
-    """The event loop of a process was stopped, or all its tasks were cancelled, by something that ran in it."""
+    """Code that ran in the event loop of a process stopped the loop, or cancelled all its tasks."""
 
     code = "loop_ended"
 
@@ -258,7 +279,7 @@ class LoopClosed(TimeballError):
 
 
 class ExecutionFailed(TimeballError):
-    """The awaited execution ended, but did not succeed."""
+    """The awaited execution finished without success."""
 
     code = "execution_failed"
 
@@ -270,6 +291,6 @@ class ExecutionFailed(TimeballError):
 
 
 class ResultTimeout(TimeballError):
-    """The awaited execution had not ended within the time allowed; it goes on."""
+    """The awaited execution did not finish in the time allowed; it goes on."""
 
     code = "result_timeout"

@@ -97,7 +97,7 @@ async def test_a_problem_points_at_the_fields(client: httpx.AsyncClient) -> None
             "/interval_seconds",
             'interval_seconds is "60", expected a whole number or a number',
         ),
-        ({"misfire": "now"}, "/misfire", "misfire is \"now\", expected 'latest', 'skip' or 'all'"),
+        ({"misfire": "now"}, "/misfire", 'misfire is "now", expected latest, skip or all'),
         ({"shedule": "@daily"}, "/shedule", "shedule is unknown: did you mean schedule?"),
         ({"handler": None}, "/handler", "handler is null, expected text"),
     ],

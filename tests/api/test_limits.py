@@ -86,7 +86,7 @@ def test_bodies_are_counted_by_their_size(watch: Watch) -> None:
 
 
 def test_callers_who_are_long_silent_are_forgotten(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timeball.api.limits._MOST_CALLERS", 3)
+    monkeypatch.setattr("timeball.api.limits._MAX_CALLERS", 3)
     ours = limits(watch)
     ours.begin("busy")
 

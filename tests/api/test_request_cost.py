@@ -17,11 +17,12 @@ from tests.api.test_conventions import check_problem
 from timeball.api.app import make_api
 from timeball.api.errors import HttpProblem
 from timeball.api.limits import HeavyRequestLimiter
-from timeball.api.middleware import MAX_DEPTH, _has_more_values, _is_too_deep
+from timeball.api.middleware import MAX_DEPTH
 from timeball.client.in_process import InProcessTransport
 from timeball.dashboard.app import every_page, make_web_app
 from timeball.domain.forecast import timeline
 from timeball.domain.values import field_errors
+from timeball.domain.values.json_text import _depth, _has_more_values
 from timeball.runtime import ServerRuntime
 from timeball.store.types import AuditEntry
 
@@ -146,7 +147,7 @@ async def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed: list[bytes] = []
-    monkeypatch.setattr("timeball.api.middleware.orjson.loads", lambda body: parsed.append(body))
+    monkeypatch.setattr("timeball.domain.values.json_text.orjson.loads", lambda body: parsed.append(body))
 
     ordinary = await client.post("/jobs", content=b"[" + b"1," * 300_000 + b"1]")
     bulk = await client.post("/jobs/bulk", content=b"[" + b"[]," * 600_000 + b"1]")
@@ -167,7 +168,7 @@ def test_depth_is_counted_outside_of_texts(excess: int) -> None:
     depth = MAX_DEPTH + excess
     body = b"[" * depth + b'"]}[["' + b"]" * depth
 
-    assert _is_too_deep(body) is bool(excess)
+    assert (_depth(body) > MAX_DEPTH) is bool(excess)
 
 
 # payloads in lists

@@ -78,9 +78,9 @@ def test_a_misspelt_field_is_refused(cli: Cli) -> None:
         ("a.json", '{"jobs": 3}', "a.json is an object whose jobs are a number, expected a list of jobs"),
         ("a.json", '"a"', "a.json is text, expected a list of jobs"),
         ("a.json", "[7]", "job 1 of a.json is a number, expected a job: a JSON object"),
-        ("a.json", '{"a": [', "a.json is no JSON: unexpected end of data: line 1 column 8 (char 7)"),
-        ("a.json", "", "a.json is no JSON"),
-        ("a.jsonl", "\n\nnonsense\n", "line 3 of a.jsonl is no JSON"),
+        ("a.json", '{"a": [', "a.json is not valid JSON: unexpected end of data: line 1 column 8 (char 7)"),
+        ("a.json", "", "a.json is not valid JSON"),
+        ("a.jsonl", "\n\nnonsense\n", "line 3 of a.jsonl is not valid JSON"),
         ("a.jsonl", "\n[1]\n", "line 2 of a.jsonl is a list, expected a job: a JSON object"),
         (
             "a.yaml",

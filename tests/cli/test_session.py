@@ -47,4 +47,4 @@ def test_a_bad_value_ends_with_the_code_of_usage(cli: Cli) -> None:
     done = cli("queues", "limit", "mail", "lots")
 
     assert done.code == 2
-    assert "'lots'" in done.err
+    assert '"lots"' in done.err

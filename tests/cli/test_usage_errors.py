@@ -99,7 +99,7 @@ def test_what_was_typed_wrong_is_named_as_it_was_typed(
         (["run", "test.echo", "--priority", "9" * 5_000], "--priority is '9999"),
         (["run", "test.echo", "--in", "1m", "--at", "2030-01-01"], "--at and --in are given, expected one of them"),
         (["run", "test.echo", "--cron", "* * * * *", "--every", "1m"], "--cron and --every are given, expected one"),
-        (["run", "test.echo", "--payload", "nope"], "--payload is no JSON: "),
+        (["run", "test.echo", "--payload", "nope"], "--payload is not valid JSON: "),
         (["run", "test.echo", "--payload", "@nowhere"], "nowhere cannot be read: No such file or directory"),
         (["run", "test.echo", "--payload", "@binary"], "binary cannot be read: it is no text in UTF-8"),
         (["run", "test.echo", "--payload", "{}", "a=1"], "--payload and KEY=VALUE are given, expected one of them"),
@@ -110,9 +110,9 @@ def test_what_was_typed_wrong_is_named_as_it_was_typed(
         (["jobs", "--url", "ftp://me:canary@host"], "--url begins with ftp://, expected http:// or https://, as in"),
         (
             ["jobs", "show", "", "--url", "http://127.0.0.1:9"],
-            'a name or id is "", expected that of something there is',
+            'the name or id is "", expected an existing one',
         ),
-        (["jobs", "show", "..", "--url", "http://127.0.0.1:9"], 'a name or id is "..", expected that of something'),
+        (["jobs", "show", "..", "--url", "http://127.0.0.1:9"], 'the name or id is "..", expected an existing one'),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else None,
 )

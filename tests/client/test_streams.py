@@ -51,7 +51,7 @@ class Streams:
 
     def client(self) -> Client:
         client = Client("http://somewhere", transport=httpx.MockTransport(self))
-        client._rest = self.waits.append
+        client._sleep = self.waits.append
         return client
 
 
@@ -114,7 +114,7 @@ async def test_coroutines_read_the_same_events() -> None:
     seen: list[str | None] = []
 
     async with AsyncClient("http://somewhere", transport=httpx.MockTransport(server)) as client:
-        client._rest = lambda _seconds: asyncio.sleep(0)
+        client._sleep = lambda _seconds: asyncio.sleep(0)
         async for event in client.events():
             seen.append(event.id)
             if len(seen) == 2:

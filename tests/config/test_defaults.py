@@ -10,7 +10,7 @@ from timeball.domain.job import JobSpec
 from timeball.domain.policies import Delivery, Misfire, Overlap, RetryPolicy
 from timeball.domain.scheduling import civil_time
 from timeball.domain.scheduling.occurrences import CATCH_UP_INTERVAL
-from timeball.domain.values import text
+from timeball.domain.values import json_text, text
 from timeball.handlers.builtin import webhook
 from timeball.store.db.statements import all_statements
 
@@ -52,7 +52,7 @@ def test_what_was_missed() -> None:
 
 
 def test_sizes() -> None:
-    assert text.MAX_PAYLOAD_BYTES == 256 * 1024
+    assert json_text.MAX_PAYLOAD_BYTES == 256 * 1024
     assert execution.MAX_LOG_BYTES == 1024 * 1024
     assert text.MAX_LABEL == 200
     assert webhook.MAX_BODY_BYTES == 64 * 1024

@@ -105,7 +105,7 @@ def test_a_file_that_cannot_be_read_is_said(folder: Path, content: bytes) -> Non
             ),
         ),
         ("MIGRATE", "maybe", 'is "maybe", expected true or false'),
-        ("LOG_LEVEL", "loud", "is \"loud\", expected 'debug', 'info', 'warning' or 'error'"),
+        ("LOG_LEVEL", "loud", 'is "loud", expected debug, info, warning or error'),
         (
             "URL_PREFIX",
             "timeball/",

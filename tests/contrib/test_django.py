@@ -258,7 +258,7 @@ def test_results_that_are_not_there(tasks: Any, shop: Any) -> None:
     foreign = shop.enqueue("test.echo", {"hello": "world"})
 
     for result_id, why in [
-        ("rubbish", "is no id"),
+        ("rubbish", "is not an id"),
         ("exe_" + "0" * 26, "there is no"),
         (foreign.id, "no task of this"),
     ]:

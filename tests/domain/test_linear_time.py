@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from timeball.api.middleware import _has_more_values, _is_too_deep
 from timeball.config.servers import server_url_problem
 from timeball.dashboard.pages.navigation import split_last_term
 from timeball.domain.scheduling.cron import parse_cron
 from timeball.domain.search import EXECUTION_FIELDS, parse_query
 from timeball.domain.template import placeholders
+from timeball.domain.values.json_text import _depth, _has_more_values
 from timeball.domain.values.redaction import is_secret, redact
 from timeball.domain.values.text import clean_text
 from timeball.domain.values.wording import parse_duration
@@ -77,8 +77,8 @@ def seconds_of(work: Callable[[str], Any], text: str) -> float:
         (lambda text: server_url_problem(text, ("postgresql",), "postgresql://host"), "://"),
         (lambda text: list(placeholders(text)), "{{ a"),
         (lambda text: list(placeholders(text)), "{{"),
-        (lambda text: _is_too_deep(text.encode()), "["),
-        (lambda text: _is_too_deep(text.encode()), '"\\"'),
+        (lambda text: _depth(text.encode()), "["),
+        (lambda text: _depth(text.encode()), '"\\"'),
         (lambda text: _has_more_values(text.encode(), 10), '",'),
         (lambda text: _has_more_values(text.encode(), 10), '"\\'),
     ],

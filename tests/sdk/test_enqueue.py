@@ -142,7 +142,7 @@ def test_a_run_is_found_again_by_its_id(tb: Timeball) -> None:
     assert tb.get_run(run.id).state() == "queued"
     with pytest.raises(NotFound, match="there is no execution exe_0"):
         tb.get_run("00000000-0000-7000-8000-000000000000").state()
-    with pytest.raises(InvalidInput, match="is no id; expected one like exe_"):
+    with pytest.raises(InvalidInput, match="is not an id, expected one like exe_"):
         tb.get_run("42")
 
 

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute
 
-from timeball.api.auth import Authenticator, KeyAuthenticator
-from timeball.api.context import ApiContext, ApiParts, RouteRequirements
+from timeball.api.auth import Authenticator, KeyAuthenticator, RouteRequirements
+from timeball.api.context import ApiContext, ApiParts
 from timeball.api.errors import install_error_handlers
 from timeball.api.limits import FailedKeyLimiter, HeavyRequestLimiter, RateLimiter
 from timeball.api.middleware import PREFIX, ApiMiddleware
@@ -36,7 +36,7 @@ from timeball.api.responses import json_response
 _COMPRESS_FROM = 1_000
 
 
-# `bulk` and `sync` before the rest: a job could be called so. `system` last: looking for its routes builds all others.
+# `bulk` and `sync` come before the rest: a job may have such a name. `system` comes last: finding its routes builds all others.
 _ROUTERS = (
     bulk_jobs.router,
     bulk_jobs.sync_router,
@@ -60,17 +60,17 @@ _ROUTERS = (
 
 
 class _Api(FastAPI):
-    """An application that describes itself in full."""
+    """FastAPI with our own OpenAPI document."""
 
     def openapi(self) -> dict[str, Any]:
-        """The description of all routes, made when it is first asked for."""
+        """The description of all routes, built when it is first asked for."""
         if self.openapi_schema is None:
             self.openapi_schema = openapi_document(self.routes)
         return self.openapi_schema
 
 
 def make_key_limiter(parts: ApiParts) -> FailedKeyLimiter:
-    """What API and dashboard of one process count together: requests by caller, and tries without a valid key."""
+    """The limits that API and dashboard of one process share: requests by caller, and tries without a valid key."""
     monotonic = parts.env.clock.monotonic
     return FailedKeyLimiter(RateLimiter(parts.settings.api, monotonic), parts.keys, parts.emit, monotonic)
 
@@ -78,7 +78,7 @@ def make_key_limiter(parts: ApiParts) -> FailedKeyLimiter:
 def make_api(
     parts: ApiParts, authenticator: Authenticator | None = None, key_limiter: FailedKeyLimiter | None = None
 ) -> FastAPI:
-    """The whole API over the parts of an open process; keys open its gate, unless another one is given."""
+    """The whole API over the parts of an open process; callers are identified by key, unless another way is given."""
     routes = list(all_routes())
     app = _Api(title="Timeball", version=API_VERSION, routes=routes, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.context = ApiContext(
@@ -90,20 +90,19 @@ def make_api(
         catalogue=parts.catalogue,
         holder=parts.env.new_id(),
         longest_stream=parts.settings.api.longest_stream,
-        turns=HeavyRequestLimiter(),
+        heavy_requests=HeavyRequestLimiter(),
     )
     install_error_handlers(app)
     _add_pages(app)
-    keeper = authenticator or KeyAuthenticator(parts.keys, parts.settings.host)
     settings = parts.settings.api
     app.add_middleware(
         ApiMiddleware,
-        authenticator=keeper,
-        memory=parts.requests,
+        authenticator=authenticator or KeyAuthenticator(parts.keys, parts.settings.host),
+        records=parts.requests,
         key_limiter=key_limiter or make_key_limiter(parts),
         settings=settings,
         new_id=parts.env.new_id,
-        needs=RouteRequirements(routes),
+        requirements=RouteRequirements(routes),
     )
     app.add_middleware(GZipMiddleware, minimum_size=_COMPRESS_FROM, compresslevel=4)
     return app
@@ -111,7 +110,7 @@ def make_api(
 
 @cache
 def all_routes() -> tuple[BaseRoute, ...]:
-    """Every route, built once a process: they know nothing of an application, and reading their signatures takes long."""
+    """Every route, built once per process: they do not depend on an application, and reading their signatures takes long."""
     whole = APIRouter()
     whole.include_router(metrics.prometheus_router)
     for router in _ROUTERS:
@@ -120,7 +119,7 @@ def all_routes() -> tuple[BaseRoute, ...]:
 
 
 def _add_pages(app: FastAPI) -> None:
-    """The description for programs and the one for people; both need no key, and no file from outside."""
+    """The OpenAPI document and the page for people; neither needs a key, nor a file from another site."""
 
     async def openapi(request: Request) -> Response:
         return json_response(served_below(app.openapi(), request.scope.get("root_path", "")))

@@ -1,13 +1,14 @@
-"""Who may do what: roles, callers, and the gate they come through.
+"""Who may do what: roles, callers, authentication, and the role that each route requires.
 
-Open mode exists on loopback only, and only until the first key is made. It serves programs of the account that the server
-runs under, and of root (see `peers`); a request that a proxy has passed on is not served. Browsers of that account visit other
+Open mode exists only on loopback, and only until the first key is created. It serves programs of the account that the server
+runs under, and of root (see `peers`), but no request that a proxy has passed on. Browsers of that account also open other
 sites, so the Host must be a loopback name (DNS rebinding), and another site's page may not send a request here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -16,7 +17,9 @@ from typing import Annotated, Any, Protocol
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
+from fastapi.routing import iter_route_contexts
 from starlette.datastructures import Headers
+from starlette.routing import BaseRoute
 from starlette.types import Scope
 
 from timeball.api.errors import HttpProblem
@@ -33,7 +36,7 @@ _OUR_SITES = frozenset({"none", "same-origin"})
 
 
 class Role(StrEnum):
-    """What a key may do; each role may do all that those before it may."""
+    """What a key may do; each role includes the roles before it."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
@@ -47,7 +50,7 @@ class Role(StrEnum):
 
 
 class KeyIdentity(Protocol):
-    """A key that was recognised."""
+    """A key that the store knows."""
 
     @property
     def id(self) -> str: ...
@@ -60,7 +63,7 @@ class KeyIdentity(Protocol):
 
 
 class KeyLookup(Protocol):
-    """The keys, as the gate sees them."""
+    """The API keys in the store."""
 
     async def recognise(self, token: str) -> KeyIdentity | None: ...
     async def any_made(self) -> bool: ...
@@ -70,16 +73,16 @@ class KeyLookup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a request."""
+    """The sender of a request."""
 
     name: str
     role: Role
     place: str | None = None
-    # What the request is for the caller, if it bears an Idempotency-Key.
+    # Set if the request has an Idempotency-Key.
     idempotency: IdempotentRequest | None = None
 
     def needs(self, role: Role, what: str) -> None:
-        """Refuse, unless the caller's role is at least this one."""
+        """Raise HttpProblem (403) unless the caller's role includes *role*."""
         if not self.role.includes(role):
             raise HttpProblem(
                 403,
@@ -89,18 +92,18 @@ class Caller:
             )
 
     def as_actor(self, reason: str | None = None) -> Actor:
-        """The caller as the audit names them."""
+        """The caller as the audit records it."""
         return Actor(self.name, reason, self.place, is_administrator=self.role is Role.ADMIN, author=self.name)
 
 
 class Authenticator(Protocol):
-    """Tells who is calling; None is nobody known."""
+    """Identifies the caller of a request; None means that it has no identity."""
 
     async def identify(self, scope: Scope) -> Caller | None: ...
 
 
 class TrustedAuthenticator:
-    """Takes every request for one caller's: for an API that no socket leads to, such as the command line's own."""
+    """Takes every request for one caller's: for an API without a socket, such as the command line's own."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
@@ -110,27 +113,27 @@ class TrustedAuthenticator:
 
 
 class KeyAuthenticator:
-    """Tells who is calling."""
+    """Identifies callers by API key; in open mode, by the account at the other end of the connection."""
 
     def __init__(self, keys: KeyLookup, host: str) -> None:
         self._keys = keys
         self._is_on_loopback = is_loopback(host)
 
     async def is_open(self) -> bool:
-        """Whether requests without a key are let in."""
+        """Whether requests without a key are served."""
         return self._is_on_loopback and not await self._keys.any_made()
 
     async def refuse_to_start_open(self, host: str) -> None:
-        """InvalidInput when everybody could reach this address, and nobody has a key."""
+        """Raise InvalidInput if the address is not loopback and there is no usable key."""
         if not self._is_on_loopback and not await self._keys.any_usable():
             raise InvalidInput(
                 f"the API would listen on {host} without any key",
                 field="host",
-                hint="make one with: timeball keys create --role admin; or listen on 127.0.0.1",
+                hint="create one with: timeball keys create --role admin; or listen on 127.0.0.1",
             )
 
     async def identify(self, scope: Scope) -> Caller | None:
-        """The caller of a request; None if it has no key and keys are needed."""
+        """The caller of a request; None if it has no key and keys are required."""
         headers = Headers(scope=scope)
         authorization = headers.get("authorization")
         if authorization is not None:
@@ -142,12 +145,12 @@ class KeyAuthenticator:
         peer = peer_of(scope)
         if peer is None or not peer.is_own_account(scope):
             raise _unauthenticated(
-                "without a key, only programs of the account that runs Timeball are served, on the same machine"
+                "without a key, Timeball serves only programs of its own account, on the same machine"
             )
         return Caller(LOCAL_CALLER, Role.ADMIN)
 
     async def knows_browser(self, scope: Scope, cookie: str) -> bool:
-        """Whether a browser has shown the local key of this server before, while no other key exists."""
+        """Whether a browser has sent the local key of this server before, while no other key exists."""
         peer = peer_of(scope)
         if peer is None or not peer.has_local_session(cookie) or not await self.is_open():
             return False
@@ -167,32 +170,32 @@ class KeyAuthenticator:
 
 
 def _refuse_proxied(headers: Headers) -> None:
-    """A proxy belongs to an account of this machine, and speaks for people who do not."""
+    """A proxy runs under an account of this machine, but passes on requests of others."""
     for name in headers:
         if name in _FORWARDING or name.startswith("x-forwarded-"):
-            raise _unauthenticated(f"without a key, no request is served that came through a proxy ({name})")
+            raise _unauthenticated(f"a request that came through a proxy ({name}) needs a key")
 
 
 def _check_origin(method: str, headers: Headers) -> None:
-    """In open mode the Host is a loopback name, and the request does not come from another site's page."""
+    """In open mode, refuse a Host that is not a loopback name and requests from another site's page."""
     host = headers.get("host", "")
     if not is_loopback(_host_name(host)):
         raise HttpProblem(
             403,
             "forbidden_host",
             "without keys, the Host must be a loopback name such as localhost",
-            hint="use http://localhost, or make a key with: timeball keys create --role admin",
+            hint="use http://localhost, or create a key with: timeball keys create --role admin",
         )
     site = headers.get("sec-fetch-site", "none")
     if method in SAFE_METHODS:
-        # A link may lead here from anywhere; the other site sees nothing of what is answered.
+        # A link may lead here from any site; the other site cannot read the response.
         is_ours = site in _OUR_SITES or headers.get("sec-fetch-mode") == "navigate"
     else:
         origin = headers.get("origin")
         is_ours = site in _OUR_SITES and (origin is None or urlsplit(origin).netloc == host)
     if not is_ours:
         raise HttpProblem(
-            403, "cross_site", "a page of another site may not do this", hint="send no Origin, or use a key"
+            403, "cross_site", "a page of another site may not send this request", hint="send no Origin, or use a key"
         )
 
 
@@ -201,7 +204,7 @@ def _host_name(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine itself can be meant."""
+    """Whether a host name or address means this machine itself."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -215,13 +218,13 @@ def _unauthenticated(detail: str) -> HttpProblem:
         401,
         "unauthenticated",
         detail,
-        hint="send Authorization: Bearer <key>; make one with: timeball keys create --role admin",
+        hint="send Authorization: Bearer <key>; create one with: timeball keys create --role admin",
         headers={"WWW-Authenticate": "Bearer"},
     )
 
 
 def require_role(role: Role) -> Callable[[Request], Awaitable[Caller]]:
-    """A dependency: the caller, if their role is at least this one."""
+    """A dependency that gives the caller if its role includes *role*."""
 
     async def admitted(request: Request) -> Caller:
         return admit(request.state.caller, role, f"{request.method} {request.url.path[:200]}")
@@ -230,9 +233,9 @@ def require_role(role: Role) -> Callable[[Request], Awaitable[Caller]]:
 
 
 def admit(caller: Caller | None, role: Role, what: str) -> Caller:
-    """The caller, if there is one and their role is at least this one; Refusal (401 or 403) otherwise."""
+    """The caller, if there is one and its role includes *role*; HttpProblem (401 or 403) otherwise."""
     if caller is None:
-        raise _unauthenticated("a key is needed here")
+        raise _unauthenticated("this request needs a key")
     caller.needs(role, what)
     return caller
 
@@ -241,5 +244,40 @@ async def _caller(request: Request) -> Any:
     return request.state.caller
 
 
-# For routes that act: their role has been checked by then, so that there is a caller.
+# For routes with a role: it has been checked before, so there is a caller.
 CurrentCaller = Annotated[Caller, Depends(_caller)]
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRequirement:
+    """What a route requires of its caller; a role of None means that it needs no key."""
+
+    role: Role | None
+
+
+class RouteRequirements:
+    """Finds what the route of a request requires of its caller, before the body is read."""
+
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+        self._routes = routes
+        self._table: list[tuple[re.Pattern[str], frozenset[str], RouteRequirement]] | None = None
+
+    def find(self, method: str, path: str) -> RouteRequirement | None:
+        """What the route requires; None if there is no route for this method and path."""
+        # Built by the first request: reading the signatures of all routes takes long.
+        if self._table is None:
+            self._table = [_entry(route) for route in iter_route_contexts(self._routes)]
+        return next(
+            (requirement for regex, methods, requirement in self._table if method in methods and regex.match(path)),
+            None,
+        )
+
+    def methods_at(self, path: str) -> list[str]:
+        """Every method that has a route at this path."""
+        self.find("", path)
+        return sorted({method for regex, methods, _ in self._table or () if regex.match(path) for method in methods})
+
+
+def _entry(route: Any) -> tuple[re.Pattern[str], frozenset[str], RouteRequirement]:
+    role = route.openapi_extra["x-role"]
+    return route.path_regex, frozenset(route.methods), RouteRequirement(None if role == "none" else Role(role))

@@ -1,4 +1,4 @@
-"""How jobs and executions are read from requests and shown in responses, with their expansions, and waiting for an execution."""
+"""Jobs and executions in requests and responses: reading, serialising, expanding, and waiting for an execution."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from timeball.application.queries.jobs import FireTime, JobView
 from timeball.domain.execution import Attempt, Execution, ExecutionState
 from timeball.domain.job import Job, JobSpec, redefine_job, spec_of
 from timeball.domain.search import PageRequest, ResultPage
+from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.ids import ExecutionId, format_execution_id, format_id, format_job_id
 from timeball.domain.values.redaction import redact, redact_in_list, refuse_redacted
 from timeball.domain.values.wording import parse_duration
-from timeball.errors import InvalidInput, quote_text
 
 
 def given_fields(body: JobBody) -> dict[str, Any]:
-    """The fields that were given, as the domain takes them."""
+    """The fields that were given, as `JobSpec` takes them."""
     fields = body.model_dump(exclude_unset=True, exclude={"unchecked"})
     if "tags" in fields:
         fields["tags"] = tuple(fields["tags"])
@@ -48,13 +48,13 @@ def given_fields(body: JobBody) -> dict[str, Any]:
 
 
 def job_request(body: JobBody) -> JobRequest:
-    """The wish that a posted job is, and which of its fields were given."""
+    """The request for a new job, with the names of the given fields."""
     fields = given_fields(body)
     return JobRequest(JobSpec(**fields), fields.keys(), body.unchecked)
 
 
 def copy_spec(job: Job, overrides: dict[str, Any], now: datetime) -> JobSpec:
-    """The wish for a copy of a job; a named one is called `<name>-copy`, unless another name is given."""
+    """The spec for a copy of a job; the copy of a named job is called `<name>-copy`, unless another name is given."""
     # The number of shards does not matter: only the checked fields are used.
     changed = redefine_job(job, overrides, now, 1)
     name = changed.name if "name" in overrides or changed.name is None else f"{changed.name}-copy"
@@ -67,10 +67,10 @@ _SPEC_FIELDS = tuple(field.name for field in fields(JobSpec))
 
 
 def job_document(view: JobView, *, in_list: bool = False, with_payload: bool = True) -> Document:
-    """A job with how it stands; secrets hidden. A list leaves large payloads out."""
+    """A job with its status; secrets hidden. A list leaves large payloads out."""
     job, standing = view.job, view.situation
     spec = spec_of(job)
-    wish = {name: getattr(spec, name) for name in _SPEC_FIELDS}
+    spec_fields = {name: getattr(spec, name) for name in _SPEC_FIELDS}
     last = None
     if standing.last_id is not None:
         last = {
@@ -78,10 +78,10 @@ def job_document(view: JobView, *, in_list: bool = False, with_payload: bool = T
             "state": standing.last_state,
             "finished_at": standing.last_finished_at,
         }
-    # The order is for people who read it with curl: what it is, what was wished for, how it stands.
+    # The order is for people who read it with curl: identity, definition, status.
     return (
         {"id": format_job_id(job.id)}
-        | wish
+        | spec_fields
         | {
             "payload": _payload(job.payload, in_list=in_list) if with_payload else None,
             "tags": list(job.tags),
@@ -135,7 +135,7 @@ def execution_document(execution: Execution) -> Document:
 
 
 def full_execution_document(view: ExecutionView) -> Document:
-    """An execution with all that is known of it; secrets hidden."""
+    """An execution with its payload, result, attempts and timeline; secrets hidden."""
     return execution_document(view.execution) | {
         "payload": redact(orjson.loads(view.payload)),
         "result": redact(view.execution.result),
@@ -147,7 +147,7 @@ def full_execution_document(view: ExecutionView) -> Document:
 
 
 def attempt_document(attempt: Attempt) -> Document:
-    """One unsuccessful try."""
+    """One unsuccessful attempt."""
     error = attempt.error
     return {
         "number": attempt.number,
@@ -174,8 +174,8 @@ def _timeline(view: ExecutionView) -> list[Document]:
     for attempt in view.attempts:
         points.append((attempt.started_at, f"attempt {attempt.number} started"))
         points.append((attempt.finished_at, f"attempt {attempt.number} {attempt.outcome}"))
-    known = [(at, what) for at, what in points if at is not None]
-    return [{"at": at, "what": what} for at, what in sorted(known)]
+    past = [(at, what) for at, what in points if at is not None]
+    return [{"at": at, "what": what} for at, what in sorted(past)]
 
 
 def fire_time_document(time: FireTime) -> Document:
@@ -190,15 +190,13 @@ def fire_time_document(time: FireTime) -> Document:
 
 
 def show_worker(incarnation: UUID | None) -> str | None:
-    """A worker's id as people see it."""
+    """A worker's id as the API shows it."""
     return None if incarnation is None else format_id("wrk", incarnation)
 
 
 def _milliseconds(start: datetime | None, end: datetime | None) -> float | None:
     return None if start is None or end is None else (end - start) / timedelta(milliseconds=1)
 
-
-# More than a thing usually tells: its job, its attempts, its next times.
 
 _NEXT_COUNT = 5
 
@@ -208,7 +206,7 @@ FullExecutionSelection = Annotated[FieldSelection, Depends(field_selection(Execu
 
 
 async def selected_job(view: JobView, selection: FieldSelection, queries: Queries) -> Document:
-    """A job in the shape that was asked for."""
+    """A job with the selected fields."""
     return await in_thread_if_large(
         lambda: selection.fit(_expanded_job(view, selection, queries)), len(view.job.payload)
     )
@@ -217,20 +215,20 @@ async def selected_job(view: JobView, selection: FieldSelection, queries: Querie
 async def jobs_page(
     page: ResultPage[JobView], request: PageRequest, selection: FieldSelection, queries: Queries
 ) -> Document:
-    """A page of jobs in the shape that was asked for; large payloads are left out."""
+    """A page of jobs with the selected fields; large payloads are left out."""
 
     def show(view: JobView) -> Document:
         return _expanded_job(view, selection, queries, in_list=True)
 
     shown = selection.shows("payload")
     characters = sum(len(view.job.payload) for view in page.items) if shown else 0
-    # Next times are as much work as some thousand characters.
+    # The next times of a job cost as much as some thousand characters.
     characters += len(page.items) * _NEXT_COUNT * 1_000 if "next" in selection.expand else 0
     return await in_thread_if_large(lambda: selection.fit_page(page_document(page, request, show)), characters)
 
 
 def _expanded_job(view: JobView, selection: FieldSelection, queries: Queries, *, in_list: bool = False) -> Document:
-    """A job, with its next times if they were asked for."""
+    """A job, with its next times if they are selected."""
     document = job_document(view, in_list=in_list, with_payload=selection.shows("payload"))
     if "next" not in selection.expand:
         return document
@@ -242,7 +240,7 @@ def _expanded_job(view: JobView, selection: FieldSelection, queries: Queries, *,
 async def executions_page(
     page: ResultPage[Execution], request: PageRequest, selection: FieldSelection, queries: Queries
 ) -> Document:
-    """A page of executions in the shape that was asked for."""
+    """A page of executions with the selected fields."""
     more = await expansions(page.items, selection, queries, in_list=True)
     document = page_document(page, request, lambda execution: execution_document(execution) | more[execution.id])
     return selection.fit_page(document)
@@ -251,7 +249,7 @@ async def executions_page(
 async def expansions(
     executions: Sequence[Execution], selection: FieldSelection, queries: Queries, *, in_list: bool = False
 ) -> dict[ExecutionId, Document]:
-    """What was asked for besides each execution: one statement for all of them."""
+    """The expansions of each execution, read by one statement for all of them."""
     more: dict[ExecutionId, Document] = {execution.id: {} for execution in executions}
     if "job" in selection.expand:
         jobs = await queries.jobs.views_by_id(executions)
@@ -269,7 +267,7 @@ async def expansions(
 
 
 def attempt_documents(execution: Execution, attempts: Sequence[Attempt]) -> list[Document]:
-    """Every try: those that failed are kept one by one, the one that runs or succeeded is the execution itself."""
+    """Every attempt: failed ones are stored one by one, the one that runs or succeeded is the execution itself."""
     failed = [attempt_document(attempt) for attempt in attempts]
     if execution.started_at is None or execution.state not in (ExecutionState.RUNNING, ExecutionState.SUCCEEDED):
         return failed
@@ -284,21 +282,23 @@ def attempt_documents(execution: Execution, attempts: Sequence[Attempt]) -> list
     return [*failed, last | error]
 
 
-# Waiting for an execution to end, within a request.
-
 MAX_WAIT = timedelta(seconds=60)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 
 
 def _wait(
     wait: Annotated[
-        str | None, Query(max_length=20, description="How long to wait for the end, such as `30s`; at most 60 seconds.")
+        str | None,
+        Query(
+            max_length=20,
+            description="How long to wait until the execution finishes, such as `30s`; at most 60 seconds.",
+        ),
     ] = None,
 ) -> timedelta:
-    """How long the caller is ready to wait; read before anything is done."""
+    """How long the caller wants to wait; checked before anything is done."""
     span = timedelta(0) if wait is None else parse_duration(wait, "wait")
     if span > MAX_WAIT:
-        raise InvalidInput(f"wait is {quote_text(wait or '')}, expected at most 60s", field="wait")
+        raise unexpected_value("wait", wait, "at most 60s")
     return span
 
 
@@ -306,7 +306,7 @@ WaitParam = Annotated[timedelta, Depends(_wait)]
 
 
 async def wait_for_execution(context: ApiContext, execution_id: ExecutionId, wait: timedelta) -> Response:
-    """An execution: as it ended (200), or as it is when the wait is over (202), which the end of this process brings about too."""
+    """The finished execution (200), or the unfinished one after the wait (202); the wait ends early if the process stops."""
     loop = asyncio.get_running_loop()
     deadline, pause = loop.time() + wait.total_seconds(), _FIRST_PAUSE
     while loop.time() < deadline and not context.live.is_closed:
@@ -318,7 +318,7 @@ async def wait_for_execution(context: ApiContext, execution_id: ExecutionId, wai
 
 
 async def execution_response(context: ApiContext, execution_id: ExecutionId, status: int) -> Response:
-    """An execution in full, as an answer."""
+    """A full execution as a response."""
     view = await context.queries.executions.view(str(execution_id))
     headers = {"Location": f"/api/v1/executions/{format_execution_id(execution_id)}"} if status == 202 else None
     return json_response(full_execution_document(view), status, headers)

@@ -1,4 +1,4 @@
-"""Errors become HTTP here only: application/problem+json with a code for programs and a hint for people."""
+"""Errors as HTTP responses: application/problem+json with a code for programs and a hint for people."""
 
 from __future__ import annotations
 
@@ -15,18 +15,29 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from timeball.domain.values.field_errors import FieldError, read_field_errors
-from timeball.errors import Conflict, InvalidInput, NotAllowed, NotFound, StoreUnavailable, TimeballError, quote_text
+from timeball.domain.values.field_errors import FieldError, errors_from_pydantic, summarize
+from timeball.errors import (
+    Conflict,
+    InvalidInput,
+    InvalidJson,
+    JsonTooLarge,
+    NotAllowed,
+    NotFound,
+    StoreUnavailable,
+    TimeballError,
+    quote_text,
+)
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
-# What RFC 3986 allows in a path as it is; `instance` is a URI reference.
+# The characters that RFC 3986 allows unescaped in a path; `instance` is a URI reference.
 _IN_PATHS = "/:@!$&'()*+,;=~-._"
 _log = logging.getLogger("timeball.api")
 MAX_ERRORS = 50
+_MAX_IN_DETAIL = 3
 
 
 class HttpProblem(Exception):
-    """The request itself cannot be accepted: who asks, how it is written, or that it comes too late."""
+    """A problem of the request itself rather than of what it asks for: its caller, its form, its precondition."""
 
     def __init__(
         self,
@@ -47,7 +58,7 @@ class HttpProblem(Exception):
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Let every error of an app leave it as a problem."""
+    """Turn every error of an app into a problem."""
     app.add_exception_handler(RequestValidationError, _handle)
     app.add_exception_handler(HTTPException, _handle)
     app.add_exception_handler(HttpProblem, _handle)
@@ -60,7 +71,7 @@ async def _handle(request: Request, error: Exception) -> Response:
 
 
 def problem_for(error: Exception, request: Request) -> Response:
-    """The answer to a request that failed with this error."""
+    """The response to a request that failed with this error."""
     match error:
         case HttpProblem():
             return _problem(
@@ -68,9 +79,14 @@ def problem_for(error: Exception, request: Request) -> Response:
             )
         case RequestValidationError():
             return _invalid(request, error)
+        case InvalidJson():
+            status = 413 if isinstance(error, JsonTooLarge) else 400
+            return _problem(request, status, error.code, str(error), error.hint)
         case InvalidInput():
-            where = [{name: quote_text(text, 500) for name, text in one.items()} for one in error.errors[:MAX_ERRORS]]
-            return _problem(request, 422, error.code, str(error), error.hint, where)
+            errors = [
+                {name: quote_text(text, 500) for name, text in item.items()} for item in error.errors[:MAX_ERRORS]
+            ]
+            return _problem(request, 422, error.code, str(error), error.hint, errors)
         case NotAllowed():
             return _problem(request, 403, error.code, str(error), error.hint)
         case NotFound():
@@ -79,16 +95,16 @@ def problem_for(error: Exception, request: Request) -> Response:
         case Conflict():
             return _problem(request, 409, error.code, str(error), error.hint)
         case StoreUnavailable():
-            detail, hint = "the database cannot be reached, or took too long", "try again; if it was a list, narrow it"
+            detail, hint = "the database is unavailable or too slow", "try again; narrow the filter of a list"
             return _problem(request, 503, error.code, detail, hint, headers={"Retry-After": "1"})
         case HTTPException():
-            return _of_framework(request, error)
+            return _framework_problem(request, error)
         case _:
-            # What went wrong inside is for the log, not for the caller.
+            # Internal details go into the log, not to the caller.
             _log.error("request failed: %s %s", request.method, quote_text(request.url.path), exc_info=error)
             code = error.code if isinstance(error, TimeballError) else "internal_error"
-            detail = "something went wrong here"
-            return _problem(request, 500, code, detail, "tell us the request_id; the server's log knows more")
+            detail = "the server failed to process the request"
+            return _problem(request, 500, code, detail, "look for the request_id in the server's log")
 
 
 _COLLECTIONS = {
@@ -103,28 +119,28 @@ _COLLECTIONS = {
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
 
 
-def _of_framework(request: Request, error: HTTPException) -> Response:
+def _framework_problem(request: Request, error: HTTPException) -> Response:
     code = _CODES.get(error.status_code, "http_error")
     details = {
         404: f"there is nothing at {quote_text(request.url.path, 200)}",
-        405: f"{quote_text(request.method, 20)} is not possible at {quote_text(request.url.path, 200)}",
+        405: f"{quote_text(request.method, 20)} is not allowed at {quote_text(request.url.path, 200)}",
     }
     detail = details.get(error.status_code, str(error.detail))
     return _problem(request, error.status_code, code, detail, "GET /docs lists all routes", headers=error.headers)
 
 
 def _invalid(request: Request, error: RequestValidationError) -> Response:
-    found = [one for place, problems in _by_place(error) for one in _field_errors_at(place, problems, error, request)]
-    errors = [{"pointer": pointer, "detail": misfit.words} for pointer, misfit in found]
-    detail = "; ".join(misfit.words for _, misfit in found[:3])
-    unknown = any(misfit.is_unknown for _, misfit in found)
+    found = [item for place, problems in _by_place(error) for item in _errors_at(place, problems, error, request)]
+    errors = [{"pointer": pointer, "detail": field_error.detail} for pointer, field_error in found]
+    detail = summarize([field_error for _, field_error in found], _MAX_IN_DETAIL)
+    has_unknown = any(field_error.is_unknown for _, field_error in found)
     several = "see errors for each field" if len(found) > 1 else None
-    hint = "unknown fields are refused; check their spelling" if unknown else several
+    hint = "unknown fields are refused; check their spelling" if has_unknown else several
     return _problem(request, 422, "invalid_input", detail, hint, errors)
 
 
 def _by_place(error: RequestValidationError) -> list[tuple[str, list[Any]]]:
-    """What does not fit in the body, the query, the path, the headers; no more of it than is told."""
+    """The problems of the body, the query, the path and the headers; at most as many as a response lists."""
     places: dict[str, list[Any]] = {}
     for problem in islice(error.errors(), MAX_ERRORS):
         place, *steps = problem["loc"]
@@ -132,20 +148,21 @@ def _by_place(error: RequestValidationError) -> list[tuple[str, list[Any]]]:
     return list(places.items())
 
 
-def _field_errors_at(
+def _errors_at(
     place: str, problems: Sequence[Any], error: RequestValidationError, request: Request
 ) -> list[tuple[str, FieldError]]:
-    """Each with where it is: a JSON pointer into the body, or the name of a parameter behind its place."""
+    """Each error with where it is: a JSON pointer into the body, or `query:limit` for a parameter."""
     if place == "body":
-        found = read_field_errors(problems, error.body, "the body", known=_fields_of_body(request))
-        return [(misfit.pointer or "/", misfit) for misfit in found]
-    # Parameters stand side by side, and their names are the first step.
+        errors = errors_from_pydantic(problems, error.body, "the body", known=_fields_of_body(request))
+        return [(field_error.pointer or "/", field_error) for field_error in errors]
+    # The first step of a parameter's place is its name.
     given = {problem["loc"][0]: problem["input"] for problem in problems if problem["loc"]}
-    return [(f"{place}:{'/'.join(misfit.path)}", misfit) for misfit in read_field_errors(problems, given, place)]
+    errors = errors_from_pydantic(problems, given, place)
+    return [(f"{place}:{'/'.join(field_error.path)}", field_error) for field_error in errors]
 
 
 def _fields_of_body(request: Request) -> Iterable[str]:
-    """What the body of this route may have."""
+    """The fields that the body of this route may have."""
     field = getattr(request.scope.get("route"), "body_field", None)
     model = getattr(getattr(field, "field_info", None), "annotation", None)
     return getattr(model, "model_fields", ())

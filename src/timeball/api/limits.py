@@ -1,7 +1,7 @@
-"""How much one caller may ask for: requests and bytes by the second, and requests at the same time.
+"""Limits for each caller: requests and bytes per second, concurrent requests, expensive requests, failed keys.
 
-Each caller has buckets that fill steadily and are emptied by what they ask for. They are kept by each process for
-itself: two API processes let twice as much through, and no request waits for another machine to count it.
+Each caller has token buckets. Every process keeps its own: two API processes let twice as much through, and no request
+waits for another machine to count it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from timeball.config.settings import ApiSettings
 from timeball.errors import StoreError
 from timeball.telemetry.events import Emit, KeyRefused
 
-# Callers who have not been heard of for longest are forgotten first; their buckets would be full by now.
-_MOST_CALLERS = 10_000
-# They are mostly Python, of which a process runs one piece at a time: more together would only be slower.
-_HEAVY_AT_ONCE = 2
-_MOST_WAITING = 8
-_LINES_A_MINUTE = 60
+# The callers with the oldest last request are forgotten first; their buckets would be full by now.
+_MAX_CALLERS = 10_000
+# Expensive requests mostly run Python code, one at a time in a process: more of them together would only be slower.
+_MAX_HEAVY = 2
+_MAX_WAITING = 8
+_LINES_PER_MINUTE = 60
 _QUIET_SECONDS = 60.0
 
 
 @dataclass(slots=True)
 class TokenBucket:
-    """Holds up to *size*, and fills by *rate* a second."""
+    """Holds up to *size* tokens, and gains *rate* of them per second."""
 
     size: float
     rate: float
@@ -39,25 +39,25 @@ class TokenBucket:
     filled_at: float
 
     def wait_for(self, amount: float, now: float) -> float:
-        """Take the amount out, or say in how many seconds it could be taken. What is larger than the bucket takes all of it."""
+        """Take the amount, or return in how many seconds it can be taken. An amount above *size* takes the whole bucket."""
         self.level = min(self.size, self.level + (now - self.filled_at) * self.rate)
         self.filled_at = now
-        wanted = min(amount, self.size)
-        if self.level >= wanted:
-            self.level -= wanted
+        tokens = min(amount, self.size)
+        if self.level >= tokens:
+            self.level -= tokens
             return 0.0
-        return (wanted - self.level) / self.rate
+        return (tokens - self.level) / self.rate
 
 
 @dataclass(slots=True)
 class _CallerBuckets:
     requests: TokenBucket
     body_bytes: TokenBucket
-    under_way: int = 0
+    concurrent: int = 0
 
 
 class RateLimiter:
-    """The buckets of all callers."""
+    """Limits requests per second, bytes per second and concurrent requests of each caller."""
 
     def __init__(self, settings: ApiSettings, monotonic: Callable[[], float]) -> None:
         self._settings = settings
@@ -65,35 +65,35 @@ class RateLimiter:
         self._callers: OrderedDict[str, _CallerBuckets] = OrderedDict()
 
     def begin(self, name: str) -> None:
-        """Count a request that begins; Refusal (429) says when to come again."""
+        """Count a request that begins; HttpProblem (429) says when to try again."""
         caller, now = self._caller(name), self._monotonic()
-        most = self._settings.concurrent_requests
-        if caller.under_way >= most:
-            raise _too_many(f"{most} requests of this caller are under way already", 1)
+        limit = self._settings.concurrent_requests
+        if caller.concurrent >= limit:
+            raise _too_many(f"this caller has {limit} requests in progress, expected at most that many", 1)
         wait = caller.requests.wait_for(1, now)
         if wait:
             rate = self._settings.requests_per_second
-            raise _too_many(f"this caller asks more than {rate:g} times a second", wait)
-        caller.under_way += 1
+            raise _too_many(f"this caller sends more than {rate:g} requests per second", wait)
+        caller.concurrent += 1
 
     def count_bytes(self, name: str, number: int) -> None:
-        """Count a body that was read; Refusal (429) says when to send it again."""
+        """Count a body that was read; HttpProblem (429) says when to send it again."""
         wait = self._caller(name).body_bytes.wait_for(number, self._monotonic())
         if wait:
             rate = self._settings.megabytes_per_second
-            raise _too_many(f"this caller sends more than {rate:g} MB a second", wait)
+            raise _too_many(f"this caller sends more than {rate:g} MB per second", wait)
 
     def end(self, name: str) -> None:
-        """A request has been answered."""
-        self._caller(name).under_way -= 1
+        """Count a request that has ended."""
+        self._caller(name).concurrent -= 1
 
     def _caller(self, name: str) -> _CallerBuckets:
-        found = self._callers.get(name)
-        if found is None:
-            found = self._callers[name] = self._new_caller()
-            self._forget_some()
+        caller = self._callers.get(name)
+        if caller is None:
+            caller = self._callers[name] = self._new_caller()
+            self._forget_oldest()
         self._callers.move_to_end(name)
-        return found
+        return caller
 
     def _new_caller(self) -> _CallerBuckets:
         settings, now = self._settings, self._monotonic()
@@ -103,32 +103,34 @@ class RateLimiter:
             TokenBucket(megabytes, settings.megabytes_per_second * 1024.0**2, megabytes, now),
         )
 
-    def _forget_some(self) -> None:
-        while len(self._callers) > _MOST_CALLERS:
+    def _forget_oldest(self) -> None:
+        while len(self._callers) > _MAX_CALLERS:
             oldest = next(iter(self._callers))
-            if self._callers[oldest].under_way:
+            if self._callers[oldest].concurrent:
                 self._callers.move_to_end(oldest)
                 return
             del self._callers[oldest]
 
 
 class HeavyRequestLimiter:
-    """Requests that are much work take turns: one of a caller at a time, and a few in all; the others wait, or are refused."""
+    """Runs one expensive request of a caller at a time, and a few in all; the others wait, or are refused."""
 
     def __init__(self) -> None:
-        self._room = asyncio.Semaphore(_HEAVY_AT_ONCE)
+        self._slots = asyncio.Semaphore(_MAX_HEAVY)
         self._waiting: Counter[str] = Counter()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
     async def of(self, name: str) -> AsyncIterator[None]:
-        """The turn of a caller; Refusal (429) if too many of theirs wait for one."""
-        if self._waiting[name] >= _MOST_WAITING:
-            raise _too_many(f"{_MOST_WAITING} requests of this caller that are much work are under way already", 1)
+        """Wait until the caller may run one; HttpProblem (429) if too many of its requests wait."""
+        if self._waiting[name] >= _MAX_WAITING:
+            raise _too_many(
+                f"this caller has {_MAX_WAITING} expensive requests in progress, expected at most that many", 1
+            )
         lock = self._locks.setdefault(name, asyncio.Lock())
         self._waiting[name] += 1
         try:
-            async with lock, self._room:
+            async with lock, self._slots:
                 yield
         finally:
             self._waiting[name] -= 1
@@ -137,16 +139,16 @@ class HeavyRequestLimiter:
 
 
 class RefusedKeyLog(Protocol):
-    """Where refused keys are written down."""
+    """Records refused keys in the audit."""
 
     async def note_refused(self, place: str, count: int) -> None: ...
 
 
 class FailedKeyLimiter:
-    """Requests and logins that bear no valid key: limited by address, counted, and told.
+    """Requests and logins without a valid key: limited by address, counted and reported.
 
-    The log and the audit get one line a minute for each address, with the number of tries since the last, and sixty a minute in
-    all: an attacker must not fill them. The metric counts every try.
+    The log and the audit get one line per minute for each address, with the number of tries since the last line, and sixty per
+    minute in all: an attacker must not fill them. The metric counts every try.
     """
 
     def __init__(self, limits: RateLimiter, notes: RefusedKeyLog, emit: Emit, monotonic: Callable[[], float]) -> None:
@@ -154,31 +156,31 @@ class FailedKeyLimiter:
         self._notes = notes
         self._emit = emit
         self._monotonic = monotonic
-        self._lines = TokenBucket(_LINES_A_MINUTE, _LINES_A_MINUTE / 60, _LINES_A_MINUTE, monotonic())
-        # When an address was told last, and how often it has tried since.
+        self._lines = TokenBucket(_LINES_PER_MINUTE, _LINES_PER_MINUTE / 60, _LINES_PER_MINUTE, monotonic())
+        # When an address was last reported, and how often it has tried since.
         self._tries: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def limit(self, address: str) -> None:
-        """Count a try; Refusal (429) if there were too many from this address."""
+        """Count a try; HttpProblem (429) if there were too many from this address."""
         self.limits.begin(address)
         self.limits.end(address)
 
     async def refused(self, address: str, place: str) -> None:
-        """Tell that a request or a login bore no valid key."""
-        count = self._count_to_tell(address)
+        """Report that a request or a login had no valid key."""
+        count = self._count_to_report(address)
         self._emit(KeyRefused(place, count))
         if count:
             with suppress(StoreError):
                 await self._notes.note_refused(place, count)
 
-    def _count_to_tell(self, address: str) -> int:
-        """How many tries a line would tell of; 0 if none is to be written now."""
+    def _count_to_report(self, address: str) -> int:
+        """The number of tries that a line reports; 0 if no line is due."""
         now = self._monotonic()
-        told_at, before = self._tries.pop(address, (-_QUIET_SECONDS, 0))
+        reported_at, before = self._tries.pop(address, (-_QUIET_SECONDS, 0))
         count = before + 1
-        is_due = now - told_at >= _QUIET_SECONDS and not self._lines.wait_for(1, now)
-        self._tries[address] = (now, 0) if is_due else (told_at, count)
-        if len(self._tries) > _MOST_CALLERS:
+        is_due = now - reported_at >= _QUIET_SECONDS and not self._lines.wait_for(1, now)
+        self._tries[address] = (now, 0) if is_due else (reported_at, count)
+        if len(self._tries) > _MAX_CALLERS:
             self._tries.popitem(last=False)
         return count if is_due else 0
 
@@ -189,6 +191,6 @@ def _too_many(detail: str, wait: float) -> HttpProblem:
         429,
         "too_many_requests",
         detail,
-        hint=f"come again in {seconds} s; an administrator can raise the limit: TIMEBALL_API__...",
+        hint=f"try again in {seconds} s; an administrator can raise the limit with TIMEBALL_API__...",
         headers={"Retry-After": str(seconds)},
     )

@@ -1,4 +1,9 @@
-"""The OpenAPI document, and the /docs page that is rendered from it without scripts."""
+"""How routes describe themselves, the OpenAPI document, and the /docs page that is rendered from it.
+
+FastAPI builds most of the document from the routes. What it leaves out or spells in its own way is corrected here, so that the
+document passes the common linters (Spectral, Redocly) and client generators understand it. The page needs no script and no file
+from another site.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +12,200 @@ from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from html import escape
+from http import HTTPStatus
 from typing import Any, TypeAlias
 
 import orjson
+from fastapi import Depends
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute, RouteContext, iter_route_contexts
 from starlette.routing import BaseRoute
 
+from timeball.api.auth import Role, require_role
+from timeball.api.context import limit_heavy_request
 from timeball.api.errors import PROBLEM_MEDIA_TYPE
+from timeball.api.models import ProblemOut
 from timeball.api.models.executions import BulkJobsIn
+from timeball.api.params import refuse_unknown_parameters
 
-# The OpenAPI document: what every route takes and answers, for programs that read it.
-#
-# FastAPI makes most of it from the routes. What it leaves out or spells in its own way is put right here, so that the document
-# passes the linters people use (Spectral, Redocly) and the generators of clients understand it.
+_ALWAYS = (400, 401, 403, 422, 429, 503)
+_WITH_BODY = (413, 415)
+
+JOB_ID, EXECUTION_ID = "job_01JCV3V1KC8M2T4QZ5R7N9X0AB", "exe_01JCV3V1KC8M2T4QZ5R7N9X0AB"
+WORKER_ID = "wrk_01JCV3V1KC8M2T4QZ5R7N9X0AB"
+INSTANT_EXAMPLE = "2026-11-16T06:00:00Z"
+
+
+def route_options(
+    role: Role | None,
+    example: Any,
+    *,
+    status: int = 200,
+    request: Any = None,
+    has_body: bool = False,
+    fails: Sequence[int] = (),
+    media_type: str = "application/json",
+    is_heavy: bool = False,
+) -> dict[str, Any]:
+    """The arguments of a route: its role, an example, the ways it can fail, and whether it is expensive."""
+    codes = sorted({*_ALWAYS, *fails, *(_WITH_BODY if has_body else ())})
+    responses: dict[int | str, Any] = {status: {} if status == 204 else {"content": {media_type: {"example": example}}}}
+    responses |= {code: _problem_response(code) for code in codes}
+    extra: dict[str, Any] = {"x-role": "none" if role is None else role.value}
+    if role is None:
+        extra["security"] = []
+    if request is not None:
+        extra["requestBody"] = {"content": {"application/json": {"example": request}}}
+    return {
+        "status_code": status,
+        "responses": responses,
+        "dependencies": [
+            *([] if role is None else [Depends(require_role(role))]),
+            Depends(refuse_unknown_parameters),
+            *([Depends(limit_heavy_request)] if is_heavy else []),
+        ],
+        "openapi_extra": extra,
+    }
+
+
+def probe_options(get: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the HEAD route for a GET route: the same role, and no description."""
+    return {"include_in_schema": False, "dependencies": get["dependencies"], "openapi_extra": get["openapi_extra"]}
+
+
+def export_options(example: str) -> dict[str, Any]:
+    """The arguments of a route that responds with a file."""
+    options = route_options(Role.VIEWER, example, media_type="text/csv")
+    options["responses"][200]["content"]["application/jsonl"] = {"example": '{"id":"..."}\n'}
+    options["responses"][200]["content"]["application/json"] = {"example": [{"id": "..."}]}
+    return options
+
+
+def _problem_response(code: int) -> dict[str, Any]:
+    return {
+        "description": HTTPStatus(code).phrase,
+        "model": ProblemOut,
+        "content": {PROBLEM_MEDIA_TYPE: {"example": _problem_example(code)}},
+    }
+
+
+def _problem_example(code: int) -> dict[str, Any]:
+    phrase = HTTPStatus(code).phrase
+    name = phrase.lower().replace(" ", "_")
+    return {
+        "type": f"urn:timeball:problem:{name}",
+        "title": phrase,
+        "status": code,
+        "detail": "what was found, and what was expected",
+        "instance": "/api/v1/jobs",
+        "code": name,
+        "errors": [],
+        "hint": "what to do",
+        "request_id": "req_01JCV3V1KC8M2T4QZ5R7N9X0AB",
+    }
+
+
+def page_example(item: Any) -> dict[str, Any]:
+    """An example of a page."""
+    return {"data": [item], "next_cursor": None, "has_more": False}
+
+
+JOB_EXAMPLE: dict[str, Any] = {
+    "id": JOB_ID,
+    "name": "daily-report",
+    "description": "Generate daily sales report",
+    "handler": "http.webhook",
+    "payload": {"url": "https://api.example.com/reports/generate", "method": "POST"},
+    "kind": "cron",
+    "schedule": "0 6 * * *",
+    "interval_seconds": None,
+    "scheduled_at": None,
+    "timezone": "UTC",
+    "on_gap": "next_valid",
+    "on_repeat": "first",
+    "starts_at": None,
+    "ends_at": None,
+    "max_executions": None,
+    "jitter_seconds": 0,
+    "misfire": "latest",
+    "misfire_grace_seconds": 30,
+    "misfire_cap": 100,
+    "misfire_max_age_seconds": None,
+    "overlap": "skip",
+    "queue": "default",
+    "priority": 75,
+    "max_retries": 3,
+    "max_lost": 3,
+    "initial_backoff_ms": 1000,
+    "max_backoff_ms": 3600000,
+    "timeout_ms": 60000,
+    "delivery": "at_least_once",
+    "max_running": None,
+    "limit_key": None,
+    "unique_key": None,
+    "tags": [],
+    "status": "active",
+    "next_run_at": INSTANT_EXAMPLE,
+    "last_execution": None,
+    "paused_at": None,
+    "paused_until": None,
+    "pause_reason": None,
+    "version": 1,
+    "declared_by": None,
+    "created_by": "key:key_01JD2XW0Z7Q9V5T3M8R6N4K2H1 deploy",
+    "created_at": "2026-11-15T09:30:00Z",
+    "updated_at": "2026-11-15T09:30:00Z",
+}
+NEW_JOB_EXAMPLE: dict[str, Any] = {
+    "name": "daily-report",
+    "description": "Generate daily sales report",
+    "handler": "http.webhook",
+    "payload": {"url": "https://api.example.com/reports/generate", "method": "POST"},
+    "schedule": "0 6 * * *",
+    "priority": 75,
+    "max_retries": 3,
+    "timeout_ms": 60000,
+}
+EXECUTION_EXAMPLE: dict[str, Any] = {
+    "id": EXECUTION_ID,
+    "job_id": JOB_ID,
+    "state": "succeeded",
+    "origin": "schedule",
+    "job_version": 1,
+    "handler": "http.webhook",
+    "queue": "default",
+    "priority": 75,
+    "scheduled_for": INSTANT_EXAMPLE,
+    "run_at": None,
+    "queued_at": "2026-11-16T05:59:59.512000Z",
+    "started_at": "2026-11-16T06:00:00.001000Z",
+    "finished_at": "2026-11-16T06:00:00.842000Z",
+    "lateness_ms": 1.0,
+    "duration_ms": 841.0,
+    "attempts": 1,
+    "lost": 0,
+    "worker": WORKER_ID,
+    "error_type": None,
+    "error": None,
+    "reason": None,
+    "retry_of": None,
+    "created_by": None,
+}
+BULK_EXAMPLE = {
+    "done": 1,
+    "failed": 0,
+    "has_more": False,
+    "results": [{"id": EXECUTION_ID, "status": "done", "execution_id": EXECUTION_ID, "error": None}],
+}
+
+
+CREATED_EXAMPLE = JOB_EXAMPLE | {"execution_id": EXECUTION_ID, "warnings": []}
+
 
 Document: TypeAlias = dict[str, Any]
 
 
-# The version of the API, not of the program: strangers may read this, and need not know what runs here.
+# The version of the API, not of the program: the document is public, and need not reveal what runs here.
 API_VERSION = "1"
 _DESCRIPTION = (
     "Jobs at their exact time. Errors are `application/problem+json`; lists are `{data, next_cursor, has_more}`; "
@@ -37,8 +217,8 @@ _TAGS = {
     "executions": "Every run of a job: its state, its attempts, its log.",
     "dead letter": "Executions that have used up their retries.",
     "templates": "Jobs with placeholders, to be filled in.",
-    "operations": "Bulk actions and how far they have come.",
-    "queues": "Named lines of executions: pause, limit, purge.",
+    "operations": "Bulk actions and their progress.",
+    "queues": "Named queues of executions: pause, limit, purge.",
     "nodes": "The workers and schedulers that are running.",
     "handlers": "What workers can run.",
     "events": "Changes as they happen, as server-sent events.",
@@ -59,7 +239,7 @@ def openapi_document(routes: Sequence[BaseRoute]) -> Document:
     )
     _add_bulk_model(document)
     document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    # In open mode, on loopback and before the first key is made, no key is needed.
+    # In open mode, on loopback and before the first key is created, no key is needed.
     document["security"] = [{"key": []}, {}]
     for operation, route in _operations(document, routes):
         _complete(operation)
@@ -73,7 +253,7 @@ def served_below(document: Document, prefix: str) -> Document:
 
 
 def _add_bulk_model(document: Document) -> None:
-    """The body of the bulk route is read by hand, so its model has to be added by hand."""
+    """Add the model of the bulk route, which FastAPI does not know because the route reads its body by hand."""
     model = BulkJobsIn.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas = document["components"]["schemas"]
     schemas.update({name: part for name, part in model.pop("$defs", {}).items() if name not in schemas})
@@ -88,7 +268,7 @@ def _operations(document: Document, routes: Sequence[BaseRoute]) -> Iterator[tup
 
 
 def _complete(operation: Document) -> None:
-    """Problems have a media type of their own, every route names its role in words too, an optional body may be absent."""
+    """Correct one operation: the media type of problems, the role in its description, an optional body."""
     operation["description"] = f"{operation.get('description', '')}\n\nRole: **{operation['x-role']}**.".strip()
     for response in operation["responses"].values():
         content = response.get("content", {})
@@ -99,7 +279,7 @@ def _complete(operation: Document) -> None:
 
 
 def _drop_null(schema: Document) -> None:
-    """A body that may be left out is described by `required`; as `null` it would be sent by generated clients."""
+    """Remove `null` from an optional body: `required` says that it is optional, and generated clients would send the null."""
     choices = schema.get("anyOf", [])
     kept = [choice for choice in choices if choice != {"type": "null"}]
     if len(kept) == 1 and len(choices) == 2:
@@ -108,7 +288,7 @@ def _drop_null(schema: Document) -> None:
 
 
 def _restore_examples(operation: Document, route: RouteContext) -> None:
-    """FastAPI drops every `null` of an example, and with it properties that the schema requires."""
+    """Put the examples back: FastAPI drops every `null` in them, and with it properties that the schema requires."""
     for status, response in (route.responses or {}).items():
         for media_type, media in response.get("content", {}).items():
             if "example" in media:
@@ -118,8 +298,6 @@ def _restore_examples(operation: Document, route: RouteContext) -> None:
         if "example" in media:
             operation["requestBody"]["content"][media_type]["example"] = media["example"]
 
-
-# `/docs`: the description of the API for people, made here from the OpenAPI document; no script, no outside file.
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1b1f24; background: #fff }
@@ -172,7 +350,7 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
 
 
 def _prose(text: str) -> str:
-    """Words with the little Markdown that descriptions have: `code` and **weight**."""
+    """Text with the Markdown that descriptions use: `code` and **bold**."""
     marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
     return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", marked)
 

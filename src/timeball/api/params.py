@@ -6,7 +6,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
-from fastapi import Depends, Header, Path, Query
+from fastapi import Depends, Header, Path, Query, Request
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
 
 from timeball.api.auth import Caller, CurrentCaller, Role
 from timeball.api.errors import HttpProblem
@@ -27,13 +29,15 @@ from timeball.domain.search import (
     parse_query,
     where,
 )
+from timeball.domain.values.field_errors import describe_mismatch, describe_value
 from timeball.domain.values.ids import JobId
+from timeball.errors import quote_text
 
 _NUMBERED_DEFAULT, _NUMBERED_MOST = 20, 100
 
 
 def parse_if_match(if_match: str | None) -> int | None:
-    """The version an If-Match names: `"3"`; none, or `*`, means any."""
+    """The version in an If-Match header: `"3"`; no header, or `*`, means any version."""
     if if_match is None or if_match.strip() == "*":
         return None
     text = if_match.strip().removeprefix("W/").strip('"')
@@ -41,46 +45,47 @@ def parse_if_match(if_match: str | None) -> int | None:
         raise HttpProblem(
             412,
             "precondition_failed",
-            f'If-Match is {if_match[:60]!r}, expected an ETag such as "3"',
-            hint="read the job again",
+            describe_mismatch("If-Match", 'an ETag such as "3"', describe_value(if_match)),
+            hint="read it again, and send its ETag",
         )
     return int(text)
 
 
 def optional_instant(text: str | None, field: str, timezone: str = "UTC") -> datetime | None:
-    """An instant as people write it."""
+    """An instant in a parameter or body; without an offset, it is on the clock of *timezone*."""
     return None if text is None else parse_instant(text, timezone, field)
 
 
 Status = Annotated[
     list[str] | None,
     Query(
-        max_length=12, description="States; `pending picked completed failed` are understood. Repeat it, or use commas."
+        max_length=12,
+        description="States; `pending picked completed failed` are understood too. Repeat it, or separate by commas.",
     ),
 ]
 Since = Annotated[str | None, Query(max_length=64, description="From this instant on (ISO 8601, UTC).")]
-Until = Annotated[str | None, Query(max_length=64, description="Up to and with this instant (ISO 8601, UTC).")]
+Until = Annotated[str | None, Query(max_length=64, description="Up to and including this instant (ISO 8601, UTC).")]
 
 
 Search = Annotated[
     str | None,
     Query(
         max_length=MAX_QUERY_LENGTH,
-        description="A search in words: `status:dead queue:mail handler:app.mail.* payload.user.id:42 after:-2h late:>30s "
-        "-tag:test`; bare words are looked for in names and ids. Searching payloads needs the role editor.",
+        description="A search: `status:dead queue:mail handler:app.mail.* payload.user.id:42 after:-2h late:>30s "
+        "-tag:test`; bare words match names and ids. Searching payloads needs the role editor.",
     ),
 ]
 
 
 def page_request(
-    limit: Annotated[int | None, Query(ge=1, le=200, description="How many; 50, or 20 with `page`.")] = None,
-    cursor: Annotated[str | None, Query(max_length=1_000, description="`next_cursor` of the page before.")] = None,
+    limit: Annotated[int | None, Query(ge=1, le=200, description="The size of a page; 50, or 20 with `page`.")] = None,
+    cursor: Annotated[str | None, Query(max_length=1_000, description="`next_cursor` of the previous page.")] = None,
     page: Annotated[int | None, Query(ge=1, le=10_000, description="A page by number; adds totals.")] = None,
     include: Annotated[
         Literal["total"] | None, Query(description="`total`: exact to 10,000, then an estimate.")
     ] = None,
 ) -> PageRequest:
-    """Which part of a list is asked for."""
+    """The requested part of a list."""
     if page is None:
         return PageRequest(limit=limit or 50, cursor=cursor, with_total=include == "total")
     size = min(limit or _NUMBERED_DEFAULT, _NUMBERED_MOST)
@@ -96,7 +101,7 @@ def execution_filter(
     end_date: Until = None,
     q: Search = None,
 ) -> ExecutionFilter:
-    """Which executions are asked for. Dates are those of the id: the scheduled instant of an occurrence, else its creation."""
+    """The filter of executions. Dates compare with the id: the scheduled instant of an occurrence, else its creation."""
     terms = where(
         status=parse_states(_split_commas(status)),
         handler=handler,
@@ -122,7 +127,7 @@ def job_filter(
     due_until: Until = None,
     q: Search = None,
 ) -> JobFilter:
-    """Which jobs are asked for. `status` is the job's (active, paused, finished) or the state of its latest execution."""
+    """The filter of jobs. `status` is the job's (active, paused, finished) or the state of its latest execution."""
     words = _split_commas(status)
     statuses = [JobStatus(word) for word in words if word in list(JobStatus)]
     states = parse_states([word for word in words if word not in list(JobStatus)])
@@ -142,33 +147,33 @@ def job_filter(
 
 
 def _just_after(instant: datetime | None, resolution: timedelta) -> datetime | None:
-    """Parameters include their last instant, search terms do not."""
+    """The end of a range in search terms, which exclude it; parameters include it."""
     return None if instant is None else instant + resolution
 
 
-def check_payload_search(wanted: JobFilter | ExecutionFilter, caller: Caller) -> None:
-    """Searching payloads needs the role editor: it would tell a viewer what is hidden from them."""
-    if any(term.field == "payload" for term in wanted.terms):
+def check_payload_search(filters: JobFilter | ExecutionFilter, caller: Caller) -> None:
+    """Require the role editor for a search in payloads: it would reveal to a viewer what is hidden from them."""
+    if any(term.field == "payload" for term in filters.terms):
         caller.needs(Role.EDITOR, "searching payloads")
 
 
 async def allowed_execution_filter(
-    wanted: Annotated[ExecutionFilter, Depends(execution_filter)], caller: CurrentCaller
+    filters: Annotated[ExecutionFilter, Depends(execution_filter)], caller: CurrentCaller
 ) -> ExecutionFilter:
-    """Which executions are asked for, if the caller may ask so."""
-    check_payload_search(wanted, caller)
-    return wanted
+    """The filter of executions, if the caller's role allows it."""
+    check_payload_search(filters, caller)
+    return filters
 
 
-async def allowed_job_filter(wanted: Annotated[JobFilter, Depends(job_filter)], caller: CurrentCaller) -> JobFilter:
-    """Which jobs are asked for, if the caller may ask so."""
-    check_payload_search(wanted, caller)
-    return wanted
+async def allowed_job_filter(filters: Annotated[JobFilter, Depends(job_filter)], caller: CurrentCaller) -> JobFilter:
+    """The filter of jobs, if the caller's role allows it."""
+    check_payload_search(filters, caller)
+    return filters
 
 
-def within_job(wanted: ExecutionFilter, job_id: JobId) -> ExecutionFilter:
-    """The same filter, within one job."""
-    return replace(wanted, job_id=job_id)
+def within_job(filters: ExecutionFilter, job_id: JobId) -> ExecutionFilter:
+    """The same filter, for one job."""
+    return replace(filters, job_id=job_id)
 
 
 def _split_commas(given: list[str] | None) -> list[str]:
@@ -176,24 +181,41 @@ def _split_commas(given: list[str] | None) -> list[str]:
 
 
 JobRef = Annotated[str, Path(max_length=200, description="A job's id or name.")]
-IfMatch = Annotated[str | None, Header(description='The ETag that the change is made for, such as `"3"`.')]
-ReasonParam = Annotated[ShortText | None, Query(description="Why; it goes into the audit.")]
+IfMatch = Annotated[str | None, Header(description='The ETag of the version to change, such as `"3"`.')]
+ReasonParam = Annotated[ShortText | None, Query(description="The reason, for the audit.")]
 IdempotencyKey = Annotated[
-    str | None, Header(description="Sent again with the same key within 24 hours, the first answer comes again.")
+    str | None,
+    Header(description="A request that is repeated with the same key within 24 hours gets the first response again."),
 ]
 JobFilterParams = Annotated[JobFilter, Depends(allowed_job_filter)]
 PageParams = Annotated[PageRequest, Depends(page_request)]
-JobSort = Annotated[
-    JobOrder, Query(description="The order; a minus means the largest first. By name: named jobs only.")
-]
+JobSort = Annotated[JobOrder, Query(description="The order; a minus means descending. By name: named jobs only.")]
 
 
 ExecutionRef = Annotated[str, Path(max_length=200, description="An execution's id.")]
 ExecutionFilterParams = Annotated[ExecutionFilter, Depends(allowed_execution_filter)]
 
 
-QueueParam = Annotated[ShortText | None, Query(description="Only of this queue.")]
+QueueParam = Annotated[ShortText | None, Query(description="Only this queue.")]
 
 
-Days = Annotated[int, Query(ge=1, le=31, description="For how many days, today included.")]
-Zone = Annotated[str, Query(max_length=200, description="Whose days and hours: an IANA time zone.")]
+Days = Annotated[int, Query(ge=1, le=31, description="The number of days, including today.")]
+Zone = Annotated[str, Query(max_length=200, description="The IANA time zone of days and hours.")]
+
+
+async def refuse_unknown_parameters(request: Request) -> None:
+    """Refuse query parameters that the route does not have: a misspelt filter that is ignored would list everything."""
+    route = request.scope.get("route")
+    if not request.query_params or not isinstance(route, APIRoute):
+        return
+    known = _parameter_names(route.dependant)
+    unknown = sorted(set(request.query_params) - known)
+    if unknown:
+        expected = f"parameters {', '.join(sorted(known))}" if known else "no parameters"
+        detail = f"parameter {quote_text(unknown[0])} is unknown, expected {expected}"
+        raise HttpProblem(422, "unknown_parameter", detail, hint="check its spelling")
+
+
+def _parameter_names(dependant: Dependant) -> set[str]:
+    own = {parameter.alias for parameter in dependant.query_params}
+    return own.union(*(_parameter_names(inner) for inner in dependant.dependencies))

@@ -1,14 +1,14 @@
 """Which account is at the other end of a connection.
 
-Without keys, the API serves the account it runs under, and root, and no other account of the machine. Linux tells the owner of a
-socket: `SOCK_DIAG` over netlink finds the other end of a loopback connection by its four addresses, and `/proc/net/tcp` says the
-same where netlink is not allowed.
+Without keys, the API serves the account it runs under and root, and no other account of the machine. Linux knows the owner of a
+socket: `SOCK_DIAG` over netlink finds the other end of a loopback connection by its addresses and ports, and `/proc/net/tcp`
+lists the same where netlink is not allowed.
 
-A socket that its process has closed has no owner any more, and the kernel then reports user 0. So an answer counts only if it
-names the inode of an open socket: otherwise a program that sends its request and closes at once would pass for root.
+After a process has closed its socket the kernel reports user 0 for it. So an answer counts only if it names the inode of an
+open socket: otherwise a program that sends its request and closes at once would pass for root.
 
-Where the kernel does not answer (macOS, some sandboxes), the server makes a random key at its start, in a file that only its
-account can read (`local_key`); programs of that account send the key, and browsers get it with the printed address.
+Where the kernel does not answer (macOS, some sandboxes), the server creates a random key when it starts, in a file that only its
+account can read (`local_key`). Programs of that account send the key, and browsers get it with the printed address.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, Protocol
 
 from starlette.types import Scope
 
-# Under this name the state of a request holds its Peer. Only the server that accepted a connection can put it there.
+# The key of the peer in the state of a request. Only the server that accepted the connection can put it there.
 PEER = "timeball.peer"
 Address = tuple[str, int]
 UserOf = Callable[[Address, Address], int | None]
@@ -48,7 +48,7 @@ _ANSWER_SECONDS = 1.0
 
 
 class ConnectionPeer(Protocol):
-    """The other end of a connection, as the server that accepted it knows it."""
+    """The other end of a connection that a server accepted."""
 
     def is_own_account(self, scope: Scope) -> bool:
         """Whether it belongs to the account of this process, or to root."""
@@ -57,41 +57,38 @@ class ConnectionPeer(Protocol):
         """Whether this is the server's local key."""
 
     def has_local_session(self, cookie: str) -> bool:
-        """Whether a browser has shown the local key before."""
+        """Whether the cookie is that of a browser that has sent the local key before."""
 
     def local_session(self) -> str:
-        """The cookie of a browser that has shown the local key."""
+        """The cookie for a browser that has sent the local key."""
 
 
 def peer_of(scope: Scope) -> ConnectionPeer | None:
-    """The other end of a request's connection; None if no server of ours accepted it."""
+    """The other end of a request's connection; None if none of our servers accepted it."""
     peer: ConnectionPeer | None = scope.get("state", {}).get(PEER)
     return peer
 
 
 class InProcessPeer:
-    """No connection at all: the request is made by a function call in this process."""
+    """The peer of a request that is a function call in this process."""
 
     def is_own_account(self, _scope: Scope) -> bool:
-        """A caller inside the process could do everything anyway."""
+        """A caller inside the process could do everything without the API."""
         return True
 
     def has_local_key(self, _token: str) -> bool:
-        """There is none."""
         return False
 
     def has_local_session(self, _cookie: str) -> bool:
-        """There is none."""
         return False
 
     def local_session(self) -> str:
-        """There is none."""
-        raise AssertionError("a call inside of the process has no local key")
+        raise AssertionError("a call inside the process has no local key")
 
 
 @dataclass(frozen=True, slots=True)
 class LocalAccess:
-    """How one server tells its own account from others: by the kernel, or by its local key if the kernel does not answer."""
+    """How a server recognises its own account: by the kernel, or by the local key if the kernel does not answer."""
 
     local_key: str | None = None
 
@@ -110,7 +107,7 @@ class SocketPeer:
         self._is_own: bool | None = None
 
     def is_own_account(self, scope: Scope) -> bool:
-        """Whether the kernel says so."""
+        """Whether the kernel says so; asked once."""
         if self._is_own is None:
             self._is_own = self._ask(scope)
         return self._is_own
@@ -123,8 +120,8 @@ class SocketPeer:
 
     def has_local_key(self, token: str) -> bool:
         """Compared in constant time."""
-        known = self._access.local_key
-        return known is not None and hmac.compare_digest(known.encode(), token.encode())
+        local_key = self._access.local_key
+        return local_key is not None and hmac.compare_digest(local_key.encode(), token.encode())
 
     def has_local_session(self, cookie: str) -> bool:
         """Compared in constant time."""
@@ -133,7 +130,7 @@ class SocketPeer:
         )
 
     def local_session(self) -> str:
-        """It follows from the local key, and ends with it."""
+        """Derived from the local key, and valid as long as that key."""
         assert self._access.local_key is not None
         return "local-" + hmac.new(self._access.local_key.encode(), b"dashboard session", sha256).hexdigest()
 
@@ -143,7 +140,7 @@ def _address(value: Any) -> Address | None:
 
 
 def is_own(near: Address, far: Address, user_of: UserOf) -> bool:
-    """Whether both ends are on loopback, and the far one belongs to this process's account or to root."""
+    """Whether both ends are on loopback, and the far one belongs to the account of this process or to root."""
     if not (ip_address(near[0]).is_loopback and ip_address(far[0]).is_loopback):
         return False
     user = user_of(near, far)
@@ -151,7 +148,7 @@ def is_own(near: Address, far: Address, user_of: UserOf) -> bool:
 
 
 def _is_unmapped(user: int) -> bool:
-    """Whether this number stands for all accounts that do not exist in a user namespace (a container)."""
+    """Whether the number stands for every account that does not exist in this user namespace (a container)."""
     try:
         if Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]:
             return False
@@ -161,14 +158,14 @@ def _is_unmapped(user: int) -> bool:
 
 
 def can_ask_kernel(listening: Address) -> bool:
-    """Whether the kernel knows the owner of a connection: tried with one of our own, to a socket of ours that listens."""
+    """Whether the kernel knows the owner of a connection: tried with a connection to our own listening socket."""
     with suppress(OSError), socket.create_connection(listening, _ANSWER_SECONDS) as far:
         return user_of_peer(listening, far.getsockname()[:2]) == os.geteuid()
     return False
 
 
 def user_of_peer(near: Address, far: Address) -> int | None:
-    """The user id of the socket at the far end; None if it is not found here, or closed."""
+    """The user id of the socket at the far end; None if there is no such socket here, or if it is closed."""
     try:
         return _ask_netlink(near, far)
     except (OSError, AttributeError):
@@ -180,38 +177,42 @@ def _ask_netlink(near: Address, far: Address) -> int | None:
     near_ip, far_ip = _plain(near[0]), _plain(far[0])
     family = socket.AF_INET if far_ip.version == 4 else socket.AF_INET6
     # Seen from the far end: its own address is the source.
-    wanted = _ID.pack(far[1], near[1], far_ip.packed.ljust(16, b"\0"), near_ip.packed.ljust(16, b"\0"))
-    question = _QUESTION.pack(family, socket.IPPROTO_TCP, 0, _ANY_STATE) + wanted + _COOKIE.pack(_NO_COOKIE, _NO_COOKIE)
+    socket_id = _ID.pack(far[1], near[1], far_ip.packed.ljust(16, b"\0"), near_ip.packed.ljust(16, b"\0"))
+    question = (
+        _QUESTION.pack(family, socket.IPPROTO_TCP, 0, _ANY_STATE) + socket_id + _COOKIE.pack(_NO_COOKIE, _NO_COOKIE)
+    )
     header = _HEADER.pack(_HEADER.size + len(question), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0)
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as asking:
-        asking.settimeout(_ANSWER_SECONDS)
-        asking.sendto(header + question, (0, 0))
-        answer = asking.recv(8192)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as netlink:
+        netlink.settimeout(_ANSWER_SECONDS)
+        netlink.sendto(header + question, (0, 0))
+        answer = netlink.recv(8192)
     kind = _HEADER.unpack_from(answer)[1]
     if kind != _SOCK_DIAG_BY_FAMILY:
         errno = -struct.unpack_from("=i", answer, _HEADER.size)[0]
         if errno == 2:  # ENOENT: there is no such socket.
             return None
         raise OSError(errno, os.strerror(errno))
-    *_, found, _expires, _received, _sent, user, inode = _ANSWER.unpack_from(answer, _HEADER.size)
-    return int(user) if inode and found[: len(wanted) - 4] == wanted[: len(wanted) - 4] else None
+    *_, answered_id, _expires, _received, _sent, user, inode = _ANSWER.unpack_from(answer, _HEADER.size)
+    # Without the interface, which the question left open.
+    length = len(socket_id) - 4
+    return int(user) if inode and answered_id[:length] == socket_id[:length] else None
 
 
 def _ask_proc(near: Address, far: Address) -> int | None:
-    """Asked twice: a line is not read in one step, and a socket that is still open at the second look was open at the first."""
-    first, second = _line_of(near, far), _line_of(near, far)
+    """Read twice: a line is not read in one step, and a socket that is open at the second reading was open at the first."""
+    first, second = _proc_entry(near, far), _proc_entry(near, far)
     return first[0] if first is not None and first == second and first[1] else None
 
 
-def _line_of(near: Address, far: Address) -> tuple[int, int] | None:
-    """The user id and the inode of a socket, out of the kernel's table of all of them."""
+def _proc_entry(near: Address, far: Address) -> tuple[int, int] | None:
+    """The user id and the inode of a socket, from the kernel's table of all sockets."""
     far_ip = _plain(far[0])
-    wanted = [f"{_hexadecimal(far_ip)}:{far[1]:04X}", f"{_hexadecimal(_plain(near[0]))}:{near[1]:04X}"]
+    addresses = [f"{_hexadecimal(far_ip)}:{far[1]:04X}", f"{_hexadecimal(_plain(near[0]))}:{near[1]:04X}"]
     try:
         with open("/proc/net/tcp" if far_ip.version == 4 else "/proc/net/tcp6") as table:
             for line in table:
                 words = line.split()
-                if words[1:3] == wanted:
+                if words[1:3] == addresses:
                     return int(words[7]), int(words[9])
     except OSError:
         pass
@@ -219,11 +220,11 @@ def _line_of(near: Address, far: Address) -> tuple[int, int] | None:
 
 
 def _hexadecimal(ip: IPv4Address | IPv6Address) -> str:
-    """Groups of four bytes, each in the order of this machine."""
+    """Groups of four bytes, each in the byte order of this machine."""
     packed = ip.packed
     return "".join(
-        f"{int.from_bytes(packed[place : place + 4], 'little' if _IS_LITTLE else 'big'):08X}"
-        for place in range(0, len(packed), 4)
+        f"{int.from_bytes(packed[start : start + 4], 'little' if _IS_LITTLE else 'big'):08X}"
+        for start in range(0, len(packed), 4)
     )
 
 
@@ -231,7 +232,7 @@ _IS_LITTLE = struct.pack("=H", 1) == b"\1\0"
 
 
 def _plain(host: str) -> IPv4Address | IPv6Address:
-    """An address; one of IPv4 that is written in IPv6 is one of IPv4."""
+    """An address; an IPv4 address mapped into IPv6 becomes the IPv4 address."""
     ip = ip_address(host)
     mapped = ip.ipv4_mapped if isinstance(ip, IPv6Address) else None
     return mapped or ip

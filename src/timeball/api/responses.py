@@ -14,18 +14,15 @@ from fastapi import Query
 from pydantic import BaseModel
 from starlette.responses import Response, StreamingResponse
 
-from timeball.api.errors import HttpProblem
 from timeball.domain.search import MAX_PAGE_SIZE, PageRequest, ResultPage
+from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.wording import FORMULA_BEGINNINGS
-from timeball.errors import quote_text
-
-# Domain values as the documents of the API.
 
 Item = TypeVar("Item")
 Document = dict[str, Any]
 
 
-# To walk through as many takes some milliseconds.
+# Serialising more characters takes some milliseconds.
 _LARGE = 32 * 1024
 _JSON = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 
@@ -36,12 +33,12 @@ def json_bytes(document: Any) -> bytes:
 
 
 def json_response(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A document as an answer."""
+    """A document as a response."""
     return Response(json_bytes(document), status, dict(headers or {}), "application/json")
 
 
 def page_document(page: ResultPage[Item], request: PageRequest, show_item: Callable[[Item], Document]) -> Document:
-    """A page of a list: by cursor, and with numbers where a page was asked for by its number."""
+    """A page of a list: by cursor, and with totals if the page was requested by number."""
     document: Document = {
         "data": [show_item(item) for item in page.items],
         "next_cursor": page.next_cursor,
@@ -58,81 +55,66 @@ def page_document(page: ResultPage[Item], request: PageRequest, show_item: Calla
 
 
 async def in_thread_if_large(work: Callable[[], Item], characters: int) -> Item:
-    """What *work* makes of so many characters of JSON; in a thread if they are many, so that others are answered meanwhile."""
+    """Run *work*, which handles so many characters of JSON: in a thread if they are many, so that the loop serves other requests."""
     return await asyncio.to_thread(work) if characters > _LARGE else work()
 
-
-def _percentiles(values: Sequence[float | None] | None) -> Document:
-    p50, p95, p99 = values or (None, None, None)
-    return {"p50": p50, "p95": p95, "p99": p99}
-
-
-# The shape of an answer: only some fields of each thing, or more than it usually tells.
 
 _MAX_FIELDS_LENGTH = 2_000
 
 
 FieldsParam = Annotated[
-    str | None, Query(max_length=_MAX_FIELDS_LENGTH, description="Only these fields of each, with commas between.")
+    str | None, Query(max_length=_MAX_FIELDS_LENGTH, description="Only these fields of each item, separated by commas.")
 ]
 ExpandParam = Annotated[
     str | None,
     Query(
         max_length=200,
-        description="Tell more, with commas between: `job` and `attempts` of an execution, `next` times of a job.",
+        description="More about each item, separated by commas: `job` and `attempts` of an execution, `next` times of a job.",
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class FieldSelection:
-    """What was asked for: the fields to keep, if not all, and what to tell besides."""
+    """The fields to show, if not all of them, and what to show in addition."""
 
     fields: tuple[str, ...] | None
     expand: frozenset[str]
 
     def shows(self, field: str) -> bool:
-        """Whether a field is to be told."""
+        """Whether a field is shown."""
         return self.fields is None or field in self.fields
 
     def fit(self, document: Document) -> Document:
-        """A document with only the fields that were asked for; what was expanded stays."""
+        """A document with only the selected fields; expansions stay."""
         if self.fields is None:
             return document
         kept = {*self.fields, *self.expand}
         return {name: value for name, value in document.items() if name in kept}
 
     def fit_page(self, page: Document) -> Document:
-        """A page whose items have only the fields that were asked for."""
+        """A page whose items have only the selected fields."""
         return page | {"data": [self.fit(item) for item in page["data"]]}
 
 
 def field_selection(model: type[BaseModel], expandable: Sequence[str]) -> Callable[..., FieldSelection]:
-    """The dependency that reads `fields` and `expand` for things of a model."""
+    """The dependency that reads `fields` and `expand` for items of a model."""
     known = tuple(model.model_fields)
 
-    def shape(fields: FieldsParam = None, expand: ExpandParam = None) -> FieldSelection:
+    def select(fields: FieldsParam = None, expand: ExpandParam = None) -> FieldSelection:
         kept = None if fields is None else _selected_names(fields, "fields", (*known, *expandable))
         return FieldSelection(kept, frozenset(() if expand is None else _selected_names(expand, "expand", expandable)))
 
-    return shape
+    return select
 
 
 def _selected_names(text: str, parameter: str, known: Collection[str]) -> tuple[str, ...]:
     words = tuple(word.strip() for word in text.split(",") if word.strip())
     unknown = next((word for word in words if word not in known), None)
     if unknown is not None or not words:
-        found = "empty" if unknown is None else repr(quote_text(unknown))
-        raise HttpProblem(
-            422,
-            "invalid_input",
-            f"{parameter} is {found}, expected some of {', '.join(known)}",
-            hint="check its spelling",
-        )
+        raise unexpected_value(parameter, unknown or "", f"some of {', '.join(known)}", hint="check its spelling")
     return words
 
-
-# Lists as files: CSV, JSON lines or one JSON list, streamed page by page, and harmless when a spreadsheet opens them.
 
 ExportFormat = Literal["csv", "jsonl", "json"]
 ByteOrderMark = Annotated[
@@ -144,12 +126,12 @@ Pages = AsyncIterator[ResultPage[Any]]
 _MEDIA_TYPES = {"csv": "text/csv", "jsonl": "application/jsonl", "json": "application/json"}
 
 
-# Spreadsheets that do not guess UTF-8 do so behind this mark.
+# Some spreadsheets need it to read UTF-8.
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ITEMS_AT_A_TIME = 20
 
 
-# An apostrophe in front of these is ours; one that was there before gets another, so that it can be told apart.
+# We put an apostrophe before these. A text that begins with an apostrophe gets another one, so that reading it back is exact.
 _FORMULA_PREFIXES = (*FORMULA_BEGINNINGS, "'")
 
 
@@ -162,9 +144,9 @@ async def export_response(
     *,
     has_mark: bool = False,
 ) -> StreamingResponse:
-    """All of a list as a file; the first page is read before the answer begins, so that errors are still errors.
+    """A whole list as a file, streamed page by page; the first page is read before the response begins, so that errors are still problems.
 
-    *has_mark* begins a CSV with a byte order mark, for spreadsheets that would not take it for UTF-8 otherwise.
+    *has_mark* begins a CSV with a byte order mark, which some spreadsheets need to read UTF-8.
     """
     pages = _pages(await read_page(PageRequest(limit=MAX_PAGE_SIZE)), read_page)
     headers = {"Content-Disposition": f'attachment; filename="{name}.{kind}"'}
@@ -192,14 +174,14 @@ async def _pages(page: ResultPage[Any], read_page: ReadPage) -> Pages:
 
 
 async def _encoded_items(pages: Pages, show_item: Callable[[Any], Document]) -> AsyncIterator[list[bytes]]:
-    """Some items at a time as JSON, made in a thread: an item may be as large as a payload, and others wait for this loop."""
+    """Some items at a time as JSON, written in a thread: an item may be as large as a payload."""
     async for page in pages:
         for first in range(0, len(page.items), _ITEMS_AT_A_TIME):
-            some = page.items[first : first + _ITEMS_AT_A_TIME]
-            yield await asyncio.to_thread(_shown_items, some, show_item)
+            items = page.items[first : first + _ITEMS_AT_A_TIME]
+            yield await asyncio.to_thread(_encode_items, items, show_item)
 
 
-def _shown_items(items: Sequence[Any], show_item: Callable[[Any], Document]) -> list[bytes]:
+def _encode_items(items: Sequence[Any], show_item: Callable[[Any], Document]) -> list[bytes]:
     return [json_bytes(show_item(item)) for item in items]
 
 
@@ -221,7 +203,7 @@ async def _csv(
 ) -> AsyncIterator[bytes]:
     yield (_BYTE_ORDER_MARK if has_mark else b"") + _rows([columns])
     async for lines in _encoded_items(pages, show_item):
-        # Through JSON, so that an instant looks alike in both formats.
+        # Through JSON, so that instants look the same in both formats.
         documents = map(orjson.loads, lines)
         yield _rows([[cell(document[column]) for column in columns] for document in documents])
 
@@ -243,5 +225,5 @@ def cell(value: Any) -> str:
 
 
 def text_of_cell(text: str) -> str:
-    """The text that `cell` made a cell of."""
+    """The text from which `cell` made a cell."""
     return text[1:] if text.startswith("'") and text[1:].startswith(_FORMULA_PREFIXES) else text

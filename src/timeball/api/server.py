@@ -1,4 +1,9 @@
-"""The API behind a socket: start, stop, slow-client deadlines, connection caps, and the bulk operation loop."""
+"""The API behind a socket: start, stop, the loop for bulk operations, deadlines for slow clients, limits on connections.
+
+uvicorn waits without limit for the rest of a request. Here a client has some seconds for the head of a request, and for a body
+the same seconds plus the time its size takes at the slowest accepted rate. A response of which nothing is read for a minute ends too.
+One sweep a second checks all connections, so that a connection needs no timers of its own.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import uvicorn
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -22,6 +27,7 @@ from uvicorn.server import ServerState
 from timeball.api.app import make_api
 from timeball.api.auth import KeyAuthenticator
 from timeball.api.context import ApiParts
+from timeball.api.in_process import call, request_scope
 from timeball.api.peers import PEER, LocalAccess, can_ask_kernel
 from timeball.application.commands import Commands
 from timeball.config.environment import file_limit
@@ -29,19 +35,17 @@ from timeball.config.servers import remove_local_key, write_local_key
 from timeball.config.settings import ApiSettings
 from timeball.errors import InvalidInput, StoreError
 
-# The API behind a socket, as a part of a process that has other things to do too.
-
-# How long a request that is being answered may hold up the end.
+# How long a request in progress may delay the end of the process.
 _SHUTDOWN_SECONDS = 5
 
 
 class ApiServer:
-    """Listens from `open` on, answers while `run` runs, and ends after `stop`."""
+    """Listens after `open`, serves requests during `run`, and ends after `stop`."""
 
     def __init__(self, parts: ApiParts, app: ASGIApp | None = None) -> None:
-        """Serve *app*; the API alone, if none is given."""
+        """Serve *app*, or only the API if none is given."""
         self._parts = parts
-        self._gate = KeyAuthenticator(parts.keys, parts.settings.host)
+        self._authenticator = KeyAuthenticator(parts.keys, parts.settings.host)
         self._socket: socket.socket | None = None
         self._app = app or make_api(parts)
         self._access = LocalAccess()
@@ -49,7 +53,7 @@ class ApiServer:
         self._connections = HttpConnections(settings, parts.env.clock.monotonic)
         config = uvicorn.Config(
             self._app,
-            # uvicorn asks for a class, and calls it.
+            # uvicorn expects a class, and only calls it.
             http=cast(type[asyncio.Protocol], self._accept),
             ws="none",
             timeout_keep_alive=math.ceil(settings.idle_seconds),
@@ -63,11 +67,11 @@ class ApiServer:
         self._server = _QuietServer(config)
 
     async def open(self) -> None:
-        """Take the address; InvalidInput if it is taken, or if everybody could come in."""
+        """Bind the address; InvalidInput if it is in use, or if it is not loopback and there is no key."""
         settings = self._parts.settings
-        await self._gate.refuse_to_start_open(settings.host)
+        await self._authenticator.refuse_to_start_open(settings.host)
         self._socket = _bind(settings.host, settings.port)
-        if await self._gate.is_open() and not can_ask_kernel(self._socket.getsockname()[:2]):
+        if await self._authenticator.is_open() and not can_ask_kernel(self._socket.getsockname()[:2]):
             self._access = LocalAccess(write_local_key(settings.data_dir, self._port))
         await _warm_up(self._app)
 
@@ -87,17 +91,17 @@ class ApiServer:
     async def greeting(self) -> str:
         """Where it listens, and which requests it serves."""
         token = ""
-        if not await self._gate.is_open():
-            who = "requests need an API key"
+        if not await self._authenticator.is_open():
+            access = "requests need an API key"
         elif self._access.local_key is None:
-            who = "open to the programs of your account, until the first: timeball keys create --role admin"
+            access = "open to the programs of your account until the first: timeball keys create --role admin"
         else:
-            who = "open to the programs of your account by a local key, until the first: timeball keys create --role admin"
+            access = "open to the programs of your account, by a local key, until the first: timeball keys create --role admin"
             token = f"?token={self._access.local_key}"
-        return f"API on {self.address}/api/v1 ({who})\n  Dashboard: {self.address}/{token}   Every route: {self.address}/docs"
+        return f"API on {self.address}/api/v1 ({access})\n  Dashboard: {self.address}/{token}   Every route: {self.address}/docs"
 
     async def run(self) -> None:
-        """Answer until stopped, and work off operations meanwhile."""
+        """Serve requests until stopped, and carry out bulk operations meanwhile."""
         assert self._socket is not None
         port = self._port
         operations = OperationLoop(self._parts.commands, self._parts.env.new_id())
@@ -114,19 +118,19 @@ class ApiServer:
     def _accept(
         self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any], _loop: Any = None
     ) -> asyncio.Protocol:
-        """A new connection, for uvicorn; it carries its Peer in the state of all its requests."""
+        """A new connection, for uvicorn; the state of all its requests holds its peer."""
         state = {**app_state, PEER: self._access.connection()}
         return self._connections.protocol(config, server_state, state)
 
     def stop(self) -> None:
-        """Answer what has been asked, and end; asked a second time, end at once. Streams of events end now."""
+        """Finish the requests in progress, and end; when called again, end at once. Streams of events end now."""
         self._parts.live.close()
         self._server.force_exit = self._server.should_exit
         self._server.should_exit = True
 
 
 class _QuietServer(uvicorn.Server):
-    """Signals are for the process to heed, not for one of its parts."""
+    """uvicorn without its own signal handlers: the process handles signals."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -134,17 +138,8 @@ class _QuietServer(uvicorn.Server):
 
 
 async def _warm_up(app: ASGIApp) -> None:
-    """Routes are built when they are first looked for, which takes a second: before work is waiting, and not during it."""
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(_message: Message) -> None:
-        pass
-
-    path = "/api/v1/health/live"
-    scope = {"type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "path": path, "root_path": ""}
-    await app(scope | {"raw_path": path.encode(), "query_string": b"", "headers": [], "state": {}}, receive, send)
+    """Build the routes, which takes a second and otherwise happens in the first request."""
+    await call(app, request_scope("GET", "/api/v1/health/live"))
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -166,36 +161,34 @@ def _bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-# Works off operations beside the answering of requests. Nobody waits for it; it looks once a second.
-
 _PAUSE_SECONDS = 1.0
 _operations_log = logging.getLogger("timeball.api")
 
 
 class OperationLoop:
-    """Takes operations that nobody alive holds, and does them, one after the other."""
+    """Carries out bulk operations that no live process holds, one after the other; it looks for them once a second."""
 
     def __init__(self, commands: Commands, holder: UUID) -> None:
         self._commands = commands
         self._holder = holder
 
     async def run(self) -> None:
-        """Go on until cancelled; an operation that is cut off so is taken up again when its lease has ended."""
+        """Run until cancelled; an interrupted operation is resumed by another process when its lease has expired."""
         while True:
             try:
                 is_busy = await self.round()
             except StoreError as error:
-                _operations_log.warning("operations wait for the database: %s", error)
+                _operations_log.warning("bulk operations wait for the database: %s", error)
                 is_busy = False
             except Exception:
-                # It has been ended as failed; the next one may do better.
-                _operations_log.exception("an operation failed")
+                # The operation is recorded as failed; the next one may succeed.
+                _operations_log.exception("a bulk operation failed")
                 is_busy = False
             if not is_busy:
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     async def round(self) -> bool:
-        """Do one operation, if one waits."""
+        """Carry out one operation, if there is one."""
         operation = await self._commands.operations.claim(self._holder)
         if operation is None:
             return False
@@ -203,30 +196,24 @@ class OperationLoop:
         return True
 
 
-# Connections that cannot be held for ever: deadlines for what a client sends and reads, and caps on how many are open.
-#
-# uvicorn waits without end for the rest of a request. Here a client has some seconds for the head of a request, and for a body
-# these seconds and as long as its size takes at the slowest rate; an answer that is not read for a minute ends, too.
-# One sweep a second looks at all connections, so that a connection costs no timers of its own.
-
 _SWEEP_SECONDS = 1.0
 
 
-# An answer of which nothing is read for so long is given up.
+# A response ends if nothing of it is read for this time.
 _UNREAD_SECONDS = 60.0
 
 
-# What may follow an answer that did not wait for its body, so that the client reads the answer and not an error.
-_MOST_DISCARDED = 1024 * 1024
-_LONGEST_SKIPPED = 64 * 1024 * 1024
+# How much of a body is discarded after a response that did not read it, so that the client sees the response and not an error.
+_MAX_DISCARDED = 1024 * 1024
+_MAX_SKIPPED = 64 * 1024 * 1024
 
 
-# A body in chunks of some bytes each takes a hundred times as long to read as its size would tell.
+# A body in chunks of a few bytes takes a hundred times as long to read as its size suggests.
 _SLICE = 16 * 1024
-_MOST_WIRE_BYTES_A_BYTE = 3
+_MAX_WIRE_BYTES_PER_BYTE = 3
 
 
-# Files that a process needs besides its connections.
+# Open files that a process needs besides its connections.
 _OTHER_FILES = 200
 _WARN_SECONDS = 60.0
 _TOO_MANY = (
@@ -246,7 +233,7 @@ class HttpConnections:
         self._monotonic = monotonic
         self._open: set[HttpConnection] = set()
         self._by_address: Counter[str] = Counter()
-        self._proxies = [ip_network(one, strict=False) for one in settings.trusted_proxies]
+        self._proxies = [ip_network(proxy, strict=False) for proxy in settings.trusted_proxies]
         self._most = min(settings.most_connections, _files_to_spare())
         self._refused = 0
         self._warned_at = -_WARN_SECONDS
@@ -259,18 +246,18 @@ class HttpConnections:
         return HttpConnection(self, config, server_state, app_state)
 
     def admit(self, connection: HttpConnection, address: str) -> bool:
-        """Take a connection in, unless there are too many, in all or of its address."""
+        """Count a connection; False if there are too many, in all or from its address."""
         is_full = len(self._open) >= self._most
         is_greedy = self._by_address[address] >= self._settings.connections_per_address and not self._is_proxy(address)
         if is_full or is_greedy:
-            self._tell_refusal(address)
+            self._log_refusal(address)
             return False
         self._open.add(connection)
         self._by_address[address] += 1
         return True
 
     def forget(self, connection: HttpConnection, address: str) -> None:
-        """A connection has ended."""
+        """Stop counting a connection that has ended."""
         if connection in self._open:
             self._open.discard(connection)
             self._by_address[address] -= 1
@@ -278,26 +265,26 @@ class HttpConnections:
                 del self._by_address[address]
 
     def sweep(self) -> None:
-        """End the connections whose client takes too long."""
+        """End the connections whose client is too slow."""
         now = self._monotonic()
         for connection in list(self._open):
             connection.check(now, self._settings)
 
     async def watch(self) -> None:
-        """Sweep for as long as the server runs."""
+        """Sweep once a second until cancelled."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             self.sweep()
 
     def _is_proxy(self, address: str) -> bool:
         try:
-            found = ip_address(address)
+            ip = ip_address(address)
         except ValueError:
             return False
-        return any(found in network for network in self._proxies)
+        return any(ip in network for network in self._proxies)
 
-    def _tell_refusal(self, address: str) -> None:
-        """Once a minute: a line for each would be as much work as the connection."""
+    def _log_refusal(self, address: str) -> None:
+        """Log once a minute: a line for each would cost as much as the connection."""
         self._refused += 1
         now = self._monotonic()
         if now - self._warned_at >= _WARN_SECONDS:
@@ -308,32 +295,32 @@ class HttpConnections:
 
 
 class HttpConnection(H11Protocol):
-    """One connection, with what is needed to tell whether its client is too slow."""
+    """One connection that measures how fast its client sends and reads."""
 
     def __init__(
         self, connections: HttpConnections, config: Config, server_state: ServerState, app_state: dict[str, Any]
     ) -> None:
         super().__init__(config, server_state, app_state)
-        self._guard = connections
+        self._connections = connections
         self._address = ""
         self._is_admitted = False
         self._received = 0
-        # What is waited for, since when, and what had been received by then.
+        # What the client has to send next, since when, and how much had been received then.
         self._phase: tuple[object, bool] | None = None
         self._since = 0.0
         self._received_before = 0
         self._unread = 0
         self._unread_since = 0.0
-        # The bytes of the request that is being read, as they came.
+        # The size of the request that is being read: on the wire, and of its body.
         self._wire_bytes = 0
         self._body_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # TCP alone leads here; uvloop's transports do not inherit from asyncio's.
+        # Always TCP; uvloop's transports do not inherit from asyncio's.
         stream = cast(asyncio.Transport, transport)
         peer = stream.get_extra_info("peername")
         self._address = peer[0] if isinstance(peer, tuple) and peer else ""
-        self._is_admitted = self._guard.admit(self, self._address)
+        self._is_admitted = self._connections.admit(self, self._address)
         if self._is_admitted:
             super().connection_made(stream)
             return
@@ -342,7 +329,7 @@ class HttpConnection(H11Protocol):
         stream.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._guard.forget(self, self._address)
+        self._connections.forget(self, self._address)
         if self._is_admitted:
             super().connection_lost(exc)
 
@@ -358,9 +345,9 @@ class HttpConnection(H11Protocol):
     def _read(self, data: bytes) -> None:
         cycle = self._latest
         if cycle is not None and cycle.response_complete and cycle.more_body and not self._has_bounded_body():
-            # The rest of a body that was answered unread, of which chunk after chunk would have to be parsed.
+            # The rest of a chunked body after its response: parsing each chunk would be expensive.
             self._wire_bytes += len(data)
-            if self._wire_bytes > _MOST_DISCARDED:
+            if self._wire_bytes > _MAX_DISCARDED:
                 self.transport.close()
             return
         before = 0 if cycle is None else len(cycle.body)
@@ -373,28 +360,26 @@ class HttpConnection(H11Protocol):
             self._check_chunks()
 
     def _has_bounded_body(self) -> bool:
-        """Whether the head says how long the body is: then the rest is skipped, and the connection can be used again."""
+        """Whether the head declares the length of the body: then the rest is skipped, and the connection can be reused."""
         length = dict(self.headers).get(b"content-length", b"")
-        return length.isdigit() and int(length) <= _LONGEST_SKIPPED
+        return length.isdigit() and int(length) <= _MAX_SKIPPED
 
     def _check_chunks(self) -> None:
-        """Refuse chunks that are mostly their own lengths."""
-        if self._wire_bytes > 2 * _SLICE and self._wire_bytes > _MOST_WIRE_BYTES_A_BYTE * self._body_bytes:
+        """End a request whose chunks are mostly overhead."""
+        if self._wire_bytes > 2 * _SLICE and self._wire_bytes > _MAX_WIRE_BYTES_PER_BYTE * self._body_bytes:
             self._end(_TOO_SMALL_CHUNKS)
 
     @property
     def _latest(self) -> RequestResponseCycle | None:
-        """The request that came last, and its answer; None before the first."""
+        """The last request and its response; None before the first."""
         return self.cycle
 
     def on_response_complete(self) -> None:
         self._wire_bytes = 0
         super().on_response_complete()
 
-    # deadlines
-
     def check(self, now: float, settings: ApiSettings) -> None:
-        """End the connection if its client has taken too long to send, or to read."""
+        """End the connection if its client is too slow to send or to read."""
         if self._is_unread(now):
             self.transport.abort()
             return
@@ -410,13 +395,13 @@ class HttpConnection(H11Protocol):
             self._end(_TOO_SLOW)
 
     def _awaited(self) -> tuple[object, bool] | None:
-        """What the client has to send next: the head of a request, or the rest of a body; None while it has to send nothing."""
+        """What the client has to send next: the head of a request, or the rest of a body; None if nothing."""
         cycle = self._latest
         if cycle is None:
             return (None, False)
         if cycle.more_body:
             return (cycle, cycle.response_complete)
-        # Between two requests uvicorn's own time for idle connections runs; it ends with the first byte of the next one.
+        # Between two requests uvicorn's own limit for idle connections holds, until the first byte of the next request.
         is_next_begun = cycle.response_complete and self.timeout_keep_alive_task is None
         return (cycle, True) if is_next_begun else None
 

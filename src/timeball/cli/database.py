@@ -250,7 +250,9 @@ def _is_alive(kind: str | None) -> bool:
     from timeball.config.settings import load_settings
 
     if kind is not None and kind not in _PROCESS_KINDS:
-        raise InvalidInput(f"unknown process kind {kind!r}, expected {', '.join(_PROCESS_KINDS)}", field="kind")
+        from timeball.domain.values.field_errors import list_choices, unexpected_value
+
+        raise unexpected_value("the process kind", kind, list_choices(_PROCESS_KINDS), field="kind")
     settings = load_settings()
     if kind == "api":
         return _api_answers(settings)

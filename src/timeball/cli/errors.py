@@ -179,11 +179,12 @@ def _describe_parameter(error: Any, typed: Sequence[str]) -> str | None:
     problems: Any = getattr(error.__cause__, "errors", list)()
     if not problems:
         return None
-    if choices := _choices(getattr(error.param, "type_descriptor", None)):
-        return f'{name} is "{quote_text(str(problems[0]["input"]))}", expected {choices}'
-    from timeball.domain.values.field_errors import describe_mismatch
+    from timeball.domain.values.field_errors import describe_mismatch, describe_problems, describe_value, list_choices
 
-    return describe_mismatch(name, (str(error.param.name),), problems)
+    # Typer words a wrong choice itself.
+    if choices := _choices(getattr(error.param, "type_descriptor", None)):
+        return describe_mismatch(name, list_choices(choices), describe_value(problems[0]["input"]))
+    return describe_problems(name, (str(error.param.name),), problems)
 
 
 def _typed_name(parameter: Any, typed: Sequence[str]) -> str:
@@ -200,10 +201,7 @@ def _is_short(name: str, word: str) -> bool:
     return not name.startswith("--") and not word.startswith("--") and word.startswith(name)
 
 
-def _choices(descriptor: Any) -> str | None:
+def _choices(descriptor: Any) -> list[str]:
     annotation = getattr(descriptor, "annotation", None)
     enums = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type) and issubclass(kind, Enum)]
-    if not enums:
-        return None
-    *others, last = [str(member.value) for member in enums[0]]
-    return f"{', '.join(others)} or {last}"
+    return [str(member.value) for member in enums[0]] if enums else []

@@ -21,6 +21,7 @@ import typer
 from timeball.cli.job_options import json_type, read_file, read_value
 from timeball.cli.output import printable
 from timeball.cli.session import CliSession
+from timeball.domain.values.field_errors import unexpected_value
 from timeball.errors import InvalidInput, quote_text
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def file_format(given: str | None, file: Path | None) -> Any:
     if given is None:
         return "csv" if file is None else _SUFFIXES.get(file.suffix, "csv")
     if given not in ("csv", "jsonl", "json"):
-        raise InvalidInput(f"the format is {given!r}, expected csv, jsonl or json", field="format")
+        raise unexpected_value("the format", given, "csv, jsonl or json", field="format")
     return given
 
 
@@ -155,12 +156,9 @@ def _job_list(jobs: Any, document: Any, file: Path) -> list[Any]:
 
 
 def _json(text: str, where: str) -> Any:
-    import orjson
+    from timeball.domain.values.json_text import parse_json
 
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"{where} is no JSON: {error}", field="file", hint=_EXAMPLE) from None
+    return parse_json(text, where, field="file", hint=_EXAMPLE)
 
 
 def _text(file: Path) -> str:
@@ -205,14 +203,13 @@ def edited_fields(document: dict[str, Any]) -> dict[str, Any]:
     """The fields that somebody changed, looking at them in their editor."""
     import orjson
 
+    from timeball.domain.values.json_text import parse_json
+
     shown = {name: document[name] for name in JOB_FIELDS if name in document}
     text = _edit_text(orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode() + "\n")
-    try:
-        changed = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"what you left in the editor is not JSON: {error}", hint="nothing was changed") from None
+    changed = parse_json(text, "the edited text", hint="nothing was changed")
     if not isinstance(changed, dict):
-        raise InvalidInput("what you left in the editor is no object", hint="nothing was changed")
+        raise InvalidInput("the edited text is not a JSON object", hint="nothing was changed")
     return {name: value for name, value in changed.items() if name not in shown or shown[name] != value}
 
 

@@ -159,14 +159,10 @@ def read_value(text: str) -> Any:
 
 def read_json(text: str) -> Any:
     """JSON as it stands, out of a file (`@file`), or out of stdin (`-`)."""
-    import orjson
+    from timeball.domain.values.json_text import parse_json
 
-    try:
-        return orjson.loads(_payload_text(text))
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(
-            f"--payload is no JSON: {error}", field="payload", hint="""such as --payload '{"to": "a@b.co"}'"""
-        ) from None
+    hint = """such as --payload '{"to": "a@b.co"}'"""
+    return parse_json(_payload_text(text), "--payload", field="payload", hint=hint)
 
 
 def _payload_text(text: str) -> str:

@@ -9,7 +9,6 @@ import typer
 from timeball.cli.output import Column, ColumnKind
 from timeball.cli.session import CliSession, take
 from timeball.cli.tree import Limit, Reason, Yes, command, command_group, list_command
-from timeball.errors import InvalidInput
 
 if TYPE_CHECKING:
     from timeball.client import AsyncClient
@@ -225,5 +224,7 @@ def _limit(text: str) -> int | None:
     if text == "none":
         return None
     if not (text.isascii() and text.isdecimal()) or int(text) < 1:
-        raise InvalidInput(f"the limit is {text!r}, expected a whole number from 1 on, or none", field="max_running")
+        from timeball.domain.values.field_errors import unexpected_value
+
+        raise unexpected_value("the limit", text, "a whole number from 1 on, or none", field="max_running")
     return int(text)

@@ -1,4 +1,11 @@
-"""`Client` and `AsyncClient`: the HTTP API from Python."""
+"""`Client` and `AsyncClient`: the HTTP API from Python.
+
+    with Client("http://localhost:8080") as timeball:
+        job = timeball.jobs.create(handler="test.echo", payload={"hello": "world"})
+        print(job.id, job.status)
+
+The clients only send and wait; what is sent, and when it is sent again, is decided in `transport`.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +19,26 @@ from typing import Any, Generic, Self, TypeVar
 
 import httpx
 
-from timeball.client.events import TRANSIENT_ERRORS, Event, EventStream
 from timeball.client.executions import DeadLettersApi, ExecutionsApi, OperationsApi
 from timeball.client.jobs import JobsApi, TemplatesApi
 from timeball.client.requests import ApiRequest, ClientType, Page, Poll, parse_json
 from timeball.client.system import HandlersApi, QueuesApi, SchedulesApi, SystemApi, TimeApi, WorkersApi
-from timeball.client.transport import ApiTransport, HttpRetryPolicy, Reply, SendRequest, Step
+from timeball.client.transport import (
+    TRANSIENT_ERRORS,
+    ApiTransport,
+    Event,
+    EventStream,
+    HttpRetryPolicy,
+    Reply,
+    SendRequest,
+    Step,
+)
 from timeball.config.servers import find_local_key, server_url_problem
 from timeball.errors import InvalidInput
 
-# All that a client can do, by what it is about.
-
 
 class Resources(Generic[ClientType]):
-    """The nouns of the API."""
+    """The resources of the API."""
 
     def __init__(self, client: ClientType) -> None:
         self.jobs: JobsApi[ClientType] = JobsApi(client)
@@ -41,21 +54,13 @@ class Resources(Generic[ClientType]):
         self.system: SystemApi[ClientType] = SystemApi(client)
 
 
-# `Client` and `AsyncClient`: the HTTP API from Python.
-#
-# with Client("http://localhost:8080") as timeball:
-# job = timeball.jobs.create(handler="test.echo", payload={"hello": "world"})
-# print(job.id, job.status)
-#
-# The faces only send and wait; what is said, and when it is said again, is in `conversation`.
-
 T = TypeVar("T")
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 
 
 def check_server_url(url: str, name: str) -> None:
-    """Refuse what can be no address of a server; *name* is what it is called where it was written."""
+    """Raise InvalidInput if *url* cannot be the address of a server; *name* is the option or variable that holds it."""
     if problem := server_url_problem(url, ("http", "https"), DEFAULT_URL):
         raise InvalidInput(f"{name} {problem}", field="base_url", hint=f"such as {name}={DEFAULT_URL}")
 
@@ -63,17 +68,17 @@ def check_server_url(url: str, name: str) -> None:
 def _make_transport(base_url: str | None, api_key: str | None, retries: int, timeout: float) -> ApiTransport:
     if base_url:
         check_server_url(base_url, "base_url")
-    elif named := os.environ.get("TIMEBALL_URL"):
-        check_server_url(named, "TIMEBALL_URL")
+    elif variable := os.environ.get("TIMEBALL_URL"):
+        check_server_url(variable, "TIMEBALL_URL")
     url = base_url or os.environ.get("TIMEBALL_URL") or DEFAULT_URL
     key = api_key or os.environ.get("TIMEBALL_API_KEY") or find_local_key(url)
     return ApiTransport(url, key, HttpRetryPolicy(retries), timeout)
 
 
 class Client(Resources["Client"]):
-    """The API for programs that wait: scripts, threads, notebooks. Several threads may use one client.
+    """The API for synchronous programs: scripts, threads, notebooks. Several threads may share one client.
 
-    *base_url* is TIMEBALL_URL, or http://127.0.0.1:8080, unless given; *api_key* is TIMEBALL_API_KEY.
+    *base_url* defaults to TIMEBALL_URL, or else to http://127.0.0.1:8080; *api_key* defaults to TIMEBALL_API_KEY.
     """
 
     def __init__(
@@ -88,14 +93,14 @@ class Client(Resources["Client"]):
         super().__init__(self)
         self._transport = _make_transport(base_url, api_key, retries, timeout)
         self._http = httpx.Client(transport=transport)
-        self._rest = time.sleep
+        self._sleep = time.sleep
 
     def perform(self, call: ApiRequest[T]) -> T:
-        """Carry a call out."""
+        """Carry out a request."""
         return self._drive(self._transport.exchange(call))
 
     def request(self, method: str, path: str, body: Any = None, **params: Any) -> Any:
-        """Any route by its path below /api/v1: `client.request("GET", "/stats", hours=1)`; gives back its JSON."""
+        """Any route by its path below /api/v1: `client.request("GET", "/stats", hours=1)`; returns its JSON."""
         return self.perform(ApiRequest(method, path, parse_json, params, body))
 
     def iterate(self, call: ApiRequest[Page[T]]) -> Iterator[T]:
@@ -107,19 +112,19 @@ class Client(Resources["Client"]):
             yield from page.data
 
     def poll(self, poll_request: Poll[T]) -> T:
-        """Ask until the answer says that it is over; ResultTimeout if that takes too long."""
+        """Repeat a request until its response says that something has finished; ResultTimeout if that takes too long."""
         pauses = poll_request.pauses()
-        while not poll_request.is_over(found := self.perform(poll_request.request)):
-            self._rest(next(pauses))
-        return found
+        while not poll_request.is_over(result := self.perform(poll_request.request)):
+            self._sleep(next(pauses))
+        return result
 
     def download(self, call: ApiRequest[bytes]) -> Iterator[bytes]:
-        """The content of an answer as it comes; not begun anew if it breaks off."""
+        """The content of a response as it arrives; not repeated if it breaks off."""
         with self._opened(self._transport.request(call)) as response:
             yield from response.iter_bytes()
 
     def events(self, *, since: str | None = None, **filters: Any) -> Iterator[Event]:
-        """What happens from now on, or since the event of an id; goes on where it was when the connection breaks off."""
+        """The events from now on, or since the position of an event; resumed after a lost connection."""
         stream = EventStream(self._transport, since, filters)
         while True:
             try:
@@ -128,10 +133,10 @@ class Client(Resources["Client"]):
                         yield from stream.feed(line)
             except TRANSIENT_ERRORS as error:
                 stream.disconnected(error)
-            self._rest(stream.pause())
+            self._sleep(stream.pause())
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._http.close()
 
     def __enter__(self) -> Self:
@@ -148,11 +153,11 @@ class Client(Resources["Client"]):
             try:
                 step = steps.send(reply)
             except StopIteration as end:
-                answer: T = end.value
-                return answer
-            reply = self._answer(step.request) if isinstance(step, SendRequest) else self._rest(step.seconds)
+                result: T = end.value
+                return result
+            reply = self._send(step.request) if isinstance(step, SendRequest) else self._sleep(step.seconds)
 
-    def _answer(self, request: httpx.Request) -> Reply:
+    def _send(self, request: httpx.Request) -> Reply:
         try:
             return self._http.send(request)
         except httpx.TransportError as error:
@@ -174,7 +179,7 @@ class Client(Resources["Client"]):
 
 
 class AsyncClient(Resources["AsyncClient"]):
-    """The API for coroutines. The same verbs as `Client`, each to be awaited; lists and events by `async for`."""
+    """The API for coroutines: the same methods as `Client`, to be awaited; lists and events by `async for`."""
 
     def __init__(
         self,
@@ -188,14 +193,14 @@ class AsyncClient(Resources["AsyncClient"]):
         super().__init__(self)
         self._transport = _make_transport(base_url, api_key, retries, timeout)
         self._http = httpx.AsyncClient(transport=transport)
-        self._rest = asyncio.sleep
+        self._sleep = asyncio.sleep
 
     async def perform(self, call: ApiRequest[T]) -> T:
-        """Carry a call out."""
+        """Carry out a request."""
         return await self._drive(self._transport.exchange(call))
 
     async def request(self, method: str, path: str, body: Any = None, **params: Any) -> Any:
-        """Any route by its path below /api/v1: `await client.request("GET", "/stats", hours=1)`; gives back its JSON."""
+        """Any route by its path below /api/v1: `await client.request("GET", "/stats", hours=1)`; returns its JSON."""
         return await self.perform(ApiRequest(method, path, parse_json, params, body))
 
     async def iterate(self, call: ApiRequest[Page[T]]) -> AsyncIterator[T]:
@@ -209,20 +214,20 @@ class AsyncClient(Resources["AsyncClient"]):
                 yield item
 
     async def poll(self, poll_request: Poll[T]) -> T:
-        """Ask until the answer says that it is over; ResultTimeout if that takes too long."""
+        """Repeat a request until its response says that something has finished; ResultTimeout if that takes too long."""
         pauses = poll_request.pauses()
-        while not poll_request.is_over(found := await self.perform(poll_request.request)):
-            await self._rest(next(pauses))
-        return found
+        while not poll_request.is_over(result := await self.perform(poll_request.request)):
+            await self._sleep(next(pauses))
+        return result
 
     async def download(self, call: ApiRequest[bytes]) -> AsyncIterator[bytes]:
-        """The content of an answer as it comes; not begun anew if it breaks off."""
+        """The content of a response as it arrives; not repeated if it breaks off."""
         async with self._opened(self._transport.request(call)) as response:
             async for chunk in response.aiter_bytes():
                 yield chunk
 
     async def events(self, *, since: str | None = None, **filters: Any) -> AsyncGenerator[Event, None]:
-        """What happens from now on, or since the event of an id; goes on where it was when the connection breaks off."""
+        """The events from now on, or since the position of an event; resumed after a lost connection."""
         stream = EventStream(self._transport, since, filters)
         while True:
             try:
@@ -232,10 +237,10 @@ class AsyncClient(Resources["AsyncClient"]):
                             yield event
             except TRANSIENT_ERRORS as error:
                 stream.disconnected(error)
-            await self._rest(stream.pause())
+            await self._sleep(stream.pause())
 
     async def aclose(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:
@@ -252,11 +257,11 @@ class AsyncClient(Resources["AsyncClient"]):
             try:
                 step = steps.send(reply)
             except StopIteration as end:
-                answer: T = end.value
-                return answer
-            reply = await (self._answer(step.request) if isinstance(step, SendRequest) else self._rest(step.seconds))
+                result: T = end.value
+                return result
+            reply = await (self._send(step.request) if isinstance(step, SendRequest) else self._sleep(step.seconds))
 
-    async def _answer(self, request: httpx.Request) -> Reply:
+    async def _send(self, request: httpx.Request) -> Reply:
         try:
             return await self._http.send(request)
         except httpx.TransportError as error:

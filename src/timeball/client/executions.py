@@ -39,13 +39,11 @@ from timeball.client.types import (
     Try,
 )
 
-# Executions and dead letters, as calls.
-
 _FINAL_STATES = frozenset({"succeeded", "cancelled", "dead", "skipped"})
 
 
 def fetch(execution: str) -> ApiRequest[ExecutionDetails]:
-    """The execution of an id, with its attempts, time line, result and error."""
+    """An execution by id, with its attempts, timeline, result and error."""
     return get(path_of("executions", execution), parse_model(ExecutionDetails))
 
 
@@ -54,14 +52,14 @@ def search(
     limit: int | None = None,
     cursor: str | None = None,
     include: Literal["total"] | None = None,
-    **wanted: Unpack[ExecutionFilterParams],
+    **filters: Unpack[ExecutionFilterParams],
 ) -> ApiRequest[Page[Execution]]:
-    """Executions that match, the latest first; *q* is the language of search: `status:dead late:>30s`."""
-    return get("/executions", parse_page(Execution), limit=limit, cursor=cursor, include=include, **wanted)
+    """Matching executions, the latest first; *q* is a search: `status:dead late:>30s`."""
+    return get("/executions", parse_page(Execution), limit=limit, cursor=cursor, include=include, **filters)
 
 
 def list_attempts(execution: str) -> ApiRequest[list[Try]]:
-    """Every try of an execution, the one under way too."""
+    """Every attempt of an execution, including the running one."""
     return get(path_of("executions", execution, "attempts"), parse_list(Try))
 
 
@@ -71,26 +69,26 @@ def explain(execution: str) -> ApiRequest[Explanation]:
 
 
 def wait(execution: str, timeout: float | None = None) -> Poll[ExecutionDetails]:
-    """Wait for the end of an execution, however it ends; ResultTimeout after so many seconds."""
-    return Poll(execution, fetch(execution), lambda found: found.state in _FINAL_STATES, timeout)
+    """Wait until an execution has finished, whatever its outcome; ResultTimeout after *timeout* seconds."""
+    return Poll(execution, fetch(execution), lambda details: details.state in _FINAL_STATES, timeout)
 
 
 def read_logs(execution: str, *, limit: int | None = None, cursor: str | None = None) -> ApiRequest[Page[LogLine]]:
-    """What the handler said, in order; the page's cursor goes on where it ended, also while it still runs."""
+    """The log lines of the handler, in order; the cursor of a page stays valid while the execution runs."""
     return get(path_of("executions", execution, "logs"), parse_page(LogLine), limit=limit, cursor=cursor)
 
 
 def cancel(execution: str, reason: str | None = None) -> ApiRequest[ExecutionDetails]:
-    """Cancel an execution: what waits, at once; what runs is asked to stop."""
+    """Cancel an execution: a waiting one at once; a running one is asked to stop."""
     return post(path_of("executions", execution, "cancel"), parse_model(ExecutionDetails), {"reason": reason})
 
 
 def retry(
     execution: str, payload: Any = None, reason: str | None = None, *, wait: str | None = None
 ) -> ApiRequest[ExecutionDetails]:
-    """Run an ended execution again: a new one, linked to the old; with another payload, if one is given.
+    """Run a finished execution again, as a new one that is linked to it; with *payload*, if given.
 
-    With *wait*, such as `30s`, the answer comes when it has ended, or when the wait is over.
+    With *wait*, such as `30s`, the response comes when it has finished, or when the wait is over.
     """
     body = {"payload": payload, "reason": reason}
     return post(path_of("executions", execution, "retry"), parse_model(ExecutionDetails), body, wait=wait)
@@ -105,9 +103,9 @@ def bulk(
     dry_run: bool = False,
     expected_count: int | None = None,
 ) -> ApiRequest[BulkResult | Operation]:
-    """Cancel or retry many executions, named by *ids* or found by a filter.
+    """Cancel or retry many executions, given by *ids* or by a filter.
 
-    Of up to 500 the answer tells what came of each; more become an Operation, whose end `operations.wait` awaits.
+    For up to 500 the response has the result of each; more become an Operation, for `operations.wait`.
     """
     body = {
         "action": action,
@@ -121,14 +119,14 @@ def bulk(
 
 
 def export(
-    format: Literal["csv", "jsonl", "json"] = "csv", bom: bool = False, **wanted: Unpack[ExecutionFilterParams]
+    format: Literal["csv", "jsonl", "json"] = "csv", bom: bool = False, **filters: Unpack[ExecutionFilterParams]
 ) -> ApiRequest[bytes]:
-    """All executions that match, as CSV, JSON lines or one JSON list; *bom* begins a CSV with a byte order mark."""
-    return get("/executions/export", raw_content, format=format, bom=bom or None, **wanted)
+    """All matching executions as CSV, JSON lines or one JSON list; *bom* begins a CSV with a byte order mark."""
+    return get("/executions/export", raw_content, format=format, bom=bom or None, **filters)
 
 
 class ExecutionsApi(Resource[ClientType]):
-    """What can be done with executions."""
+    """Executions."""
 
     get = Method(fetch)
     list = Method(search)
@@ -149,16 +147,16 @@ def search_dead(
     fingerprint: str | None = None,
     limit: int | None = None,
     cursor: str | None = None,
-    **wanted: Unpack[ExecutionFilterParams],
+    **filters: Unpack[ExecutionFilterParams],
 ) -> ApiRequest[Page[Execution]]:
-    """Dead executions that nobody has dealt with, the latest first."""
-    return get("/dead-letter", parse_page(Execution), fingerprint=fingerprint, limit=limit, cursor=cursor, **wanted)
+    """Dead executions that were neither retried nor discarded, the latest first."""
+    return get("/dead-letter", parse_page(Execution), fingerprint=fingerprint, limit=limit, cursor=cursor, **filters)
 
 
 def group_dead(
     by: Literal["error", "handler", "queue"] | None = None, limit: int | None = None
 ) -> ApiRequest[list[DeadGroupOut]]:
-    """The dead, grouped by what killed them, by handler or by queue, the largest group first."""
+    """Dead executions, grouped by error, handler or queue, the largest group first."""
     return get("/dead-letter/groups", parse_list(DeadGroupOut), by=by, limit=limit)
 
 
@@ -171,7 +169,7 @@ def retry_dead(
     all_of_them: bool = False,
     reason: str | None = None,
 ) -> ApiRequest[BulkResult | Operation]:
-    """Run dead executions again: some by id, all of a group, or all; an Operation if they are more than 500."""
+    """Run dead executions again: by id, all of a group, or all; an Operation if they are more than 500."""
     group = {"fingerprint": fingerprint, "handler": handler, "queue": queue}
     return post("/dead-letter/retry", parse_bulk_result(), _selection(ids, group, all_of_them, reason))
 
@@ -185,7 +183,7 @@ def discard_dead(
     all_of_them: bool = False,
     reason: str | None = None,
 ) -> ApiRequest[BulkResult | Operation]:
-    """Take dead executions off the list: some by id, all of a group, or all; an Operation if they are more than 500."""
+    """Take dead executions off the list: by id, all of a group, or all; an Operation if they are more than 500."""
     group = {"fingerprint": fingerprint, "handler": handler, "queue": queue}
     return post("/dead-letter/discard", parse_bulk_result(), _selection(ids, group, all_of_them, reason))
 
@@ -201,7 +199,7 @@ def _selection(
 
 
 class DeadLettersApi(Resource[ClientType]):
-    """What can be done with dead letters."""
+    """Dead letters."""
 
     list = Method(search_dead)
     iterate = IterateMethod(search_dead)
@@ -210,18 +208,16 @@ class DeadLettersApi(Resource[ClientType]):
     discard = Method(discard_dead)
 
 
-# Operations, as calls: what is done to very many executions, in the background.
-
 _FINAL_OPERATION_STATES = frozenset({"succeeded", "cancelled", "failed"})
 
 
 def is_over(operation: Operation) -> bool:
-    """Whether nothing more is going to happen."""
+    """Whether an operation has finished."""
     return operation.state in _FINAL_OPERATION_STATES
 
 
 def parse_bulk_result() -> Parser[BulkResult | Operation]:
-    """Reads the answer to a bulk action: what came of each, or where to ask, if they were more than 500."""
+    """Parses the response to a bulk action: the result of each item, or an Operation if they are more than 500."""
 
     def read(content: bytes) -> BulkResult | Operation:
         document = parse_json(content)
@@ -231,7 +227,7 @@ def parse_bulk_result() -> Parser[BulkResult | Operation]:
 
 
 def fetch_operation(operation: str) -> ApiRequest[Operation]:
-    """The operation of an id, and how far it has come."""
+    """An operation by id, with its progress."""
     return get(path_of("operations", operation), parse_model(Operation))
 
 
@@ -247,24 +243,24 @@ def list_operation_items(
     limit: int | None = None,
     cursor: str | None = None,
 ) -> ApiRequest[Page[OperationItem]]:
-    """What came of each execution, in order."""
+    """The result of each item, in order."""
     return get(
         path_of("operations", operation, "items"), parse_page(OperationItem), status=status, limit=limit, cursor=cursor
     )
 
 
 def cancel_operation(operation: str, reason: str | None = None) -> ApiRequest[Operation]:
-    """Stop an operation where it is; what it has done stays done."""
+    """Stop an operation; finished items stay as they are."""
     return post(path_of("operations", operation, "cancel"), parse_model(Operation), {"reason": reason})
 
 
 def wait_for_operation(operation: str, timeout: float | None = None) -> Poll[Operation]:
-    """Wait for the end of an operation; ResultTimeout after so many seconds."""
+    """Wait until an operation has finished; ResultTimeout after *timeout* seconds."""
     return Poll(operation, fetch_operation(operation), is_over, timeout)
 
 
 class OperationsApi(Resource[ClientType]):
-    """What can be done with operations."""
+    """Bulk operations."""
 
     get = Method(fetch_operation)
     list = Method(search_operations)

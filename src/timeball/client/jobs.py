@@ -46,27 +46,25 @@ from timeball.client.types import (
     WrittenTemplate,
 )
 
-# Jobs, as calls.
-
 ExportFormat = Literal["csv", "jsonl", "json"]
 
 
 def create(handler: str, name: str | None = None, **fields: Unpack[JobOptionParams]) -> ApiRequest[CreatedJob]:
-    """Create a job: once (`scheduled_at`), every (`interval_seconds`), cron (`schedule`); without any of these a named
-    job waits to be triggered, and one without a name runs at once."""
-    wish = {"handler": handler, **_encode_fields(fields)}
-    return post("/jobs", parse_model(CreatedJob), wish if name is None else {**wish, "name": name})
+    """Create a job: once (`scheduled_at`), every (`interval_seconds`), cron (`schedule`). Without any of these a named
+    job waits to be triggered, and a job without a name runs at once."""
+    body = {"handler": handler, **_encode_fields(fields)}
+    return post("/jobs", parse_model(CreatedJob), body if name is None else {**body, "name": name})
 
 
 def create_many(
     jobs: Sequence[Mapping[str, Any]], mode: Literal["all_or_nothing", "per_item"] = "all_or_nothing"
 ) -> ApiRequest[BulkCreated]:
-    """Create up to 10,000 jobs; all or none of them, unless `mode="per_item"`."""
+    """Create up to 10,000 jobs: all or nothing, unless `mode="per_item"`."""
     return post("/jobs/bulk", parse_model(BulkCreated), {"jobs": [_encode_fields(job) for job in jobs], "mode": mode})
 
 
 def fetch(job: str) -> ApiRequest[Job]:
-    """The job of an id or name."""
+    """A job by id or name."""
     return get(path_of("jobs", job), parse_model(Job))
 
 
@@ -76,16 +74,16 @@ def search(
     limit: int | None = None,
     cursor: str | None = None,
     include: Literal["total"] | None = None,
-    **wanted: Unpack[JobFilterParams],
+    **filters: Unpack[JobFilterParams],
 ) -> ApiRequest[Page[Job]]:
-    """Jobs that match; *q* is the language of search: `status:paused queue:mail -tag:test`."""
-    return get("/jobs", parse_page(Job), sort=sort, limit=limit, cursor=cursor, include=include, **wanted)
+    """Matching jobs; *q* is a search: `status:paused queue:mail -tag:test`."""
+    return get("/jobs", parse_page(Job), sort=sort, limit=limit, cursor=cursor, include=include, **filters)
 
 
 def update(
     job: str, version: int | None = None, reason: str | None = None, **fields: Unpack[JobParams]
 ) -> ApiRequest[ChangedJob]:
-    """Change the given fields of a job; Conflict if *version* is given and not its version any more."""
+    """Change the given fields of a job; Conflict if *version* is given and outdated."""
     headers = {} if version is None else {"If-Match": f'"{version}"'}
     return ApiRequest(
         "PATCH", path_of("jobs", job), parse_model(ChangedJob), body=_encode_fields(fields), headers=headers
@@ -93,41 +91,41 @@ def update(
 
 
 def delete(job: str, version: int | None = None, reason: str | None = None) -> ApiRequest[None]:
-    """Take a job out of service: what waits is cancelled, its name is free again, its history stays."""
+    """Delete a job: its waiting executions are cancelled, its name is free again, its history stays."""
     headers = {} if version is None else {"If-Match": f'"{version}"'}
     return ApiRequest("DELETE", path_of("jobs", job), parse_nothing, headers=headers).with_params(reason=reason)
 
 
 def pause(job: str, until: Moment | None = None, reason: str | None = None) -> ApiRequest[Job]:
-    """Let nothing of a job start until it is resumed, by hand or at *until*."""
+    """Pause a job: none of its executions starts until it is resumed, by `resume` or at *until*."""
     return post(path_of("jobs", job, "pause"), parse_model(Job), {"until": until, "reason": reason})
 
 
 def resume(job: str, reason: str | None = None) -> ApiRequest[Job]:
-    """Let a paused job go on from now."""
+    """Resume a paused job from now on."""
     return post(path_of("jobs", job, "resume"), parse_model(Job), {"reason": reason})
 
 
 def trigger(
     job: str, payload: Any = None, reason: str | None = None, *, wait: str | None = None, unchecked: bool = False
 ) -> ApiRequest[ExecutionDetails]:
-    """Run a job now, beside its schedule; with another payload, if one is given.
+    """Run a job now, in addition to its schedule; with *payload*, if given.
 
-    With *wait*, such as `30s`, the answer comes when it has ended, or when the wait is over.
+    With *wait*, such as `30s`, the response comes when it has finished, or when the wait is over.
     """
     body = {"payload": payload, "reason": reason, "unchecked": unchecked}
     return post(path_of("jobs", job, "trigger"), parse_model(ExecutionDetails), body, wait=wait)
 
 
 def cancel(job: str, reason: str | None = None) -> ApiRequest[ExecutionDetails]:
-    """Cancel the execution of a job that runs, or else waits."""
+    """Cancel the running execution of a job, or else the waiting one."""
     return post(path_of("jobs", job, "cancel"), parse_model(ExecutionDetails), {"reason": reason})
 
 
 def retry(
     job: str, payload: Any = None, reason: str | None = None, *, wait: str | None = None, unchecked: bool = False
 ) -> ApiRequest[ExecutionDetails]:
-    """Run the last ended execution of a job again, as a new one; *wait* as for `trigger`."""
+    """Run the last finished execution of a job again, as a new one; *wait* as for `trigger`."""
     body = {"payload": payload, "reason": reason, "unchecked": unchecked}
     return post(path_of("jobs", job, "retry"), parse_model(ExecutionDetails), body, wait=wait)
 
@@ -138,31 +136,31 @@ def duplicate(job: str, **fields: Unpack[JobParams]) -> ApiRequest[CreatedJob]:
 
 
 def backfill(job: str, start: Moment, end: Moment, reason: str | None = None) -> ApiRequest[ExecutionIds]:
-    """Run a job once for every occurrence that its schedule names after *start*, up to and with *end*."""
+    """Run a job once for every occurrence of its schedule after *start*, up to and including *end*."""
     return post(
         path_of("jobs", job, "backfill"), parse_model(ExecutionIds), {"start": start, "end": end, "reason": reason}
     )
 
 
 def next_times(job: str, count: int = 10) -> ApiRequest[FireTimes]:
-    """When a job runs next, with the changes of the clock marked."""
+    """The next times of a job, with notes where the clock changes."""
     return get(path_of("jobs", job, "next"), parse_model(FireTimes), count=count)
 
 
 def list_executions(
-    job: str, *, limit: int | None = None, cursor: str | None = None, **wanted: Unpack[ExecutionFilterParams]
+    job: str, *, limit: int | None = None, cursor: str | None = None, **filters: Unpack[ExecutionFilterParams]
 ) -> ApiRequest[Page[Execution]]:
     """The executions of a job, the latest first."""
-    return get(path_of("jobs", job, "executions"), parse_page(Execution), limit=limit, cursor=cursor, **wanted)
+    return get(path_of("jobs", job, "executions"), parse_page(Execution), limit=limit, cursor=cursor, **filters)
 
 
 def explain(job: str) -> ApiRequest[Explanation]:
-    """Why a job does not run: told of what of it runs, or else waits, or else of the job itself."""
+    """Why a job does not run: explains its running execution, or else the waiting one, or else the job itself."""
     return get(path_of("jobs", job, "explain"), parse_model(Explanation))
 
 
 def list_revisions(job: str, *, limit: int | None = None, cursor: str | None = None) -> ApiRequest[Page[Revision]]:
-    """Who changed what of a job, when and why, the latest first."""
+    """The changes of a job with actor, time and reason, the latest first."""
     return get(path_of("jobs", job, "revisions"), parse_page(Revision), limit=limit, cursor=cursor)
 
 
@@ -175,9 +173,9 @@ def bulk(
     dry_run: bool = False,
     expected_count: int | None = None,
 ) -> ApiRequest[BulkResult | Operation]:
-    """Do the same to many jobs, up to 500 named by *ids* or all that a filter finds.
+    """Apply one action to many jobs: up to 500 given by *ids*, or all that match a filter.
 
-    Of up to 500 the answer tells what came of each; more become an Operation, whose end `operations.wait` awaits.
+    For up to 500 the response has the result of each; more become an Operation, for `operations.wait`.
     """
     body = {
         "ids": None if ids is None else list(ids),
@@ -189,13 +187,13 @@ def bulk(
     return post(path_of("jobs", "bulk", action), parse_bulk_result(), body)
 
 
-def export(format: ExportFormat = "csv", bom: bool = False, **wanted: Unpack[JobFilterParams]) -> ApiRequest[bytes]:
-    """All jobs that match, as CSV, JSON lines or one JSON list; *bom* begins a CSV with a byte order mark."""
-    return get("/jobs/export", raw_content, format=format, bom=bom or None, **wanted)
+def export(format: ExportFormat = "csv", bom: bool = False, **filters: Unpack[JobFilterParams]) -> ApiRequest[bytes]:
+    """All matching jobs as CSV, JSON lines or one JSON list; *bom* begins a CSV with a byte order mark."""
+    return get("/jobs/export", raw_content, format=format, bom=bom or None, **filters)
 
 
 def calendar(job: str, days: int | None = None) -> ApiRequest[bytes]:
-    """When a job is to run next, as an iCalendar file."""
+    """The next runs of a job as an iCalendar file."""
     return get(path_of("jobs", job, "calendar.ics"), raw_content, days=days)
 
 
@@ -207,7 +205,7 @@ def sync(
     dry_run: bool = False,
     reason: str | None = None,
 ) -> ApiRequest[SyncResult]:
-    """Make the jobs of these names what is declared here; with *dry_run*, only tell what would change."""
+    """Bring the jobs of these names in line with their declarations; with *dry_run*, only show what would change."""
     body = {
         "jobs": [_encode_fields(job) for job in jobs],
         "declared_by": declared_by,
@@ -218,12 +216,12 @@ def sync(
 
 
 def _encode_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields as they are sent; None is sent too, for it takes something away."""
+    """The fields as they are sent; None is sent too, because it clears a field."""
     return {name: encode_value(value) for name, value in fields.items()}
 
 
 class JobsApi(Resource[ClientType]):
-    """What can be done with jobs."""
+    """Jobs."""
 
     create = Method(create)
     create_many = Method(create_many)
@@ -251,25 +249,22 @@ class JobsApi(Resource[ClientType]):
     sync = Method(sync)
 
 
-# Templates, as calls.
-
-
 def search_templates(*, limit: int | None = None, cursor: str | None = None) -> ApiRequest[Page[Template]]:
-    """The templates there are."""
+    """All templates."""
     return get("/templates", parse_page(Template), limit=limit, cursor=cursor)
 
 
 def fetch_template(template: str) -> ApiRequest[Template]:
-    """The template of an id or name."""
+    """A template by id or name."""
     return get(path_of("templates", template), parse_model(Template))
 
 
 def create_template(name: str, job: Mapping[str, Any], description: str | None = None) -> ApiRequest[WrittenTemplate]:
-    """Keep a job as a template; `{{name}}` in its payload is filled in when it is used."""
+    """Store a job as a template; `{{name}}` in its payload is filled in when it is used."""
     return post(
         "/templates",
         parse_model(WrittenTemplate),
-        {"name": name, "job": _encode_template_fields(job), "description": description},
+        {"name": name, "job": _encode_fields(job), "description": description},
     )
 
 
@@ -282,26 +277,22 @@ def update_template(template: str, version: int | None = None, **changes: Any) -
 
 
 def delete_template(template: str) -> ApiRequest[None]:
-    """Delete a template; the jobs that were made of it stay."""
+    """Delete a template; jobs that were created from it stay."""
     return ApiRequest("DELETE", path_of("templates", template), parse_nothing)
 
 
 def use_template(
     template: str, variables: Mapping[str, Any] | None = None, **overrides: Unpack[JobParams]
 ) -> ApiRequest[CreatedJob]:
-    """Make a job of a template, with values for its variables and other values for the given fields."""
-    body: dict[str, Any] = dict(_encode_template_fields(overrides))
+    """Create a job from a template, with values for its variables and other values for the given fields."""
+    body: dict[str, Any] = dict(_encode_fields(overrides))
     if variables is not None:
         body["variables"] = dict(variables)
     return ApiRequest("POST", path_of("templates", template, "use"), parse_model(CreatedJob), body=body)
 
 
-def _encode_template_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: encode_value(value) for name, value in fields.items()}
-
-
 class TemplatesApi(Resource[ClientType]):
-    """What can be done with templates."""
+    """Templates."""
 
     list = Method(search_templates)
     iterate = IterateMethod(search_templates)

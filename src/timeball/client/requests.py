@@ -1,4 +1,8 @@
-"""Requests to the API as values, how their responses are parsed, and the client methods made of them."""
+"""Requests to the API as values, how their responses are parsed, and the client methods made of them.
+
+A method of a resource is a function that builds an `ApiRequest`. On a `Client` it carries out the request and returns the parsed
+response; on an `AsyncClient` it returns an awaitable. Type checkers see the arguments and the result of the function.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,12 @@ from urllib.parse import quote
 import orjson
 from pydantic import BaseModel, ValidationError
 
+from timeball.domain.values.field_errors import errors_from_pydantic, summarize
 from timeball.errors import InvalidInput, ResultTimeout, ServerError
 
 if TYPE_CHECKING:
     from timeball.client.clients import AsyncClient, Client
 
-
-# What is asked of the API, as values: a request, and how to read its answer. Nothing here sends anything.
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
@@ -27,7 +30,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest(Generic[T]):
-    """One request to the API, and how its answer is read."""
+    """One request to the API, and how its response is parsed."""
 
     method: str
     path: str
@@ -35,17 +38,17 @@ class ApiRequest(Generic[T]):
     params: Mapping[str, Any] = field(default_factory=dict)
     body: Any = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    # Statuses from 400 on whose content is an answer all the same.
+    # Statuses of 400 and above whose content is parsed like that of a success.
     accepted_statuses: frozenset[int] = frozenset()
 
     def with_params(self, **params: Any) -> ApiRequest[T]:
-        """The same, with other parameters beside its own."""
+        """The same request with more parameters."""
         return replace(self, params={**self.params, **encode_params(params)})
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """A part of a list; `total` is there if it was asked for."""
+    """A page of a list; `total` is set if it was requested."""
 
     data: list[T]
     next_cursor: str | None
@@ -56,7 +59,7 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Poll(Generic[T]):
-    """A question that is asked until its answer says that something is over, or until *timeout* seconds have passed."""
+    """A request that is repeated until its response says that something has finished, or until *timeout* seconds have passed."""
 
     subject: str
     request: ApiRequest[T]
@@ -64,27 +67,27 @@ class Poll(Generic[T]):
     timeout: float | None = None
 
     def pauses(self) -> Iterator[float]:
-        """How long to rest between two questions, in seconds; ResultTimeout when the timeout has been rested away."""
-        rested, pause = 0.0, _FIRST_PAUSE
-        while self.timeout is None or rested < self.timeout:
-            pause = pause if self.timeout is None else min(pause, self.timeout - rested)
+        """The seconds to wait between two requests; ResultTimeout when the timeout is used up."""
+        waited, pause = 0.0, _FIRST_PAUSE
+        while self.timeout is None or waited < self.timeout:
+            pause = pause if self.timeout is None else min(pause, self.timeout - waited)
             yield pause
-            rested, pause = rested + pause, min(pause * 1.5, _LONGEST_PAUSE)
-        raise ResultTimeout(f"{self.subject} has not ended within {self.timeout:g} seconds; it goes on")
+            waited, pause = waited + pause, min(pause * 1.5, _LONGEST_PAUSE)
+        raise ResultTimeout(f"{self.subject} has not finished within {self.timeout:g} seconds; it goes on")
 
 
 def parse_model(model: type[Model]) -> Parser[Model]:
-    """Reads an answer as a model; fields that this program does not know are passed over."""
+    """Parses a response as a model; fields that this program does not know are ignored."""
     return lambda content: validate_model(model, parse_json(content))
 
 
 def parse_list(model: type[Model]) -> Parser[list[Model]]:
-    """Reads the items of a whole list."""
+    """Parses the items of a whole list."""
     return lambda content: [validate_model(model, item) for item in parse_json(content)["data"]]
 
 
 def parse_page(model: type[Model]) -> Parser[Page[Model]]:
-    """Reads a part of a list."""
+    """Parses a page of a list."""
 
     def read(content: bytes) -> Page[Model]:
         document = parse_json(content)
@@ -105,72 +108,65 @@ def parse_nothing(_content: bytes) -> None:
 
 
 def raw_content(content: bytes) -> bytes:
-    """Reads nothing at all: the content as it came."""
+    """The content of a response, unparsed."""
     return content
 
 
 def parse_json(content: bytes) -> Any:
-    """Reads whatever JSON there is."""
+    """Parses any JSON."""
     try:
         return orjson.loads(content) if content else None
     except orjson.JSONDecodeError:
-        raise _unexpected_response("the answer is not JSON") from None
+        raise _unexpected_response("the response is not valid JSON") from None
 
 
 def validate_model(model: type[Model], document: Any) -> Model:
-    """A document as a model; ServerError if it is none."""
+    """A document as a model; ServerError if it does not fit."""
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        where = "/".join(map(str, problem["loc"]))
-        raise _unexpected_response(f"the answer is no {model.__name__}: {problem['msg']} at /{where}") from None
+        problems = error.errors(include_url=False, include_input=False)
+        errors = errors_from_pydantic(problems, document, "the response", shows_value=False)
+        raise _unexpected_response(f"the response is not a {model.__name__}: {summarize(errors)}") from None
 
 
 def _unexpected_response(message: str) -> ServerError:
-    return ServerError.told(
+    return ServerError.from_response(
         message,
         code="answer_not_understood",
-        hint="is this a Timeball server? if it is, bring this program up to its release",
+        hint="check that this is a Timeball server, and that this program is not older than it",
     )
 
 
 def get(path: str, read: Parser[T], **params: Any) -> ApiRequest[T]:
-    """A question."""
+    """A GET request."""
     return ApiRequest("GET", path, read, encode_params(params))
 
 
 def post(path: str, read: Parser[T], body: Mapping[str, Any] | None = None, **params: Any) -> ApiRequest[T]:
-    """Something to do. It is sent with an Idempotency-Key, so that sending it twice does it once."""
+    """A POST request. It is sent with an Idempotency-Key, so that it is carried out once if it is sent twice."""
     return ApiRequest("POST", path, read, encode_params(params), {} if body is None else encode_params(body))
 
 
 def path_of(*steps: str) -> str:
-    """A path; whatever stands in its steps, no step becomes two, or none."""
+    """A path of escaped steps: no step can become two steps, or none."""
     for step in steps:
         if step in ("", ".", ".."):
-            raise InvalidInput(
-                f'a name or id is "{step}", expected that of something there is', hint="list what there is"
-            )
+            raise InvalidInput(f'the name or id is "{step}", expected an existing one', hint="list what there is")
     return "".join(f"/{quote(step, safe='')}" for step in steps)
 
 
 def encode_params(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that were given, as JSON and URLs spell them."""
+    """The fields that were given, as JSON and URLs write them."""
     return {name.rstrip("_"): encode_value(value) for name, value in fields.items() if value is not None}
 
 
 def encode_value(value: Any) -> Any:
-    """A value as it is sent: instants in UTC; a time without an offset stays one, and is meant on the job's clock."""
+    """A value as it is sent: instants in UTC; a time without an offset stays so, and is on the clock of the job."""
     if not isinstance(value, datetime):
         return value
     return value.isoformat() if value.tzinfo is None else value.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
-
-# The verbs of the client, written once for both faces.
-#
-# A verb is a function that makes a `Call`. Found on a `Client` it carries the call out and returns what the answer means; found
-# on an `AsyncClient` it returns something to await. Type checkers see the same: arguments and results are those of the function.
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -178,14 +174,14 @@ ClientType = TypeVar("ClientType")
 
 
 class Resource(Generic[ClientType]):
-    """Verbs about one thing: `client.jobs`, `client.queues`."""
+    """The methods of one resource: `client.jobs`, `client.queues`."""
 
     def __init__(self, client: ClientType) -> None:
         self.client = client
 
 
 class Method(Generic[P, Result]):
-    """One call."""
+    """A method that sends one request."""
 
     def __init__(self, make: Callable[P, ApiRequest[Result]]) -> None:
         self._make = make
@@ -204,7 +200,7 @@ class Method(Generic[P, Result]):
 
 
 class WaitMethod(Generic[P, Result]):
-    """One call, again and again, until its answer says that something is over."""
+    """A method that repeats a request until something has finished."""
 
     def __init__(self, make: Callable[P, Poll[Result]]) -> None:
         self._make = make
@@ -223,11 +219,11 @@ class WaitMethod(Generic[P, Result]):
 
 
 class IterateMethod(Generic[P, Result]):
-    """All items of a list, page after page, as they are asked for."""
+    """A method that yields all items of a list, page after page."""
 
     def __init__(self, make: Callable[P, ApiRequest[Page[Result]]]) -> None:
         self._make = make
-        self.__doc__ = f"{make.__doc__} All of them, page after page."
+        self.__doc__ = f"{make.__doc__} All pages, one after the other."
 
     @overload
     def __get__(self, resource: None, owner: type) -> IterateMethod[P, Result]: ...
@@ -242,7 +238,7 @@ class IterateMethod(Generic[P, Result]):
 
 
 class DownloadMethod(Generic[P]):
-    """Bytes, as they come: for what is too large to be held."""
+    """A method that yields the content of a response as it arrives."""
 
     def __init__(self, make: Callable[P, ApiRequest[bytes]]) -> None:
         self._make = make
@@ -261,7 +257,7 @@ class DownloadMethod(Generic[P]):
 
 
 def _with_docs_of(model: Callable[..., Any], function: Any) -> Any:
-    """*function*, introduced as *model* would be: `help(client.jobs.create)` tells something."""
+    """*function* with the name and docstring of *model*, for `help(client.jobs.create)`."""
     function.__doc__, function.__name__ = model.__doc__, model.__name__
     function.__wrapped__ = model
     return function

@@ -41,31 +41,29 @@ from timeball.client.types import (
     Timeline,
 )
 
-# Queues, nodes, handlers, and schedules to look at, as calls.
-
 
 def list_queues() -> ApiRequest[list[Queue]]:
-    """Queues that have something ready or running, a pause or a limit, by name: the first 200."""
+    """Queues that have a ready or running execution, a pause or a limit, by name: the first 200."""
     return get("/queues", parse_list(Queue), limit=200)
 
 
 def fetch_queue(name: str) -> ApiRequest[Queue]:
-    """One queue; one that nobody has used yet is simply empty."""
+    """One queue; a queue that was never used is empty."""
     return get(path_of("queues", name), parse_model(Queue))
 
 
 def pause_queue(name: str, reason: str | None = None) -> ApiRequest[Queue]:
-    """Let nothing of a queue be claimed; what runs goes on."""
+    """Pause a queue: none of its executions is claimed; running ones go on."""
     return post(path_of("queues", name, "pause"), parse_model(Queue), {"reason": reason})
 
 
 def resume_queue(name: str, reason: str | None = None) -> ApiRequest[Queue]:
-    """Let a paused queue go on."""
+    """Resume a paused queue."""
     return post(path_of("queues", name, "resume"), parse_model(Queue), {"reason": reason})
 
 
 def limit_queue(name: str, max_running: int | None, reason: str | None = None) -> ApiRequest[Queue]:
-    """Let at most so many executions of a queue run together; None takes the limit away."""
+    """Limit how many executions of a queue run at the same time; None removes the limit."""
     body: dict[str, Any] = {"max_running": max_running}
     return ApiRequest(
         "PATCH",
@@ -76,12 +74,12 @@ def limit_queue(name: str, max_running: int | None, reason: str | None = None) -
 
 
 def purge_queue(name: str, *, confirm: str, reason: str | None = None) -> ApiRequest[Purged]:
-    """Cancel everything that is queued there and has not begun; *confirm* is the queue's name once more."""
+    """Cancel all executions that are queued there; *confirm* is the name of the queue once more."""
     return post(path_of("queues", name, "purge"), parse_model(Purged), {"confirm": confirm, "reason": reason})
 
 
 class QueuesApi(Resource[ClientType]):
-    """What can be done with queues."""
+    """Queues."""
 
     list = Method(list_queues)
     get = Method(fetch_queue)
@@ -92,12 +90,12 @@ class QueuesApi(Resource[ClientType]):
 
 
 def list_workers() -> ApiRequest[list[Node]]:
-    """The workers that are believed alive."""
+    """The workers whose lease has not expired."""
     return get("/workers", parse_list(Node))
 
 
 def list_schedulers() -> ApiRequest[list[Node]]:
-    """The schedulers that are believed alive."""
+    """The schedulers whose lease has not expired."""
     return get("/schedulers", parse_list(Node))
 
 
@@ -107,12 +105,12 @@ def fetch_node(node_id: str) -> ApiRequest[Node]:
 
 
 def drain_node(node_id: str, reason: str | None = None) -> ApiRequest[Node]:
-    """Ask a worker or scheduler to finish what it runs, take nothing more, and end."""
+    """Drain a worker or scheduler: it claims nothing more, and exits when its running executions have finished."""
     return post(path_of("workers", node_id, "drain"), parse_model(Node), {"reason": reason})
 
 
 class WorkersApi(Resource[ClientType]):
-    """What can be done with workers and schedulers."""
+    """Workers and schedulers."""
 
     list = Method(list_workers)
     schedulers = Method(list_schedulers)
@@ -121,7 +119,7 @@ class WorkersApi(Resource[ClientType]):
 
 
 def search_handlers(*, limit: int | None = None, cursor: str | None = None) -> ApiRequest[Page[Handler]]:
-    """Every handler in the box, of installed packages, and that workers have or have published; with what it takes."""
+    """Every handler: built-in ones, those of installed packages, and those that workers know or have published."""
     return get("/handlers", parse_page(Handler), limit=limit, cursor=cursor)
 
 
@@ -131,12 +129,12 @@ def fetch_handler(name: str) -> ApiRequest[Handler]:
 
 
 def check_handlers(handlers: Sequence[Mapping[str, Any]], cursor: str | None = None) -> ApiRequest[HandlerCheck]:
-    """Which stored payloads do not fit other schemas: each of *handlers* has a `name` and a `payload_schema`."""
+    """Stored payloads that do not fit other schemas; each of *handlers* has a `name` and a `payload_schema`."""
     return post("/handlers/check", parse_model(HandlerCheck), {"handlers": list(handlers), "cursor": cursor})
 
 
 class HandlersApi(Resource[ClientType]):
-    """What can be scheduled."""
+    """Handlers."""
 
     list = Method(search_handlers)
     iterate = IterateMethod(search_handlers)
@@ -157,9 +155,9 @@ def preview_schedule(
     queue: str | None = None,
     job: str | None = None,
 ) -> ApiRequest[FireTimes]:
-    """When a schedule would fire, in words and in instants, with the changes of the clock marked.
+    """When a schedule would fire, in words and as instants, with notes where the clock changes.
 
-    With a *queue*, what else runs there at the next instant, and the slots that needs; *job* is not counted.
+    With a *queue*, also what else runs there at the next instant, and how many slots that needs; *job* is not counted.
     """
     body = {
         "schedule": schedule,
@@ -179,22 +177,19 @@ def preview_schedule(
 def suggest_schedules(
     *, queues: Sequence[str] = (), at: Moment | None = None, days: int = 7, timezone: str = "UTC"
 ) -> ApiRequest[Suggestions]:
-    """Which of the jobs that collide in these queues, at that instant, to move so that fewer run at once.
+    """Suggest which jobs that collide in these queues, at that instant, to move so that fewer run at once.
 
-    Nothing is changed; `jobs.update` with the changes and the version of a suggestion applies it.
+    Nothing is changed. Apply a suggestion by `jobs.update` with its changes and its version.
     """
     body = {"queues": list(queues), "at": at, "days": days, "timezone": timezone}
     return post("/schedules/suggest", parse_model(Suggestions), body)
 
 
 class SchedulesApi(Resource[ClientType]):
-    """Schedules to look at."""
+    """Previews and suggestions of schedules."""
 
     preview = Method(preview_schedule)
     suggest = Method(suggest_schedules)
-
-
-# Past and future on one axis, as calls.
 
 
 def timeline(
@@ -206,7 +201,7 @@ def timeline(
     limit: int | None = None,
     width: int | None = None,
 ) -> ApiRequest[Timeline]:
-    """What ran, what runs and what is to run between two instants, merged to what *width* pixels can show."""
+    """Past, running and predicted runs between two instants, merged for a drawing of *width* pixels."""
     span = {"from": start, "to": end}
     return get("/timeline", parse_model(Timeline), **span, queue=queue, rows=rows, limit=limit, width=width)
 
@@ -218,22 +213,22 @@ def forecast(
     measure: Literal["busy", "starts"] = "busy",
     timezone: str = "UTC",
 ) -> ApiRequest[Forecast]:
-    """How many slots each hour of the next days needs, and how good yesterday's forecast was."""
+    """How many slots each hour of the next days needs, and how good the forecast for yesterday was."""
     return get("/forecast", parse_model(Forecast), days=days, queue=queue, measure=measure, timezone=timezone)
 
 
 def collisions(*, days: int = 7, queue: str | None = None, timezone: str = "UTC") -> ApiRequest[list[Collision]]:
-    """The jobs that want more slots than there are, and when."""
+    """Jobs that together need more slots than there are, and when."""
     return get("/forecast/collisions", parse_list(Collision), days=days, queue=queue, timezone=timezone)
 
 
 def calendar(*, days: int = 7, queue: str | None = None, timezone: str = "UTC") -> ApiRequest[bytes]:
-    """What is to run in the next days, as an iCalendar file."""
+    """The runs of the next days as an iCalendar file."""
     return get("/calendar.ics", raw_content, days=days, queue=queue, timezone=timezone)
 
 
 class TimeApi(Resource[ClientType]):
-    """Past and future."""
+    """Timelines, forecasts and calendars."""
 
     timeline = Method(timeline)
     forecast = Method(forecast)
@@ -241,52 +236,49 @@ class TimeApi(Resource[ClientType]):
     calendar = Method(calendar)
 
 
-# The system as a whole, as calls.
-
-
 def health() -> ApiRequest[Health]:
-    """The database, its schema, and whether schedulers and workers are alive; also when they are not."""
+    """The database, its schema, and whether schedulers and workers are alive; returned also if a check fails."""
     return ApiRequest("GET", "/health", parse_model(Health), accepted_statuses=frozenset({503}))
 
 
 def stats(
     hours: float = 24, *, queue: str | None = None, handler: str | None = None, job: str | None = None
 ) -> ApiRequest[Stats]:
-    """What waits and runs, and how executions ended; of all, or of one queue, handler or job."""
+    """Waiting and running executions, and the outcomes of the last hours; of all, or of one queue, handler or job."""
     return get("/stats", parse_model(Stats), hours=hours, queue=queue, handler=handler, job=job)
 
 
 def metrics() -> ApiRequest[Metrics]:
-    """The numbers of this moment and of the last hour."""
+    """The present and the last hour."""
     return get("/metrics", parse_model(Metrics))
 
 
 def series(
     hours: float = 24, *, queue: str | None = None, handler: str | None = None, job: str | None = None
 ) -> ApiRequest[Series]:
-    """What happened in the last hours, step by step."""
+    """The counts of the last hours, step by step."""
     return get("/metrics/executions", parse_model(Series), hours=hours, queue=queue, handler=handler, job=job)
 
 
 def doctor() -> ApiRequest[Diagnosis]:
-    """Whether everything is in order: what was found, and what to type."""
+    """All checks of the doctor: what was found, and what to type."""
     return get("/doctor", parse_model(Diagnosis))
 
 
 def attention() -> ApiRequest[list[Concern]]:
-    """What needs a human, the gravest first."""
+    """What needs attention, the most severe first."""
     return get("/attention", parse_list(Concern))
 
 
 def list_audit(
     *, subject: str | None = None, actor: str | None = None, limit: int | None = None, cursor: str | None = None
 ) -> ApiRequest[Page[AuditRecord]]:
-    """Who changed what, when and why, the latest first."""
+    """Every change with actor, time and reason, the latest first."""
     return get("/audit", parse_page(AuditRecord), subject=subject, actor=actor, limit=limit, cursor=cursor)
 
 
 class SystemApi(Resource[ClientType]):
-    """The system as a whole."""
+    """Health, metrics, the doctor and the audit."""
 
     health = Method(health)
     stats = Method(stats)

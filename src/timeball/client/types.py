@@ -95,13 +95,11 @@ __all__ = [
 ]
 
 
-# The fields that may be given by name, as type checkers see them.
-
 Moment = datetime | str
 
 
 class JobOptionParams(TypedDict, total=False):
-    """The fields of a job but its name and handler."""
+    """All fields of a job except its name and handler."""
 
     payload: Any
     description: str | None
@@ -143,7 +141,7 @@ class JobParams(JobOptionParams, total=False):
 
 
 class JobFilterParams(TypedDict, total=False):
-    """Which jobs are wanted."""
+    """A filter of jobs."""
 
     status: str | Sequence[str]
     kind: str
@@ -160,7 +158,7 @@ class JobFilterParams(TypedDict, total=False):
 
 
 class ExecutionFilterParams(TypedDict, total=False):
-    """Which executions are wanted."""
+    """A filter of executions."""
 
     status: str | Sequence[str]
     handler: str

@@ -397,7 +397,7 @@ def load_settings(**given: Any) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as error:
-        raise SettingsError(SettingSources(Settings, given).tell(error.errors(include_url=False))) from None
+        raise SettingsError(SettingSources(Settings, given).describe(error.errors(include_url=False))) from None
     except Undecodable as error:
         raise SettingsError(undecodable_sections(Settings) or [str(error)]) from None
     except (OSError, ValueError) as error:

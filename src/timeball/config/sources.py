@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from timeball.domain.values.field_errors import (
     VARIABLE_PREFIX,
     PydanticProblem,
-    describe_mismatch,
+    describe_problems,
     did_you_mean,
     nearest_names,
 )
@@ -102,37 +102,31 @@ def _section(annotation: object) -> type[BaseModel] | None:
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
-# What is said of a setting that cannot be used: by the name it has where it was written, what was found, what was expected.
-
-
 class SettingSources:
-    """Where settings may have been written: the arguments of a call, the environment, the file."""
+    """Names a setting in an error as it is named where it was written: in a call, in the environment, in the file."""
 
     def __init__(self, model: type[BaseModel], given: Mapping[str, Any]) -> None:
         self._model = model
         self._given = given
 
-    def tell(self, problems: Iterable[PydanticProblem]) -> list[str]:
-        """One for each place where something does not fit."""
+    def describe(self, problems: Iterable[PydanticProblem]) -> list[str]:
+        """One sentence for each setting that does not fit."""
         by_place: dict[tuple[int | str, ...], list[PydanticProblem]] = {}
         for problem in problems:
-            by_place.setdefault(_place(problem), []).append(problem)
-        return [self._describe(place, found) for place, found in by_place.items()]
+            by_place.setdefault(tuple(problem["loc"]), []).append(problem)
+        return [self._describe_place(place, found) for place, found in by_place.items()]
 
-    def _describe(self, place: Sequence[int | str], problems: Sequence[PydanticProblem]) -> str:
+    def _describe_place(self, place: Sequence[int | str], problems: Sequence[PydanticProblem]) -> str:
         path = tuple(step for step in place if isinstance(step, str))
         name = self._name_where_written(path)
-        first = problems[0]
-        match first["type"]:
+        match problems[0]["type"]:
             case "extra_forbidden":
                 return f"{name} is unknown{self._suggestion(path, name)}"
             case "lease_too_short":
-                return self._short_lease(path, first["ctx"])
-            case "value_error":
-                return f"{name} {first['msg'].removeprefix('Value error, ')}"
+                return self._short_lease(path, problems[0]["ctx"])
         item = "".join(f"item {step + 1} of " for step in place if isinstance(step, int))
         # A URL may hold a password.
-        return describe_mismatch(f"{item}{name}", path, problems, shows_value=not path[-1].endswith("_url"))
+        return describe_problems(f"{item}{name}", path, problems, shows_value=not path[-1].endswith("_url"))
 
     def _name_where_written(self, path: tuple[str, ...]) -> str:
         """A setting as it is called where its value comes from: a flag or argument, the environment, the file."""
@@ -164,10 +158,6 @@ class SettingSources:
         known = [variable_name(each) if as_variable else ".".join(each) for each in setting_paths(self._model)]
         question = did_you_mean(nearest_names(".".join(path), [*known, *whole]))
         return f": {question}" if question else ""
-
-
-def _place(problem: PydanticProblem) -> tuple[int | str, ...]:
-    return tuple(problem["loc"])
 
 
 def _is_in_file(path: Iterable[str]) -> bool:

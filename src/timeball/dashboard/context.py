@@ -45,6 +45,7 @@ from timeball.dashboard.session import (
 from timeball.domain.node import NodeKind
 from timeball.domain.scheduling.civil_time import load_zone
 from timeball.domain.search import PageRequest
+from timeball.domain.values.json_text import parse_json
 from timeball.errors import InvalidInput
 
 Answer = TypeVar("Answer")
@@ -396,7 +397,4 @@ async def known_handlers(queries: Queries) -> list[str]:
 
 def parse_json_field(text: str, field: str) -> Any:
     """The value of a form field that holds JSON."""
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"this is not JSON: {error}", field=field, hint='such as {"to": "a@b.co"}') from None
+    return parse_json(text, field, field=field, hint='such as {"to": "a@b.co"}')

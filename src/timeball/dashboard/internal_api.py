@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import orjson
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from timeball.api.auth import Caller
+from timeball.api.in_process import call, request_scope
 from timeball.api.middleware import PREFIX, TRUSTED_CALLER
 from timeball.dashboard.read_cache import ReadCache
 
@@ -65,37 +66,15 @@ class InternalApi:
         self, method: str, path: tuple[str, ...], params: Mapping[str, Any], body: Any, headers: Mapping[str, str]
     ) -> Document:
         self._read_cache.clear()
-        scope = _scope(method, _path(path), _query(params), {"Content-Type": "application/json", **headers})
+        all_headers = {"Content-Type": "application/json", **headers}
+        raw_headers = [(name.encode(), value.encode()) for name, value in all_headers.items()]
+        scope = request_scope(method, _path(path), query=_query(params), headers=raw_headers)
         scope[TRUSTED_CALLER] = self._caller
-        response = _ResponseCollector(b"" if body is None else orjson.dumps(body))
-        try:
-            await self._app(scope, response.receive, response.send)
-        except Exception:
-            # The API has logged the error and answered with a problem; the framework raises the error again.
-            if not response.status:
-                raise
-        document: Document = orjson.loads(bytes(response.body) or b"{}")
+        response = await call(self._app, scope, b"" if body is None else orjson.dumps(body))
+        document: Document = orjson.loads(response.body or b"{}")
         if response.status >= 400 and "detail" in document:
             raise ApiProblem(document)
         return document
-
-
-class _ResponseCollector:
-    """Hands over the body of a request, and collects the response."""
-
-    def __init__(self, request_body: bytes) -> None:
-        self._request_body = request_body
-        self.status = 0
-        self.body = bytearray()
-
-    async def receive(self) -> Message:
-        return {"type": "http.request", "body": self._request_body, "more_body": False}
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-        elif message["type"] == "http.response.body":
-            self.body += message.get("body", b"")
 
 
 def _path(steps: tuple[str, ...]) -> str:
@@ -105,21 +84,3 @@ def _path(steps: tuple[str, ...]) -> str:
 def _query(params: Mapping[str, Any]) -> bytes:
     given = {name: value for name, value in params.items() if value not in (None, "", [], ())}
     return urlencode(given, doseq=True).encode()
-
-
-def _scope(method: str, path: str, query: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": path,
-        "raw_path": quote(path).encode(),
-        "root_path": "",
-        "query_string": query,
-        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
-        "client": None,
-        "server": None,
-        "state": {},
-    }

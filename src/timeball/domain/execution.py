@@ -10,10 +10,10 @@ from enum import StrEnum
 from threading import Lock
 from typing import Any, NamedTuple
 
+from timeball.domain.values.field_errors import list_choices, unexpected_value
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId
 from timeball.domain.values.redaction import redact
 from timeball.domain.values.text import MAX_LABEL, clean_text, shorten_text
-from timeball.errors import InvalidInput
 
 
 class DueKind(StrEnum):
@@ -138,8 +138,7 @@ def _state(word: str, field: str) -> ExecutionState:
     try:
         return ExecutionState(STATE_ALIASES.get(word, word))
     except ValueError:
-        known = ", ".join([*ExecutionState, *STATE_ALIASES])
-        raise InvalidInput(f"{field} is {word[:60]!r}, expected one of {known}", field=field) from None
+        raise unexpected_value(field, word, list_choices([*ExecutionState, *STATE_ALIASES])) from None
 
 
 class Origin(StrEnum):

@@ -23,7 +23,8 @@ from timeball.domain.policies import (
 )
 from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, Schedule, ScheduleKind, parse_schedule
 from timeball.domain.values.ids import JobId, jitter_of, shard_of
-from timeball.domain.values.text import check_description, check_label, to_json
+from timeball.domain.values.json_text import to_json
+from timeball.domain.values.text import check_description, check_label
 from timeball.errors import InvalidInput
 
 E = TypeVar("E", bound=StrEnum)

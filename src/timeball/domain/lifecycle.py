@@ -35,7 +35,7 @@ from timeball.domain.execution import (
     outcome_of_stop,
 )
 from timeball.domain.policies import Delivery, RetryPolicy, SkipReason
-from timeball.domain.values.text import dropped_result
+from timeball.domain.values.json_text import dropped_result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

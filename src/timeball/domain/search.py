@@ -17,6 +17,7 @@ from timeball.domain.execution import ExecutionState, Origin, parse_states
 from timeball.domain.job import JobStatus
 from timeball.domain.scheduling.civil_time import parse_instant
 from timeball.domain.scheduling.schedule import ScheduleKind
+from timeball.domain.values.field_errors import list_choices, unexpected_value
 from timeball.domain.values.ids import ExecutionId, JobId
 from timeball.domain.values.wording import parse_duration
 from timeball.errors import InvalidInput, quote_text
@@ -188,13 +189,13 @@ def _values(name: str, field: SearchField, word: str) -> tuple[SearchValue, ...]
 
 def _chosen(name: str, field: SearchField, word: str) -> str:
     if word not in field.choices:
-        raise InvalidInput(f"{name} is {quote_text(word)!r}, expected one of {', '.join(field.choices)}", field="q")
+        raise unexpected_value(name, word, list_choices(field.choices), field="q")
     return word
 
 
 def _number(name: str, word: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,9}", word, re.ASCII):
-        raise InvalidInput(f"{name} is {quote_text(word)!r}, expected a whole number, or one after > or <", field="q")
+        raise unexpected_value(name, word, "a whole number, or one after > or <", field="q")
     return int(word)
 
 
@@ -346,7 +347,7 @@ class PageRequest:
 
     def __post_init__(self) -> None:
         if not 1 <= self.limit <= MAX_PAGE_SIZE:
-            raise InvalidInput(f"limit is {self.limit}, expected 1 to {MAX_PAGE_SIZE}", field="limit")
+            raise unexpected_value("limit", self.limit, f"1 to {MAX_PAGE_SIZE}")
         if self.page is None:
             return
         if self.cursor is not None:
@@ -390,7 +391,7 @@ def write_cursor(order: str, *position: object) -> str:
 
 
 def read_cursor(cursor: str, order: str, length: int) -> list[str | None]:
-    """The position behind a cursor; InvalidInput if it was not made by us, or for another order."""
+    """The position behind a cursor; InvalidInput if it belongs to another list or order."""
     try:
         made_for, *position = orjson.loads(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
         is_ours = made_for == order and len(position) == length
@@ -400,8 +401,11 @@ def read_cursor(cursor: str, order: str, length: int) -> list[str | None]:
             return list(position)
     except (ValueError, TypeError, AttributeError):
         pass
-    raise InvalidInput(
-        f"cursor {cursor[:60]!r} does not belong to this list",
-        field="cursor",
-        hint="use next_cursor as it was given, or none",
+    raise foreign_cursor()
+
+
+def foreign_cursor() -> InvalidInput:
+    """The error for a cursor that another list gave, or none."""
+    return InvalidInput(
+        "cursor does not belong to this list", field="cursor", hint="use next_cursor as it was given, or none"
     )

@@ -27,7 +27,7 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from timeball.domain.handler import Handler, HandlerOptions, PayloadMismatch, RunStyle
-from timeball.domain.values.text import encode_object
+from timeball.domain.values.json_text import encode_object
 from timeball.errors import InvalidInput, TimeballError
 from timeball.handlers.payloads import arguments_mismatch, counted, name_of, payload_mismatch, schema_of, shape_of
 
@@ -89,7 +89,7 @@ class ModelBinder(Generic[P]):
         """The payload for these fields."""
         if args:
             raise InvalidInput(
-                f"{self.name} takes its fields by name, found {counted(args)} by their place",
+                f"{self.name} takes its fields by name, found {counted(args)} by position",
                 field="payload",
                 hint=f"its fields are {', '.join(self._fields)}",
             )

@@ -14,23 +14,33 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from timeball.domain.handler import PayloadMismatch
-from timeball.domain.values.field_errors import FieldError, describe_unknown_name, read_field_errors
+from timeball.domain.values.field_errors import (
+    FieldError,
+    describe_unknown_name,
+    errors_from_json_schema,
+    errors_from_pydantic,
+    summarize,
+)
 from timeball.errors import InvalidInput, quote_text
 
-_MAX_ARGUMENT_PROBLEMS = 5
 _EMPTY = inspect.Parameter.empty
 
 
 def payload_mismatch(
     name: str, payload: str, error: ValidationError, *, known: Iterable[str], hint: str, shows_value: bool = True
 ) -> PayloadMismatch:
-    """The refusal of a payload that does not fit what is called *name*, which takes the fields in *known*."""
+    """The error for a payload that does not fit the handler *name*, which takes the fields in *known*."""
     problems = error.errors(include_url=False, include_input=shows_value)
-    found = read_field_errors(problems, _decoded(payload), "the payload", known=known, shows_value=shows_value)
-    said = "; ".join(misfit.words for misfit in found[:_MAX_ARGUMENT_PROBLEMS])
-    errors = [{"pointer": f"/payload{misfit.pointer}", "detail": misfit.words} for misfit in found]
+    errors = errors_from_pydantic(problems, _decoded(payload), "the payload", known=known, shows_value=shows_value)
+    return _mismatch(name, errors, hint)
+
+
+def _mismatch(name: str, errors: Sequence[FieldError], hint: str) -> PayloadMismatch:
     return PayloadMismatch(
-        f"the payload does not fit {name}: {said}", field=errors[0]["pointer"][1:], hint=hint, errors=errors
+        f"the payload does not fit {name}: {summarize(errors)}",
+        field=f"payload{errors[0].pointer}",
+        hint=hint,
+        errors=[error.below("/payload") for error in errors],
     )
 
 
@@ -49,27 +59,25 @@ def arguments_mismatch(
     *,
     is_partial: bool = False,
 ) -> InvalidInput:
-    """Why a function cannot be called with these arguments; every reason, and not the first alone.
+    """Why a function cannot be called with these arguments: every reason, not only the first.
 
-    A *partial* call needs not have all of them.
+    A *partial* call need not have all of them.
     """
-    found = [
+    errors = [
         *_unknown_arguments(parameters, args, kwargs),
         *(() if is_partial else _missing_arguments(parameters, args, kwargs)),
     ]
-    said = "; ".join(words for _, words in found[:_MAX_ARGUMENT_PROBLEMS])
-    errors = [{"pointer": f"/payload/{name}" if name else "/payload", "detail": words} for name, words in found]
     return InvalidInput(
-        f"the arguments do not fit {shape_of(function, parameters)}: {said}",
+        f"the arguments do not fit {shape_of(function, parameters)}: {summarize(errors)}",
         field="payload",
-        hint="give one value for each parameter that has no default, by its place or by its name",
-        errors=errors,
+        hint="give one value for each parameter that has no default, by position or by name",
+        errors=[error.below("/payload") for error in errors],
     )
 
 
 def _unknown_arguments(
     parameters: tuple[inspect.Parameter, ...], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Iterator[tuple[str, str]]:
+) -> Iterator[FieldError]:
     by_place = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     only_by_place = {p.name for p in parameters if p.kind is p.POSITIONAL_ONLY}
     rests = {p.name for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
@@ -78,24 +86,24 @@ def _unknown_arguments(
     names = [p.name for p in parameters if p.name not in rests]
     placed = by_place[: len(args)]
     if len(args) > len(by_place) and not takes_more:
-        yield "", f"found {counted(args)} by their place, expected {len(by_place)} at most"
+        yield FieldError(path=(), detail=f"found {counted(args)} by position, expected {len(by_place)} at most")
     for name in kwargs:
         if name in only_by_place and not takes_any:
-            yield name, f"{name} is given by its name, expected by its place"
+            yield FieldError(path=(name,), detail=f"{name} is given by name, expected by position")
         elif name in placed and name not in only_by_place:
-            yield name, f"{name} is given twice, by its place and by its name"
+            yield FieldError(path=(name,), detail=f"{name} is given twice, by position and by name")
         elif name not in names and not takes_any:
-            yield name, describe_unknown_name(name, names)
+            yield FieldError(path=(name,), detail=describe_unknown_name(name, names), is_unknown=True)
 
 
 def _missing_arguments(
     parameters: tuple[inspect.Parameter, ...], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Iterator[tuple[str, str]]:
+) -> Iterator[FieldError]:
     by_place = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     for p in parameters:
         is_given = p in by_place[: len(args)] or (p.name in kwargs and p.kind is not p.POSITIONAL_ONLY)
         if p.default is _EMPTY and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and not is_given:
-            yield p.name, f"{p.name} is missing"
+            yield FieldError(path=(p.name,), detail=f"{p.name} is missing")
 
 
 def counted(values: Sequence[Any]) -> str:
@@ -136,7 +144,6 @@ def name_of(function: Callable[..., Any]) -> str:
 # (`x-timeball-converts`), and a check loosens the schema first. What passes the check may still be refused by the worker.
 
 CONVERTS = "x-timeball-converts"
-_MAX_SCHEMA_PROBLEMS = 5
 _MAX_SCHEMA_ERRORS = 50
 
 
@@ -208,14 +215,11 @@ def check_payload(schema: Mapping[str, Any], name: str, payload: str) -> None:
     value = orjson.loads(payload)
     if validator.is_valid(value):
         return
-    found = list(_field_errors(schema, validator, value))
-    said = "; ".join(misfit.words for misfit in found[:_MAX_SCHEMA_PROBLEMS])
-    errors = [{"pointer": f"/payload{misfit.pointer}", "detail": misfit.words} for misfit in found]
-    raise PayloadMismatch(
-        f"the payload does not fit {name}: {said}",
-        field=errors[0]["pointer"][1:],
-        hint=f"GET /api/v1/handlers/{name} shows what it takes; unchecked: true writes it all the same",
-        errors=errors,
+    errors = errors_from_json_schema(
+        _schema_problems(schema, validator, value), "the payload", known=list(schema.get("properties", {}))
+    )
+    raise _mismatch(
+        name, errors, f"GET /api/v1/handlers/{name} shows what it takes; unchecked: true writes it all the same"
     )
 
 
@@ -228,55 +232,22 @@ def accepts_payload(schema: Mapping[str, Any], payload: str) -> bool:
     return True
 
 
-def _field_errors(schema: Mapping[str, Any], validator: Any, value: Any) -> Iterator[FieldError]:
-    known = list(schema.get("properties", {}))
+def _schema_problems(
+    schema: Mapping[str, Any], validator: Any, value: Any
+) -> Iterator[tuple[Sequence[object], Sequence[Any]]]:
+    """Each place with what is wrong there, in terms of *schema* before it was loosened."""
     for error in islice(validator.iter_errors(value), _MAX_SCHEMA_ERRORS):
-        path = tuple(quote_text(str(step), 100) for step in error.instance_path)
-        where = ".".join(path)
-        match type(error.kind).__name__.rpartition("_")[2]:
-            case "Required":
-                missing = quote_text(str(error.kind.property), 100)
-                yield FieldError(path=(*path, missing), words=f"{'.'.join((*path, missing))} is missing")
-            case "AdditionalProperties":
-                for stranger in error.kind.unexpected:
-                    words = describe_unknown_name(stranger, known) if not path else f"{where}.{stranger} is unknown"
-                    yield FieldError(
-                        path=(*path, quote_text(stranger, 100)), words=quote_text(words, 300), is_unknown=True
-                    )
-            case "Type":
-                yield FieldError(path=path, words=f"{where or 'the payload'}: expected {_kinds(error.kind.types)}")
-            case "AnyOf":
-                yield FieldError(
-                    path=path, words=quote_text(f"{where or 'the payload'}: {_expected(schema, value, error)}", 300)
-                )
-            case _:
-                # Without the value: it may be a secret that was put in the wrong place.
-                yield FieldError(path=path, words=quote_text(f"{where or 'the payload'}: {error.message}", 300))
+        is_choice = error.kind.name in ("anyOf", "oneOf")
+        yield error.instance_path, (_strict_errors(schema, value, error) if is_choice else [error])
 
 
-def _expected(schema: Mapping[str, Any], value: Any, loose: Any) -> str:
-    """What the schema expects at the place of an error, before it was loosened."""
+def _strict_errors(schema: Mapping[str, Any], value: Any, loose: Any) -> list[Any]:
+    """What *schema* says of the place of an error that a loosened schema found: its types, if it names any."""
     import jsonschema_rs
 
     strict = jsonschema_rs.validator_for(dict(schema), mask="it", offline=True)
     here = [error for error in strict.iter_errors(value) if error.instance_path == loose.instance_path]
-    kinds = [kind for error in here if hasattr(error.kind, "types") for kind in error.kind.types]
-    return f"expected {_kinds(kinds)}" if kinds else str((here or [loose])[0].message)
-
-
-_WORDS = {
-    "integer": "a whole number",
-    "number": "a number",
-    "string": "text",
-    "boolean": "true or false",
-    "array": "a list",
-    "object": "an object",
-    "null": "null",
-}
-
-
-def _kinds(types: list[str]) -> str:
-    return " or ".join(_WORDS.get(kind, kind) for kind in types)
+    return [error for error in here if error.kind.name == "type"] or here[:1] or [loose]
 
 
 @lru_cache(maxsize=1_000)

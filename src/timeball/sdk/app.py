@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, cast, o
 
 from timeball.domain.job import JobSpec
 from timeball.domain.values.ids import ExecutionId, JobId, parse_id
-from timeball.domain.values.text import encode_object, to_json
+from timeball.domain.values.json_text import encode_object, to_json
 from timeball.domain.values.wording import Duration, parse_duration
 from timeball.errors import InvalidInput, TimeballError
 from timeball.handlers.registry import Registry, default_name, make_handler

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Un
 from timeball.domain.handler import Handler
 from timeball.domain.job import JobSpec
 from timeball.domain.values.ids import ExecutionId, JobId
-from timeball.domain.values.text import encode_object
+from timeball.domain.values.json_text import encode_object
 from timeball.domain.values.wording import parse_duration
 from timeball.errors import InvalidInput
 from timeball.sdk.enqueue import EnqueueClient, EnqueueRequest, execution_of

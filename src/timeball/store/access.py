@@ -13,9 +13,10 @@ from uuid import UUID
 
 import orjson
 
+from timeball.domain.values.field_errors import list_choices, unexpected_value
 from timeball.domain.values.ids import IdempotentRequest
 from timeball.domain.values.text import check_label
-from timeball.errors import InvalidInput, NotFound
+from timeball.errors import NotFound
 from timeball.store.audit import write_audit
 from timeball.store.history import IDEMPOTENCY_KEYS_KEPT_FOR
 from timeball.store.types import AuditEntry
@@ -52,7 +53,7 @@ class ApiKeyStore:
     async def create(self, role: str, name: str, expires_in: timedelta | None, audit: AuditEntry) -> tuple[ApiKey, str]:
         """Create a key, and return it with its token, which cannot be read again."""
         if role not in ROLES:
-            raise InvalidInput(f"role is {role!r}, expected one of {', '.join(ROLES)}", field="role")
+            raise unexpected_value("role", role, list_choices(ROLES))
         check_label(name, "name")
         key_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
         note = self._database.env.new_id()

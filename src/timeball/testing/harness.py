@@ -14,7 +14,7 @@ import orjson
 
 from timeball.domain.execution import Execution, ExecutionState, Origin
 from timeball.domain.scheduling.civil_time import load_zone, parse_instant
-from timeball.domain.values.text import encode_object
+from timeball.domain.values.json_text import encode_object
 from timeball.domain.values.wording import Duration, parse_duration
 from timeball.errors import InvalidInput
 from timeball.handlers.payloads import arguments_mismatch

@@ -3,10 +3,18 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
+import jsonschema_rs
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from timeball.domain.values.field_errors import FieldError, read_field_errors
+from timeball.domain.values.field_errors import (
+    FieldError,
+    errors_from_json_schema,
+    errors_from_pydantic,
+    list_choices,
+    summarize,
+    unexpected_value,
+)
 
 
 class Place(BaseModel):
@@ -37,16 +45,16 @@ class Order(BaseModel):
         return even
 
 
-def misfits_of(value: Any, *, shows_value: bool = True) -> list[FieldError]:
+def errors_of(value: Any, *, shows_value: bool = True) -> list[FieldError]:
     with pytest.raises(ValidationError) as caught:
         Order.model_validate(value)
-    return read_field_errors(
+    return errors_from_pydantic(
         caught.value.errors(), value, "the order", known=Order.model_fields, shows_value=shows_value
     )
 
 
 @pytest.mark.parametrize(
-    ("given", "pointer", "words"),
+    ("given", "pointer", "detail"),
     [
         ({"number": 0}, "/number", "number is 0, expected 1 or more"),
         ({"number": 10}, "/number", "number is 10, expected less than 10"),
@@ -55,7 +63,7 @@ def misfits_of(value: Any, *, shows_value: bool = True) -> list[FieldError]:
         ({"number": None}, "/number", "number is null, expected a whole number"),
         ({"number": {"a": 1}}, "/number", "number is an object, expected a whole number"),
         ({"weight": "much"}, "/weight", 'weight is "much", expected a whole number or a number'),
-        ({"colour": "pink"}, "/colour", "colour is \"pink\", expected 'red' or 'blue'"),
+        ({"colour": "pink"}, "/colour", 'colour is "pink", expected red or blue'),
         ({"is_paid": "yes"}, "/is_paid", 'is_paid is "yes", expected true or false'),
         ({"tags": "a,b"}, "/tags", 'tags is "a,b", expected a list'),
         ({"tags": ["a", "b", "c"]}, "/tags", "tags is a list of 3, expected at most 2"),
@@ -79,22 +87,22 @@ def misfits_of(value: Any, *, shows_value: bool = True) -> list[FieldError]:
         ({"place": {"town": 1}}, "/place/town", "place.town is unknown"),
     ],
 )
-def test_it_is_said_what_was_found_and_what_was_expected(given: dict[str, Any], pointer: str, words: str) -> None:
-    (misfit,) = misfits_of({"number": 1, **given})
+def test_it_is_said_what_was_found_and_what_was_expected(given: dict[str, Any], pointer: str, detail: str) -> None:
+    (error,) = errors_of({"number": 1, **given})
 
-    assert (misfit.pointer, misfit.words) == (pointer, words)
+    assert (error.pointer, error.detail) == (pointer, detail)
 
 
 def test_what_is_missing_is_named() -> None:
-    (misfit,) = misfits_of({})
+    (error,) = errors_of({})
 
-    assert (misfit.pointer, misfit.words) == ("/number", "number is missing")
+    assert (error.pointer, error.detail) == ("/number", "number is missing")
 
 
 def test_what_is_no_object_at_all_is_called_by_its_name() -> None:
-    (misfit,) = misfits_of([1, 2])
+    (error,) = errors_of([1, 2])
 
-    assert (misfit.pointer, misfit.words) == ("", "the order is a list of 2, expected an object")
+    assert (error.pointer, error.detail) == ("", "the order is a list of 2, expected an object")
 
 
 @pytest.mark.parametrize(
@@ -102,14 +110,68 @@ def test_what_is_no_object_at_all_is_called_by_its_name() -> None:
     [({"token": "hunter2"}, True), ({"weight": "https://me:hunter2@host"}, True), ({"weight": "hunter2"}, False)],
 )
 def test_a_secret_is_not_repeated(given: dict[str, Any], shows_value: bool) -> None:
-    (misfit,) = misfits_of({"number": 1, **given}, shows_value=shows_value)
+    (error,) = errors_of({"number": 1, **given}, shows_value=shows_value)
 
-    assert "hunter2" not in misfit.words
-    assert "expected a whole number" in misfit.words
+    assert "hunter2" not in error.detail
+    assert "expected a whole number" in error.detail
 
 
 def test_all_places_are_told_of() -> None:
-    found = misfits_of({"number": 0, "weight": "x", "colur": 1})
+    found = errors_of({"number": 0, "weight": "x", "colur": 1})
 
-    assert [misfit.pointer for misfit in found] == ["/number", "/weight", "/colur"]
-    assert [misfit.is_unknown for misfit in found] == [False, False, True]
+    assert [error.pointer for error in found] == ["/number", "/weight", "/colur"]
+    assert [error.is_unknown for error in found] == [False, False, True]
+
+
+SCHEMA = {
+    "properties": {
+        "number": {"type": "integer", "minimum": 1, "exclusiveMaximum": 10},
+        "colour": {"enum": ["red", "blue"]},
+        "word": {"type": "string", "minLength": 1, "maxLength": 3, "pattern": "^a"},
+        "tags": {"type": ["array", "null"], "maxItems": 2},
+        "place": {"properties": {"street": {}}, "additionalProperties": False},
+    },
+    "required": ["number"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "pointer", "detail"),
+    [
+        ({"number": 0}, "/number", "number: expected 1 or more"),
+        ({"number": 10}, "/number", "number: expected less than 10"),
+        ({"number": "x"}, "/number", "number: expected a whole number"),
+        ({"colour": "pink"}, "/colour", "colour: expected red or blue"),
+        ({"word": ""}, "/word", "word: expected at least 1 character"),
+        ({"word": "abcd"}, "/word", "word: expected at most 3 characters"),
+        ({"word": "b"}, "/word", "word: expected text that matches ^a"),
+        ({"tags": "a"}, "/tags", "tags: expected a list or null"),
+        ({"tags": [1, 2, 3]}, "/tags", "tags: expected at most 2"),
+        ({"colur": "red"}, "/colur", "colur is unknown: did you mean colour?"),
+        ({"place": {"town": 1}}, "/place/town", "place.town is unknown"),
+    ],
+)
+def test_a_json_schema_is_worded_like_pydantic_and_shows_no_value(
+    value: dict[str, Any], pointer: str, detail: str
+) -> None:
+    found = jsonschema_rs.validator_for(SCHEMA).iter_errors({"number": 1, **value})
+    problems = [(problem.instance_path, [problem]) for problem in found]
+
+    first = errors_from_json_schema(problems, "the order", known=list(SCHEMA["properties"]))[0]
+
+    assert (first.pointer, first.detail) == (pointer, detail)
+
+
+def test_checks_by_hand_read_the_same() -> None:
+    error = unexpected_value("--limit", "x", "1 or more", field="limit", hint="leave it out")
+
+    assert (str(error), error.field, error.hint) == ('--limit is "x", expected 1 or more', "limit", "leave it out")
+    assert list(error.errors) == [{"pointer": "/limit", "detail": '--limit is "x", expected 1 or more'}]
+    assert [list_choices("a"), list_choices("ab"), list_choices("abc")] == ["a", "a or b", "a, b or c"]
+
+
+def test_a_summary_has_the_first_errors() -> None:
+    errors = errors_of({"number": 0, "weight": "x", "colur": 1})
+
+    assert summarize(errors, 2) == 'number is 0, expected 1 or more; weight is "x", expected a whole number or a number'

@@ -1,4 +1,4 @@
-"""A idempotency: the same ids each time, and others for another."""
+"""An idempotent request: the same ids each time, and others for another."""
 
 from __future__ import annotations
 

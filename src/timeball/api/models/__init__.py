@@ -1,4 +1,4 @@
-"""Request and response bodies as Pydantic models, shared with the HTTP client; unknown fields are refused."""
+"""Request and response bodies as Pydantic models, which the HTTP client shares: so nothing here imports FastAPI."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-# What all models share: an unknown field is an error, and nothing is converted in silence.
-
 T = TypeVar("T")
 
 Label = Annotated[str, Field(min_length=1, max_length=200)]
 InstantText = Annotated[
-    str, Field(max_length=64, description="ISO 8601; without an offset, on the clock of `timezone`.")
+    str, Field(max_length=64, description="ISO 8601; without an offset, it is on the clock of `timezone`.")
 ]
 Milliseconds = Annotated[int, Field(ge=0, le=366 * 24 * 3600 * 1000)]
 
 
-# The bound stands in each of the two: JSON Schema has no word for a bound of a choice.
+# The bound is in both members: JSON Schema cannot bound a choice.
 Interval = Annotated[int, Field(ge=1)] | Annotated[float, Field(ge=1)]
 MAX_INT32 = 2**31 - 1
 
 
 def refuse_nul(text: str) -> str:
+    """Text that the database can hold; Pydantic itself refuses half a surrogate pair."""
     if "\0" in text:
         raise ValueError("contains a NUL character, which cannot be stored")
     return text
@@ -32,12 +31,12 @@ def refuse_nul(text: str) -> str:
 ShortText = Annotated[str, Field(max_length=200), AfterValidator(refuse_nul)]
 
 
-# Far more than any object of ours has; to list a problem for each of a hundred thousand unknown ones takes seconds.
+# Far more than any model has: wording a problem for each of a hundred thousand unknown fields would take seconds.
 MAX_FIELDS = 100
 
 
 class RequestModel(BaseModel):
-    """What comes in."""
+    """A request body: unknown fields are refused, and no value is converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -50,13 +49,13 @@ class RequestModel(BaseModel):
 
 
 class ReasonIn(RequestModel):
-    """Why something is done; goes into the audit."""
+    """The reason for a change, for the audit."""
 
     reason: Annotated[str, Field(max_length=1_000), AfterValidator(refuse_nul)] | None = None
 
 
 class PageOut(BaseModel, Generic[T]):
-    """A part of a list; totals and page numbers are there when they were asked for."""
+    """A page of a list; totals and page numbers are present if they were requested."""
 
     data: list[T]
     next_cursor: str | None
@@ -67,9 +66,9 @@ class PageOut(BaseModel, Generic[T]):
     limit: int | None = None
     total_pages: int | None = None
     searched_to: datetime | None = Field(
-        None, description="A search for something rare was broken off here; `next_cursor` goes on with it."
+        None, description="The search stopped here after its time limit; `next_cursor` continues it."
     )
-    looked_at: int | None = Field(None, description="How many rows a search that was broken off has looked at.")
+    looked_at: int | None = Field(None, description="How many rows the search looked at before it stopped.")
 
 
 class FullList(BaseModel, Generic[T]):

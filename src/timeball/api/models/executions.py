@@ -10,8 +10,6 @@ from pydantic import BaseModel, Field
 from timeball.api.models import InstantText, Label, ReasonIn, RequestModel, ShortText
 from timeball.api.models.jobs import JobIn
 
-# Executions.
-
 
 class ExecutionOut(BaseModel):
     """An execution as lists show it."""
@@ -39,12 +37,12 @@ class ExecutionOut(BaseModel):
     reason: str | None
     retry_of: str | None
     created_by: str | None = Field(
-        description="Who asked for it: a key, a person or a program. `null` if its schedule did."
+        description="The key, person or program that requested it; `null` if its schedule did."
     )
 
 
 class AttemptOut(BaseModel):
-    """One unsuccessful try."""
+    """One unsuccessful attempt."""
 
     number: int
     worker: str | None
@@ -59,7 +57,7 @@ class AttemptOut(BaseModel):
 
 
 class AnyAttemptOut(BaseModel):
-    """One try, however it went; without `finished_at` it is still under way."""
+    """One attempt, whatever its outcome; without `finished_at` it is still running."""
 
     number: int
     worker: str | None
@@ -74,14 +72,14 @@ class AnyAttemptOut(BaseModel):
 
 
 class TimelinePointOut(BaseModel):
-    """A point on the time line of an execution."""
+    """A point on the timeline of an execution."""
 
     at: datetime
     what: str
 
 
 class ExecutionFull(ExecutionOut):
-    """An execution with all that is known of it."""
+    """An execution with its payload, result, attempts and timeline."""
 
     payload: Any
     result: Any
@@ -92,7 +90,7 @@ class ExecutionFull(ExecutionOut):
 
 
 class LogLineOut(BaseModel):
-    """A line that a handler said."""
+    """A log line of a handler."""
 
     at: datetime
     attempt_fence: int
@@ -102,7 +100,7 @@ class LogLineOut(BaseModel):
 
 
 class DeathCountsOut(BaseModel):
-    """How many died in each of equal parts of a time, which is the same for all groups."""
+    """How many executions died in each of several equal spans; the spans are the same for all groups."""
 
     since: datetime
     until: datetime
@@ -110,13 +108,13 @@ class DeathCountsOut(BaseModel):
 
 
 class DeadGroupOut(BaseModel):
-    """Dead executions with one cause, one handler or one queue: the field of these three that is set."""
+    """Dead executions with the same error, handler or queue: the one of these three fields that is set."""
 
-    fingerprint: str | None = Field(description="`none`: those whose error bears no fingerprint.")
+    fingerprint: str | None = Field(description="`none`: executions whose error has no fingerprint.")
     handler: str | None
     queue: str | None
     executions: int
-    error_type: str | None = Field(description="Of the latest, as are `latest_error` and `top_frame`.")
+    error_type: str | None = Field(description="The latest execution's, like `latest_error` and `top_frame`.")
     latest_error: str | None
     latest_id: str
     top_frame: str | None
@@ -127,10 +125,9 @@ class DeadGroupOut(BaseModel):
     deaths: DeathCountsOut
 
 
-# Many at once.
-
 ExpectedCount = Annotated[
-    Annotated[int, Field(ge=0)] | None, Field(description="Refuse with 409 if another number would be touched.")
+    Annotated[int, Field(ge=0)] | None,
+    Field(description="Respond with 409 if the request would affect another number of items."),
 ]
 
 
@@ -142,18 +139,18 @@ class BulkJobsIn(RequestModel):
 
 
 class JobFilterIn(RequestModel):
-    """Which jobs: a filter like the one of the list."""
+    """A filter of jobs, like that of the list."""
 
     status: list[Label] = Field(default_factory=list, max_length=12)
     handler: ShortText | None = None
     queue: ShortText | None = None
     tag: ShortText | None = None
-    named: bool = Field(False, description="Only those with a name: no one-offs that were enqueued without one.")
+    named: bool = Field(False, description="Only jobs with a name: no one-offs that were enqueued without one.")
     q: Annotated[str, Field(max_length=1_000)] | None = None
 
 
 class JobBulkIn(ReasonIn):
-    """Many jobs, by id or name, or found by a filter."""
+    """Many jobs, by id or name, or by a filter."""
 
     ids: list[Label] | None = Field(None, min_length=1, max_length=500)
     filter: JobFilterIn | None = None
@@ -162,7 +159,7 @@ class JobBulkIn(ReasonIn):
 
 
 class ExecutionFilterIn(RequestModel):
-    """Which executions: a filter like the one of the list."""
+    """A filter of executions, like that of the list."""
 
     status: list[Label] = Field(default_factory=list, max_length=12)
     handler: ShortText | None = None
@@ -173,7 +170,7 @@ class ExecutionFilterIn(RequestModel):
 
 
 class ExecutionBulkIn(ReasonIn):
-    """Something to do to many executions, named or found by a filter."""
+    """An action on many executions, by id or by a filter."""
 
     action: Literal["cancel", "retry"]
     ids: list[Label] | None = Field(None, min_length=1, max_length=10_000)
@@ -183,7 +180,7 @@ class ExecutionBulkIn(ReasonIn):
 
 
 class DeadLettersIn(ReasonIn):
-    """Dead executions: named, all of one fingerprint (`none`: those without), of one handler or one queue, or all."""
+    """Dead executions: by id, all with one fingerprint (`none`: without one), of one handler or queue, or all."""
 
     ids: list[Label] | None = Field(None, min_length=1, max_length=10_000)
     fingerprint: ShortText | None = None
@@ -200,7 +197,7 @@ class ExecutionIds(BaseModel):
 
 
 class BulkCreatedItem(BaseModel):
-    """What came of one of many."""
+    """The result of one item."""
 
     index: int
     status: Literal["created", "existing", "failed"]
@@ -210,18 +207,16 @@ class BulkCreatedItem(BaseModel):
 
 
 class BulkCreated(BaseModel):
-    """What came of many jobs."""
+    """The results of creating many jobs."""
 
     created: int
     failed: int
     results: list[BulkCreatedItem]
-    warnings: list[str] = Field(
-        description="What may be wrong with them, such as a handler that no worker has published."
-    )
+    warnings: list[str] = Field(description="Possible mistakes, such as a handler that no worker has published.")
 
 
 class BulkResultOut(BaseModel):
-    """What came of one of many."""
+    """The result of one item."""
 
     id: str
     status: Literal["done", "failed", "would_be_done"]
@@ -230,7 +225,7 @@ class BulkResultOut(BaseModel):
 
 
 class BulkOut(BaseModel):
-    """What came of each; `has_more` says that a dry run would touch more than are shown."""
+    """The result of each item; `has_more`: a dry run would affect more items than are listed."""
 
     done: int
     failed: int
@@ -238,17 +233,14 @@ class BulkOut(BaseModel):
     results: list[BulkResultOut]
 
 
-# Operations.
-
-
 class OperationOut(BaseModel):
-    """Something that is done to many executions or jobs, and how far it has come."""
+    """An action on many executions or jobs, and its progress."""
 
     id: str
     action: Literal["cancel", "retry", "discard", "pause", "resume", "trigger", "delete"]
     subject: Literal["execution", "job"]
     state: Literal["pending", "running", "succeeded", "cancelled", "failed"] = Field(
-        description="`succeeded`: every item was tried; `failed` counts those that could not be done."
+        description="`succeeded`: every item was tried; the field `failed` counts those that could not be done."
     )
     total: int
     done: int
@@ -264,7 +256,7 @@ class OperationOut(BaseModel):
 
 
 class OperationItemOut(BaseModel):
-    """What came of one; `waiting` until it has been tried."""
+    """The result of one item; `waiting` until it has been tried."""
 
     number: int
     id: str
@@ -273,11 +265,8 @@ class OperationItemOut(BaseModel):
     error: str | None
 
 
-# What happened.
-
-
 class EventOut(BaseModel):
-    """Something that happened; the same event always has the same id."""
+    """A change event; the same change always has the same id."""
 
     id: str
     type: str
@@ -290,7 +279,7 @@ class EventOut(BaseModel):
 
 
 class EventsOut(BaseModel):
-    """What happened since a cursor; `has_gap` says that there was too much to tell, or that the cursor was too old."""
+    """The events since a cursor; `has_gap`: there were too many events, or the cursor was too old."""
 
     data: list[EventOut]
     next_cursor: str

@@ -10,11 +10,9 @@ from pydantic import BaseModel, Field
 
 from timeball.api.models import InstantText, RequestModel, ShortText
 
-# Numbers.
-
 
 class PercentilesOut(BaseModel):
-    """Seconds: half, 95 and 99 of a hundred stay below; right to within 2.5 %."""
+    """The 50th, 95th and 99th percentile in seconds, exact to 2.5 %."""
 
     p50: float | None
     p95: float | None
@@ -22,8 +20,8 @@ class PercentilesOut(BaseModel):
 
 
 class CountsOut(BaseModel):
-    """How often things happened. `starts` are tries where they began; succeeded, cancelled, dead and skipped are executions,
-    failed, timed_out and lost are tries, where they ended."""
+    """Counts of a span. `starts` counts attempts that began in it; `succeeded`, `cancelled`, `dead` and `skipped` count executions
+    that ended in it, `failed`, `timed_out` and `lost` count attempts that ended in it."""
 
     starts: int
     succeeded: int
@@ -38,13 +36,13 @@ class CountsOut(BaseModel):
 
 
 class HandlerStatsOut(CountsOut):
-    """What happened to the executions of a handler."""
+    """The counts of a handler."""
 
     handler: str
 
 
 class WaitingOut(BaseModel):
-    """What waits and runs; more than 10,000 shows as 10,001."""
+    """Waiting and running executions; more than 10,000 are shown as 10,001."""
 
     scheduled: int
     retrying: int
@@ -53,7 +51,7 @@ class WaitingOut(BaseModel):
 
 
 class StatsOut(BaseModel):
-    """What waits and runs, and what happened in a window."""
+    """Waiting and running executions, and the counts of a window."""
 
     waiting: WaitingOut
     hours: float
@@ -64,13 +62,13 @@ class StatsOut(BaseModel):
 
 
 class PointOut(CountsOut):
-    """What happened in one step."""
+    """The counts of one step."""
 
     at: datetime
 
 
 class SeriesOut(BaseModel):
-    """What happened, step by step."""
+    """The counts of a window, step by step."""
 
     since: datetime
     until: datetime
@@ -79,7 +77,7 @@ class SeriesOut(BaseModel):
 
 
 class NowOut(WaitingOut):
-    """This moment: `late` is ready for more than two seconds, `overdue` has not even been promoted, `dead` waits for somebody."""
+    """The present: `late` is ready for more than two seconds, `overdue` is due for as long and not promoted, `dead` needs attention."""
 
     late: int
     overdue: int
@@ -88,13 +86,13 @@ class NowOut(WaitingOut):
 
 
 class LastHourOut(CountsOut):
-    """The last hour; `failure_share` is the share of tries that did not succeed."""
+    """The last hour; `failure_share` is the share of attempts that did not succeed."""
 
     failure_share: float | None
 
 
 class QueueMetricsOut(BaseModel):
-    """A queue at this moment."""
+    """A queue at present."""
 
     name: str
     depth: int
@@ -104,7 +102,7 @@ class QueueMetricsOut(BaseModel):
 
 
 class NodeMetricsOut(BaseModel):
-    """The workers and schedulers that are alive."""
+    """The live workers and schedulers."""
 
     workers: int
     schedulers: int
@@ -114,43 +112,40 @@ class NodeMetricsOut(BaseModel):
 
 
 class MetricsOut(BaseModel):
-    """The numbers of this moment and of the last hour."""
+    """The present and the last hour."""
 
     at: datetime
     now: NowOut
     last_hour: LastHourOut
-    queues: list[QueueMetricsOut] = Field(description="Up to 100: those whose oldest execution waits longest.")
+    queues: list[QueueMetricsOut] = Field(description="Up to 100: those with the longest wait.")
     queues_total: int
     nodes: NodeMetricsOut
 
 
-# Time lines and forecasts.
-
-
 class MarkOut(BaseModel):
-    """One run, or several that lie too close to be told apart."""
+    """One run, or several that are too close to be drawn apart."""
 
     kind: Literal["past", "running", "predicted"]
     start: datetime
     end: datetime
     count: int
     states: dict[str, int]
-    execution_id: str | None = Field(description="Of a mark that stands for one known execution.")
-    is_guess: bool = Field(description="Whether there is no history to tell the length by.")
+    execution_id: str | None = Field(description="Set if the mark stands for one known execution.")
+    is_guess: bool = Field(description="Whether the job has no history to predict its duration from.")
 
 
 class TimelineRowOut(BaseModel):
-    """One line of the drawing."""
+    """One row of the timeline."""
 
     key: str
     label: str
     kind: str
-    cut_before: datetime | None = Field(description="Older runs than this were not read.")
+    cut_before: datetime | None = Field(description="Runs before this instant were not read.")
     marks: list[MarkOut]
 
 
 class BandStepOut(BaseModel):
-    """The slots in one step of time."""
+    """The slots in one step."""
 
     start: datetime
     end: datetime
@@ -171,19 +166,19 @@ class TimelineOut(BaseModel):
     has_more: bool
     slots: int
     band: list[BandStepOut]
-    left_out: int = Field(description="How many jobs were too many to foresee.")
+    left_out: int = Field(description="How many jobs were left out because their runs are too many to predict.")
     without_history: list[str]
     durations_at: datetime | None = Field(
-        description="When it was read how long jobs usually take: at most a minute ago. None if nothing lies ahead."
+        description="When the typical durations were read: at most a minute ago. `null` if there are no runs ahead."
     )
 
 
 class HourOut(BaseModel):
-    """One hour as the clock of the zone shows it: `gap` is jumped over, `repeat` comes twice, `past` is over."""
+    """One hour on the clock of the zone: `gap` is skipped, `repeat` happens twice, `past` is over."""
 
     hour: int
     at: datetime | None
-    value: float | None = Field(description="Busy slots or starts, as `measure` asked.")
+    value: float | None = Field(description="Busy slots or starts, as `measure` says.")
     busy: float | None
     starts: int | None
     note: Literal["gap", "repeat", "past"] | None
@@ -206,7 +201,7 @@ class DayOut(BaseModel):
 
 
 class HindsightOut(BaseModel):
-    """How good was this? Yesterday, as it would have been foreseen and as it was, in busy slots."""
+    """How good the forecast was: yesterday as predicted and as measured, in busy slots."""
 
     date: dt.date
     predicted_peak: float
@@ -223,10 +218,10 @@ class ForecastOut(BaseModel):
     measure: Literal["busy", "starts"]
     slots: int
     days: list[DayOut]
-    left_out: int = Field(description="How many jobs were too many to foresee.")
+    left_out: int = Field(description="How many jobs were left out because their runs are too many to predict.")
     without_history: list[str]
     durations_at: datetime | None = Field(
-        description="When it was read how long jobs usually take: at most a minute ago. None if nothing lies ahead."
+        description="When the typical durations were read: at most a minute ago. `null` if there are no runs ahead."
     )
     hindsight: HindsightOut
 
@@ -239,46 +234,46 @@ class CollidingJobOut(BaseModel):
 
 
 class CollisionOut(BaseModel):
-    """Some jobs want more slots than there are."""
+    """Jobs that together need more slots than there are."""
 
     queues: list[str]
     start: datetime
     end: datetime
-    local: str = Field(description="The time of day, in the zone asked for.")
+    local: str = Field(description="The time of day, in the requested zone.")
     need: int
     slots: int
     seconds: float
-    delay_seconds: float = Field(description="About how much later the last of them is done.")
-    times: int = Field(description="How often just this happens within the forecast.")
+    delay_seconds: float = Field(description="About how much later the last job finishes.")
+    times: int = Field(description="How often this collision happens within the forecast.")
     jobs: list[CollidingJobOut]
     sentence: str
 
 
 class SuggestIn(RequestModel):
-    """Which collision to spread: the worst of those that are meant."""
+    """The collision to spread: the worst one that matches."""
 
     queues: list[ShortText] = Field(
-        default_factory=list, max_length=100, description="Of these queues, as the collision names them; any if none."
+        default_factory=list, max_length=100, description="The queues of the collision; any if empty."
     )
     at: InstantText | None = Field(
-        None, description="At this instant, such as the collision's `start`; at any if none."
+        None, description="The instant of the collision, such as its `start`; any if missing."
     )
-    days: int = Field(7, ge=1, le=31, description="Within how many days, today included.")
-    timezone: str = Field("UTC", max_length=200, description="Whose days and hours: an IANA time zone.")
+    days: int = Field(7, ge=1, le=31, description="The number of days, including today.")
+    timezone: str = Field("UTC", max_length=200, description="The IANA time zone of days and hours.")
 
 
 class SuggestionOut(BaseModel):
-    """A job that could run at another time. It counts on the suggestions before it."""
+    """A job that could run at another time, assuming the suggestions before it."""
 
     job: CollidingJobOut
-    version: int = Field(description="The job's version now: send it as `If-Match`.")
+    version: int = Field(description="The present version of the job: send it as `If-Match`.")
     schedule_before: str
     schedule_after: str
-    shift_seconds: int = Field(description="By how much later it would run; earlier, if negative.")
+    shift_seconds: int = Field(description="How much later the job would run; earlier if negative.")
     changes: dict[str, str] = Field(description="The body of `PATCH /jobs/{job}` that applies it.")
-    peak_before: int = Field(description="The most that run at once while the jobs collide.")
+    peak_before: int = Field(description="The largest number of concurrent runs during the collision.")
     peak_after: int
-    declared_by: str | None = Field(description="The program that declares the job: a change belongs there too.")
+    declared_by: str | None = Field(description="The program that declares the job: change the schedule there too.")
     sentence: str
 
 
@@ -291,7 +286,7 @@ class UnmovedJobOut(BaseModel):
 
 
 class SuggestionsOut(BaseModel):
-    """How a collision could be spread; `collision` is none if nothing collides there."""
+    """How to spread a collision; `collision` is `null` if no jobs collide there."""
 
     collision: CollisionOut | None
     suggestions: list[SuggestionOut]

@@ -18,23 +18,21 @@ from timeball.api.models import (
     ShortText,
 )
 
-# Queues, workers and schedulers.
-
 
 class QueueLimitIn(ReasonIn):
-    """How many of a queue may run together; null takes the limit away."""
+    """How many executions of a queue may run at the same time; `null` removes the limit."""
 
     max_running: Annotated[int, Field(ge=1, le=MAX_INT32)] | None
 
 
 class PurgeIn(ReasonIn):
-    """A queue to be emptied; `confirm` is its name, typed once more."""
+    """A queue to purge; `confirm` is its name once more."""
 
     confirm: Annotated[str, Field(max_length=200)]
 
 
 class PurgeOut(BaseModel):
-    """What was emptied."""
+    """The purged queue."""
 
     queue: str
     cancelled: int
@@ -73,38 +71,38 @@ class NodeOut(BaseModel):
     broker: Literal["postgresql", "redis", "rabbitmq"]
     broker_state: Literal["works", "silent", "down"]
     broker_error: str | None
-    trouble: str | None = Field(description="What went wrong with it last, though it lives on.")
+    trouble: str | None = Field(description="The last error of the node, which goes on running.")
     trouble_at: datetime | None
 
 
 class HandlerVersionOut(BaseModel):
-    """A contract that workers have published: equal code has equal fingerprints."""
+    """A published contract of a handler; the same code has the same fingerprint."""
 
     fingerprint: str
-    is_newest: bool = Field(description="Whether it is the one that a worker process started with last.")
+    is_newest: bool = Field(description="Whether the worker process that started last has it.")
     published_at: datetime
     started_at: datetime = Field(description="When a worker process last started with it.")
-    workers: list[str] = Field(description="The living workers that have it.")
+    workers: list[str] = Field(description="The live workers that have it.")
 
 
 class HandlerOut(BaseModel):
-    """A handler, by the newest contract that workers have published; what is not known is null."""
+    """A handler with its newest published contract; unknown fields are `null`."""
 
     name: str
     description: str | None
     doc: str | None = Field(description="Its docstring.")
     run_style: Literal["coroutine", "thread", "process"] | None
     payload_schema: dict[str, Any] | None = Field(description="JSON Schema of the payload.")
-    options: dict[str, Any] | None = Field(description="The fields its jobs have when they do not say otherwise.")
-    example: Any = Field(description="A payload it would take.")
+    options: dict[str, Any] | None = Field(description="The defaults of its jobs.")
+    example: Any = Field(description="An example of a valid payload.")
     is_enabled_here: bool | None = Field(description="Whether a worker with this process's settings would run it.")
-    workers: int = Field(description="How many workers that are alive know it.")
-    needs_role: Literal["editor", "admin"] = Field(description="Which role may write its payload.")
-    versions: list[HandlerVersionOut] = Field(description="What was published of it, the newest first.")
+    workers: int = Field(description="How many live workers know it.")
+    needs_role: Literal["editor", "admin"] = Field(description="The role that may write its payload.")
+    versions: list[HandlerVersionOut] = Field(description="The published contracts, the newest first.")
 
 
 class HandlerToCheck(RequestModel):
-    """A handler, and the schema that its stored payloads are to fit."""
+    """A handler, and the schema to check its stored payloads with."""
 
     name: Label
     payload_schema: dict[str, Any]
@@ -118,28 +116,25 @@ class HandlerCheckIn(RequestModel):
 
 
 class IncompatiblePayloadOut(BaseModel):
-    """Something stored whose payload does not fit."""
+    """A job, template or execution whose payload does not fit."""
 
     kind: Literal["job", "template", "execution"]
     id: str
-    name: str | None = Field(description="Of the job or the template.")
+    name: str | None = Field(description="The name of the job or template.")
     handler: str
     errors: list[FieldErrorOut]
 
 
 class HandlerCheckOut(BaseModel):
-    """What does not fit among the payloads that were looked at; `next_cursor` goes on from there."""
+    """The stored payloads that do not fit; `next_cursor` continues the check."""
 
     checked: int
     misfits: list[IncompatiblePayloadOut]
     next_cursor: str | None
 
 
-# Schedules to look at, health, numbers, and who did what.
-
-
 class PreviewIn(RequestModel):
-    """A schedule to look at."""
+    """A schedule to preview."""
 
     schedule: Annotated[str, Field(max_length=1_000)] | None = None
     interval_seconds: Interval | None = None
@@ -150,13 +145,13 @@ class PreviewIn(RequestModel):
     after: InstantText | None = None
     count: int = Field(10, ge=1, le=100)
     queue: ShortText | None = Field(
-        None, description="Tell also what else runs there at the next instant, and the slots."
+        None, description="Show also what else runs in this queue at the next instant, and its slots."
     )
-    job: ShortText | None = Field(None, description="The job whose schedule this is to be: it does not meet itself.")
+    job: ShortText | None = Field(None, description="The job that gets this schedule: it is not counted.")
 
 
 class FireTimeOut(BaseModel):
-    """An instant of a schedule; `note` says what a change of the clock does to it."""
+    """An instant of a schedule; `note` says how a clock change affects it."""
 
     at: datetime
     local: str
@@ -180,7 +175,7 @@ class InstantLoadOut(BaseModel):
     one_offs: int
     need: int
     slots: int
-    left_out: bool = Field(description="There are more jobs than were looked at.")
+    left_out: bool = Field(description="Whether there are more jobs than were checked.")
 
 
 class NextOut(BaseModel):
@@ -192,7 +187,7 @@ class NextOut(BaseModel):
 
 
 class CheckOut(BaseModel):
-    """One thing that was looked at."""
+    """One check."""
 
     name: str
     status: Literal["ok", "warn", "fail"]
@@ -200,7 +195,7 @@ class CheckOut(BaseModel):
 
 
 class HealthOut(BaseModel):
-    """Whether work can be done."""
+    """Whether the installation can work."""
 
     status: Literal["ok", "warn", "fail"]
     version: str
@@ -208,27 +203,27 @@ class HealthOut(BaseModel):
 
 
 class ReadyCheckOut(BaseModel):
-    """One thing that was looked at, without its details."""
+    """One check, without details."""
 
     name: str
     status: Literal["ok", "warn", "fail"]
 
 
 class ReadyOut(BaseModel):
-    """Whether this process can do its work."""
+    """Whether this process can work."""
 
     status: Literal["ok", "warn", "fail"]
     checks: list[ReadyCheckOut]
 
 
 class LiveOut(BaseModel):
-    """The process answers."""
+    """The process responds."""
 
     status: Literal["ok"]
 
 
 class AuditOut(BaseModel):
-    """Who changed what."""
+    """A change, with who made it and why."""
 
     id: str
     at: datetime
@@ -241,30 +236,27 @@ class AuditOut(BaseModel):
     after: Any
 
 
-# Whether everything is in order, and what needs a human.
-
-
 class TargetOut(BaseModel):
-    """Where to look: what kind of thing, and which."""
+    """Where to look: a kind and an id."""
 
     kind: str
     id: str
 
 
 class DiagnosisOut(BaseModel):
-    """One line of the doctor; every code is explained in docs/reference/doctor.md."""
+    """One finding of the doctor; docs/reference/doctor.md explains every code."""
 
     code: str
     status: Literal["ok", "warn", "fail"]
     subject: str
     found: str
     advice: str | None = Field(description="What to do.")
-    command: str | None = Field(description="What of the advice can be typed in a terminal.")
+    command: str | None = Field(description="The command of the advice, to be typed in a terminal.")
     target: TargetOut | None
 
 
 class DoctorOut(BaseModel):
-    """All lines; the status is that of the gravest."""
+    """All findings; the status is that of the most severe one."""
 
     status: Literal["ok", "warn", "fail"]
     version: str
@@ -272,7 +264,7 @@ class DoctorOut(BaseModel):
 
 
 class AttentionItemOut(BaseModel):
-    """What needs a human."""
+    """Something that needs attention."""
 
     code: str
     status: Literal["warn", "fail"]
@@ -280,33 +272,30 @@ class AttentionItemOut(BaseModel):
     advice: str | None
     command: str | None
     target: TargetOut | None
-    why: str | None = Field(description="The explanation of what waits, in one sentence.")
-
-
-# Why something does not run.
+    why: str | None = Field(description="Why the execution waits, in one sentence.")
 
 
 class GateOut(BaseModel):
-    """A gate on the way of an execution, and what it says."""
+    """A condition that an execution has to meet before it starts, and its result."""
 
     name: str
     title: str
     verdict: Literal["passed", "stopped", "not_asked"]
     sentence: str
-    advice: str | None = Field(description="What to do, where somebody can do something.")
-    command: str | None = Field(description="What of the advice can be typed in a terminal.")
-    links: list[str] = Field(description="The ids of what stands in the way.")
+    advice: str | None = Field(description="What to do, if something can be done.")
+    command: str | None = Field(description="The command of the advice, to be typed in a terminal.")
+    links: list[str] = Field(description="The ids of what blocks the execution.")
 
 
 class LikelyStartOut(BaseModel):
-    """When it should start, give or take."""
+    """When the execution will probably start."""
 
     at: datetime
     give_or_take_seconds: float
 
 
 class ExplanationOut(BaseModel):
-    """One sentence first, then every gate in the order in which an execution meets them."""
+    """One sentence first, then every gate in the order in which an execution passes them."""
 
     checked_at: datetime
     job_id: str | None

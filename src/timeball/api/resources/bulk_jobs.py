@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -17,19 +17,12 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from timeball.api.auth import Caller, CurrentCaller, Role
-from timeball.api.context import (
-    EXECUTION_ID,
-    INSTANT_EXAMPLE,
-    JOB_ID,
-    NEW_JOB_EXAMPLE,
-    ApiContext,
-    Context,
-    route_options,
-)
+from timeball.api.context import ApiContext, Context
 from timeball.api.documents import job_request
 from timeball.api.errors import MAX_ERRORS, HttpProblem
 from timeball.api.models.executions import BulkCreated, BulkJobsIn, BulkOut, JobBulkIn
 from timeball.api.models.jobs import JobIn, SyncIn, SyncOut
+from timeball.api.openapi import EXECUTION_ID, INSTANT_EXAMPLE, JOB_ID, NEW_JOB_EXAMPLE, route_options
 from timeball.api.params import IdempotencyKey, check_payload_search, job_filter
 from timeball.api.resources.operations import (
     accepted_operation,
@@ -42,16 +35,15 @@ from timeball.api.resources.operations import (
     run_each,
 )
 from timeball.api.responses import Document, json_response
+from timeball.application.commands.jobs import CreatedJob
 from timeball.application.commands.requests import Actor, JobRequest
 from timeball.domain.bulk_operation import OperationAction, OperationSubject
 from timeball.domain.job import Job, JobSpec
 from timeball.domain.job_changes import SyncAction, SyncedJob
 from timeball.domain.values.ids import IdempotentRequest, JobId, format_execution_id, format_job_id
+from timeball.domain.values.json_text import to_json
 from timeball.domain.values.redaction import REDACTED, redact, refuse_redacted
-from timeball.domain.values.text import to_json
 from timeball.errors import Conflict, InvalidInput, NotAllowed, NotFound, quote_text
-
-# Many jobs in one call.
 
 router = APIRouter(prefix="/jobs/bulk", tags=["jobs"])
 
@@ -60,7 +52,7 @@ _READ_BATCH = 100
 _ABSENT = object()
 
 
-# With one of these a job is more than a payload in a queue, and cannot be written in bulk.
+# A job with one of these fields cannot be written by the bulk statement.
 _SINGLE_JOB_FIELDS = frozenset(
     {"name", "schedule", "interval_seconds", "unique_key", "max_running", "limit_key", "starts_at", "ends_at"}
 )
@@ -88,48 +80,46 @@ _CREATE["openapi_extra"]["requestBody"] = {
 async def create_jobs(
     request: Request, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Create up to 10,000 jobs: all or nothing by default, or each for itself (`"mode": "per_item"`).
+    """Create up to 10,000 jobs: all or nothing by default, or each on its own (`"mode": "per_item"`).
 
-    One-offs that differ only in their payloads are by far the quickest: they are copied into the database in one go.
+    One-offs that differ only in their payloads are by far the fastest: one statement copies them into the database.
     """
-    # By hand: ten thousand models would take longer than the database does.
+    # By hand: validating ten thousand models takes longer than writing the jobs.
     document = request.state.document
     payloads = await asyncio.to_thread(_payloads_if_uniform, document)
     if payloads is not None:
         return await _create_uniform(context, caller, document["jobs"][0], payloads)
     bulk = await _read_in_batches(document)
     if bulk.mode == "per_item":
-        idempotent_parts = (
-            [None] * len(bulk.jobs) if caller.idempotency is None else caller.idempotency.parts(len(bulk.jobs))
-        )
-        told_each = await asyncio.to_thread(lambda: [_request_or_error(job) for job in bulk.jobs])
-        completed, warnings = await context.commands.contracts.resolve_each(
-            [one for one in told_each if isinstance(one, JobRequest)]
-        )
-        specs_in_order = iter(completed)
-        wanted = [next(specs_in_order) if isinstance(one, JobRequest) else one for one in told_each]
-        each = enumerate(zip(wanted, idempotent_parts, strict=True))
-        results = [
-            await _create_one(context, caller.as_actor(), number, spec, idempotency)
-            for number, (spec, idempotency) in each
-        ]
-        return _created(results, warnings)
-    told_all = await asyncio.to_thread(
+        return await _create_each(context, caller, bulk.jobs)
+    requests = await asyncio.to_thread(
         lambda: [_at(number, partial(job_request, job)) for number, job in enumerate(bulk.jobs)]
     )
-    done = await context.commands.contracts.resolve(told_all, "jobs/{}".format)
-    specs = done.specs
+    resolved = await context.commands.contracts.resolve(requests, "jobs/{}".format)
+    specs = resolved.specs
     try:
-        made = await context.commands.jobs.create_all(specs, actor=caller.as_actor(), idempotency=caller.idempotency)
+        created = await context.commands.jobs.create_all(specs, actor=caller.as_actor(), idempotency=caller.idempotency)
     except InvalidInput:
         for number, spec in enumerate(specs):
             _at(number, partial(context.commands.jobs.prepare, [spec], caller.as_actor()))
             await asyncio.sleep(0)
         raise
-    return _created(
-        [_item(number, one.job_id, one.execution_id, is_new=one.is_new) for number, one in enumerate(made)],
-        done.warnings,
+    return _created_response(_created_items(created), resolved.warnings)
+
+
+async def _create_each(context: ApiContext, caller: Caller, jobs: list[JobIn]) -> Response:
+    idempotencies = [None] * len(jobs) if caller.idempotency is None else caller.idempotency.parts(len(jobs))
+    requests = await asyncio.to_thread(lambda: [_request_or_error(job) for job in jobs])
+    resolved, warnings = await context.commands.contracts.resolve_each(
+        [request for request in requests if isinstance(request, JobRequest)]
     )
+    resolved_in_order = iter(resolved)
+    specs = [next(resolved_in_order) if isinstance(request, JobRequest) else request for request in requests]
+    results = [
+        await _create_one(context, caller.as_actor(), number, spec, idempotency)
+        for number, (spec, idempotency) in enumerate(zip(specs, idempotencies, strict=True))
+    ]
+    return _created_response(results, warnings)
 
 
 def _payloads_if_uniform(document: Any) -> list[Any] | None:
@@ -139,7 +129,7 @@ def _payloads_if_uniform(document: Any) -> list[Any] | None:
         return None
     if document.get("mode", "all_or_nothing") != "all_or_nothing" or not all(isinstance(job, dict) for job in jobs):
         return None
-    # Taken out and put back: copies of ten thousand jobs would cost more than all the rest of this.
+    # Taken out and put back: copying ten thousand jobs would cost more than the rest of this function.
     payloads = [job.pop("payload", _ABSENT) for job in jobs]
     if _are_equal(jobs):
         return [{} if payload is _ABSENT else payload for payload in payloads]
@@ -151,7 +141,7 @@ def _payloads_if_uniform(document: Any) -> list[Any] | None:
 
 def _are_equal(jobs: list[dict[str, Any]]) -> bool:
     first = jobs[0]
-    # Only plain values, and the list of tags: what is nested deeply could not be compared.
+    # Only plain values and the list of tags: comparing deeply nested values could fail.
     is_plain = all(not isinstance(value, dict | list) for name, value in first.items() if name != "tags")
     try:
         return is_plain and not _SINGLE_JOB_FIELDS & set(first) and all(job == first for job in jobs)
@@ -160,34 +150,32 @@ def _are_equal(jobs: list[dict[str, Any]]) -> bool:
 
 
 async def _create_uniform(context: ApiContext, caller: Caller, first: dict[str, Any], payloads: list[Any]) -> Response:
-    wish = _read({"jobs": [first | {"payload": {}}]}).jobs[0]
+    job = _read({"jobs": [first | {"payload": {}}]}).jobs[0]
     texts = await asyncio.to_thread(
         lambda: [_at(number, partial(_payload_text, payload)) for number, payload in enumerate(payloads)]
     )
-    wanted = replace(job_request(wish), payloads=texts)
+    request = replace(job_request(job), payloads=texts)
     try:
-        done = await context.commands.contracts.resolve([wanted])
-        spec = done.specs[0]
+        resolved = await context.commands.contracts.resolve([request])
+        spec = resolved.specs[0]
         if spec.max_running is not None:
-            # The handler's limit: a bulk enqueue knows none, creating does, and is all or none too.
+            # The handler declares a limit, which a bulk enqueue does not support.
             specs = [replace(spec, payload=payload) for payload in payloads]
-            made = await context.commands.jobs.create_all(
+            created = await context.commands.jobs.create_all(
                 specs, actor=caller.as_actor(), idempotency=caller.idempotency
             )
-            return _created(
-                [_item(number, one.job_id, one.execution_id, is_new=one.is_new) for number, one in enumerate(made)],
-                done.warnings,
-            )
+            return _created_response(_created_items(created), resolved.warnings)
         ids = await context.commands.jobs.enqueue_many(spec, texts, caller.as_actor(), caller.idempotency)
     except InvalidInput as error:
         raise error.below("jobs") from error
-    return _created([_uniform_item(number, format_execution_id(one)) for number, one in enumerate(ids)], done.warnings)
+    items = [_uniform_item(number, format_execution_id(id_)) for number, id_ in enumerate(ids)]
+    return _created_response(items, resolved.warnings)
 
 
-def _uniform_item(number: int, shown: str) -> Document:
-    """An enqueued execution bears its job's id."""
-    job_id = f"job{shown[3:]}"
-    return {"index": number, "status": "created", "job_id": job_id, "execution_id": shown, "error": None}
+def _uniform_item(number: int, execution_id: str) -> Document:
+    """An enqueued job and its execution have the same id."""
+    job_id = f"job{execution_id[3:]}"
+    return {"index": number, "status": "created", "job_id": job_id, "execution_id": execution_id, "error": None}
 
 
 def _payload_text(payload: Any) -> str:
@@ -201,12 +189,12 @@ def _read(document: Any) -> BulkJobsIn:
     try:
         return BulkJobsIn.model_validate(document)
     except ValidationError as error:
-        found = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
-        raise RequestValidationError(found, body=document) from error
+        problems = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
+        raise RequestValidationError(problems, body=document) from error
 
 
 async def _read_in_batches(document: Any) -> BulkJobsIn:
-    """Some jobs at a time, so that others are answered meanwhile; until as many problems are found as are told."""
+    """Validate some jobs at a time, so that the loop serves other requests; stop after as many problems as a response lists."""
     jobs = document.get("jobs") if isinstance(document, dict) else None
     if not isinstance(jobs, list) or len(jobs) <= _READ_BATCH:
         return _read(document)
@@ -219,14 +207,14 @@ async def _read_in_batches(document: Any) -> BulkJobsIn:
     bulk: BulkJobsIn | None = None
     for first in range(0, len(jobs), _READ_BATCH):
         try:
-            piece = BulkJobsIn.model_validate(document | {"jobs": jobs[first : first + _READ_BATCH]})
+            batch = BulkJobsIn.model_validate(document | {"jobs": jobs[first : first + _READ_BATCH]})
         except ValidationError as error:
             problems += [_shift_problem(item, first) for item in error.errors(include_url=False)]
             if len(problems) >= MAX_ERRORS:
                 break
         else:
-            bulk = piece
-            read += piece.jobs
+            bulk = batch
+            read += batch.jobs
         await asyncio.sleep(0)
     if problems or bulk is None:
         raise RequestValidationError(problems, body=document)
@@ -234,7 +222,7 @@ async def _read_in_batches(document: Any) -> BulkJobsIn:
 
 
 def _shift_problem(problem: Any, first: int) -> Any:
-    """A problem of a piece of the jobs, at its place among all of them."""
+    """A problem of a batch that begins at job *first*, with its place in the whole body."""
     match problem["loc"]:
         case ("jobs", int(number), *steps):
             return {**problem, "loc": ("body", "jobs", first + number, *steps)}
@@ -243,7 +231,7 @@ def _shift_problem(problem: Any, first: int) -> Any:
 
 
 def _at(number: int, work: Callable[[], Any]) -> Any:
-    """Say which of the jobs does not fit."""
+    """Do *work* for one job; an InvalidInput then names the job."""
     try:
         return work()
     except InvalidInput as error:
@@ -263,23 +251,28 @@ async def _create_one(
     try:
         if isinstance(spec, InvalidInput):
             raise spec
-        made = await context.commands.jobs.create(spec, actor=actor, idempotency=idempotency)
+        created = await context.commands.jobs.create(spec, actor=actor, idempotency=idempotency)
     except (InvalidInput, Conflict, NotAllowed) as error:
         return {"index": number, "status": "failed", "job_id": None, "execution_id": None, "error": str(error)}
-    return _item(number, made.job_id, made.execution_id, is_new=made.is_new)
+    return _created_item(number, created)
 
 
-def _item(number: int, job_id: Any, execution_id: Any, *, is_new: bool) -> Document:
+def _created_items(created: Sequence[CreatedJob]) -> list[Document]:
+    return [_created_item(number, job) for number, job in enumerate(created)]
+
+
+def _created_item(number: int, created: CreatedJob) -> Document:
+    execution_id = created.execution_id
     return {
         "index": number,
-        "status": "created" if is_new else "existing",
-        "job_id": format_job_id(job_id) if is_new else None,
+        "status": "created" if created.is_new else "existing",
+        "job_id": format_job_id(created.job_id) if created.is_new else None,
         "execution_id": None if execution_id is None else format_execution_id(execution_id),
         "error": None,
     }
 
 
-def _created(results: list[Document], warnings: list[str]) -> Response:
+def _created_response(results: list[Document], warnings: list[str]) -> Response:
     failed = sum(item["status"] == "failed" for item in results)
     created = sum(item["status"] == "created" for item in results)
     return json_response({"created": created, "failed": failed, "results": results, "warnings": warnings}, 201)
@@ -294,7 +287,7 @@ _MANY: dict[str, Any] = bulk_options(_EXAMPLE)
 async def delete_jobs(
     body: JobBulkIn, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Take many jobs out of service, named or found by a filter; what waits of them is cancelled, their history stays.
+    """Delete many jobs, given by id or name or by a filter; their waiting executions are cancelled, their history stays.
 
     Up to 500 are done at once; more become an operation (202).
     """
@@ -309,18 +302,23 @@ async def change_jobs(
     caller: CurrentCaller,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Do the same to many jobs, named or found by a filter.
+    """Pause, resume, trigger, cancel or retry many jobs, given by id or name or by a filter.
 
-    `cancel` gives up what runs or waits of each, `retry` runs again what ended last.
-    Up to 500 are done at once, and the answer tells of each; more become an operation (202) that is asked about at
-    `/operations/{id}`. With `dry_run` the first 500 that would be touched are shown.
+    `cancel` cancels the running or else the waiting execution of each job, `retry` runs its last finished execution again.
+    Up to 500 are done at once, and the response lists each; more become an operation (202), whose progress is at
+    `/operations/{id}`. With `dry_run` the response lists the first 500 that would be affected.
     """
     return await _change(OperationAction(action), body, context, caller)
 
 
 async def _change(action: OperationAction, body: JobBulkIn, context: ApiContext, caller: Caller) -> Response:
     if (body.ids is None) == (body.filter is None):
-        raise HttpProblem(422, "invalid_input", "give either ids or a filter", hint="a filter may be empty: {}")
+        raise HttpProblem(
+            422,
+            "invalid_input",
+            "ids and filter are both given or both missing, expected one of them",
+            hint="a filter may be empty: {}",
+        )
     actor = caller.as_actor(body.reason)
     if body.ids is not None and not body.dry_run:
         return await _each(context, actor, action, body.ids, body.expected_count, caller.idempotency)
@@ -338,11 +336,11 @@ async def _change(action: OperationAction, body: JobBulkIn, context: ApiContext,
 
 async def _chosen(context: ApiContext, caller: Caller, body: JobBulkIn) -> list[JobId]:
     if body.filter is None:
-        return [(await context.queries.jobs.find(one)).id for one in body.ids or ()]
-    chosen = body.filter
-    wanted = job_filter(chosen.status, handler=chosen.handler, queue=chosen.queue, tag=chosen.tag, q=chosen.q)
-    check_payload_search(wanted, caller)
-    return await matching_job_ids(context, replace(wanted, is_named=chosen.named))
+        return [(await context.queries.jobs.find(reference)).id for reference in body.ids or ()]
+    given = body.filter
+    filters = job_filter(given.status, handler=given.handler, queue=given.queue, tag=given.tag, q=given.q)
+    check_payload_search(filters, caller)
+    return await matching_job_ids(context, replace(filters, is_named=given.named))
 
 
 async def _each(
@@ -353,26 +351,25 @@ async def _each(
     expected_count: int | None,
     idempotency: IdempotentRequest | None,
 ) -> Response:
-    """Tells of each job under the name it was given by; one that is not there does not hold back the others."""
-    begun = await context.commands.operations.find_started(idempotency)
-    if begun is not None:
-        return accepted_operation(begun)
-    meant: dict[str, JobId] = {}
+    """Lists each job under the reference in the request; one that does not exist does not hold back the others."""
+    started = await context.commands.operations.find_started(idempotency)
+    if started is not None:
+        return accepted_operation(started)
+    job_ids: dict[str, JobId] = {}
     for reference in references:
         with suppress(NotFound):
-            meant[reference] = (await context.queries.jobs.find(reference)).id
-    ids = list(dict.fromkeys(meant.values()))
+            job_ids[reference] = (await context.queries.jobs.find(reference)).id
+    ids = list(dict.fromkeys(job_ids.values()))
     check_expected_count(len(ids), expected_count, OperationSubject.JOB)
     items = await run_each(context, actor, action, ids, subject=OperationSubject.JOB, idempotency=idempotency)
     done = {item.job_id: item_document(item) for item in items}
-    return json_response(bulk_summary([done.get(meant.get(one), _missing(one)) | {"id": one} for one in references]))
+    results = [done.get(job_ids.get(reference), _missing(reference)) | {"id": reference} for reference in references]
+    return json_response(bulk_summary(results))
 
 
 def _missing(reference: str) -> Document:
     return {"status": "failed", "execution_id": None, "error": str(NotFound("job", quote_text(reference)))}
 
-
-# Jobs as they are declared: the ones that are to be there, by name.
 
 sync_router = APIRouter(prefix="/jobs", tags=["jobs"])
 
@@ -412,48 +409,40 @@ _SYNC_EXAMPLE = {
 async def sync_jobs(
     body: SyncIn, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Make the jobs of these names what is declared: they are created, changed or left, and deleted only with `prune`.
+    """Bring the jobs of these names in line with their declarations: create, change or leave them; delete only with `prune`.
 
-    Everything is checked before anything is done. With `dry_run` the plan is shown, with fire times before and after.
+    Everything is checked before anything is written. With `dry_run` the response is the plan, with fire times before and after.
     """
-    completed = await context.commands.contracts.resolve(
-        [_request_of(number, job) for number, job in enumerate(body.jobs)], "jobs/{}".format
+    resolved = await context.commands.contracts.resolve(
+        [_at(number, partial(job_request, job)) for number, job in enumerate(body.jobs)], "jobs/{}".format
     )
-    requests = completed.specs
-    do = context.commands.jobs.plan_sync if body.dry_run else context.commands.jobs.sync
-    steps = await do(requests, body.declared_by, prune=body.prune, actor=caller.as_actor(body.reason))
-    done = Counter(step.step for step in steps)
-    # Aside: the next times of a thousand jobs are seconds of work.
+    synchronise = context.commands.jobs.plan_sync if body.dry_run else context.commands.jobs.sync
+    steps = await synchronise(resolved.specs, body.declared_by, prune=body.prune, actor=caller.as_actor(body.reason))
+    counts = Counter(step.step for step in steps)
+    # In a thread: the next times of a thousand jobs take seconds.
     documents = await asyncio.to_thread(lambda: [_document(context, step, is_done=not body.dry_run) for step in steps])
     return json_response(
         {
             "dry_run": body.dry_run,
-            "created": done[SyncAction.CREATE],
-            "changed": done[SyncAction.CHANGE],
-            "left": done[SyncAction.LEAVE],
-            "deleted": done[SyncAction.DELETE],
+            "created": counts[SyncAction.CREATE],
+            "changed": counts[SyncAction.CHANGE],
+            "left": counts[SyncAction.LEAVE],
+            "deleted": counts[SyncAction.DELETE],
             "jobs": documents,
-            "warnings": completed.warnings,
+            "warnings": resolved.warnings,
         }
     )
 
 
-def _request_of(number: int, job: JobIn) -> JobRequest:
-    try:
-        return job_request(job)
-    except InvalidInput as error:
-        raise error.below(f"jobs/{number}") from error
-
-
 def _document(context: ApiContext, step: SyncedJob, *, is_done: bool) -> Document:
     now = context.queries.now()
-    known = step.after if is_done and step.after is not None else step.before
+    job = step.after if is_done and step.after is not None else step.before
     changes = {name: {"before": before, "after": after} for name, (before, after) in step.changes.items()}
     return {
         "name": step.name,
         "action": step.step,
-        "id": None if known is None else format_job_id(known.id),
-        "version": None if known is None else known.version,
+        "id": None if job is None else format_job_id(job.id),
+        "version": None if job is None else job.version,
         "changes": {name: _hidden(name, change) for name, change in changes.items()},
         "next_before": _times(context, step.before, now),
         "next_after": _times(context, step.after, now),

@@ -13,15 +13,14 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.context import EXECUTION_ID, JOB_ID, Context, route_options
+from timeball.api.context import Context
+from timeball.api.openapi import EXECUTION_ID, JOB_ID, route_options
 from timeball.api.params import Days, JobRef, QueueParam, Zone
 from timeball.application.queries.calendar import Calendar, CalendarEntry
 from timeball.application.queries.forecast import ForecastRequest
 from timeball.domain.values.ids import format_execution_id, format_job_id
 from timeball.domain.values.wording import counted, duration_in_words
 from timeball.version import __version__
-
-# What is to run, for calendar programs.
 
 router = APIRouter(tags=["time"])
 
@@ -52,13 +51,13 @@ _OF_A_JOB = route_options(Role.VIEWER, _CALENDAR_EXAMPLE, media_type="text/calen
 async def calendar(
     request: Request, context: Context, days: Days = 7, queue: QueueParam = None, timezone: Zone = "UTC"
 ) -> Response:
-    """What is to run in the next days, as iCalendar (RFC 5545): a program can subscribe to it, at most 2,000 entries.
+    """The runs of the next days as iCalendar (RFC 5545), for subscription by a calendar program; at most 2,000 entries.
 
-    Every time is in UTC, and lasts as long as the job usually takes. What runs more than eight times a day is one entry for
-    each day of the zone, with how often. An entry keeps its UID from one reading to the next.
+    Every time is in UTC, and an entry lasts as long as the job usually takes. A job that runs more than eight times a day has
+    one entry for each day of the zone, with the number of runs. An entry keeps its UID from one reading to the next.
     """
-    found = await context.queries.calendar.of_all(ForecastRequest(days=days, queue=queue, timezone=timezone))
-    return await _file(request, found, "Timeball" if queue is None else f"Timeball: {queue}", "timeball")
+    runs = await context.queries.calendar.of_all(ForecastRequest(days=days, queue=queue, timezone=timezone))
+    return await _file(request, runs, "Timeball" if queue is None else f"Timeball: {queue}", "timeball")
 
 
 @router.get("/jobs/{job}/calendar.ics", response_class=Response, **_OF_A_JOB)
@@ -66,37 +65,35 @@ async def calendar_of_job(
     request: Request,
     job: JobRef,
     context: Context,
-    days: Annotated[int, Query(ge=1, le=366, description="For how many days, today included.")] = 366,
+    days: Annotated[int, Query(ge=1, le=366, description="The number of days, including today.")] = 366,
 ) -> Response:
-    """When a job is to run next, as iCalendar: at most 200 entries; days are those of its own time zone."""
-    found = await context.queries.jobs.find(job)
-    ahead = await context.queries.calendar.of_job(found, days)
-    shown = format_job_id(found.id)
-    return await _file(request, ahead, f"Timeball: {found.name or shown}", shown)
+    """The next runs of a job as iCalendar: at most 200 entries; days are those of its own time zone."""
+    target = await context.queries.jobs.find(job)
+    runs = await context.queries.calendar.of_job(target, days)
+    job_id = format_job_id(target.id)
+    return await _file(request, runs, f"Timeball: {target.name or job_id}", job_id)
 
 
 async def _file(request: Request, calendar: Calendar, name: str, file: str) -> Response:
     site = str(request.url.replace(path=request.scope.get("root_path", ""), query="", fragment=""))
-    # Aside: two thousand entries take a while to write, and others wait for this loop.
+    # In a thread: writing two thousand entries would block the loop.
     text = await asyncio.to_thread(calendar_text, calendar, name, site)
     headers = {"Content-Disposition": f'attachment; filename="{file}.ics"', "Content-Type": CALENDAR_MEDIA_TYPE}
     return Response(text, headers=headers)
 
 
-# Calendars as RFC 5545 wants them: lines of at most 75 octets that end in CR LF, texts escaped, instants in UTC.
-
 CALENDAR_MEDIA_TYPE = "text/calendar; charset=utf-8"
-_MOST_OCTETS = 75
+_MAX_OCTETS = 75
 _REFRESH = "PT1H"
 _ESCAPES = str.maketrans({"\\": "\\\\", ";": "\\;", ",": "\\,", "\n": "\\n"})
 _LINE_ENDS = re.compile(r"\r\n?")
 
 
-# What no text of a calendar may hold; a tab may stand in it.
+# Characters that a text may not contain; a tab is allowed.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
-# A calendar must hold something: where nothing is to run, it says what UTC is.
+# A calendar must have a component: without runs, it defines UTC.
 _UTC = (
     "BEGIN:VTIMEZONE",
     "TZID:UTC",
@@ -110,7 +107,7 @@ _UTC = (
 
 
 def calendar_text(calendar: Calendar, name: str, site: str) -> bytes:
-    """A calendar as its file; *site* is the address that the pages of the dashboard lie below."""
+    """A calendar as the text of a file; *site* is the base address of the dashboard."""
     events = [line for entry in calendar.entries for line in _event(entry, calendar.now, site)]
     lines = [
         "BEGIN:VCALENDAR",
@@ -130,16 +127,16 @@ def calendar_text(calendar: Calendar, name: str, site: str) -> bytes:
 
 
 def escaped(text: str) -> str:
-    """A text as the value of a property: what would end it, or part it, is escaped."""
+    """A text as the value of a property, with separators and line breaks escaped."""
     return _CONTROLS.sub("", _LINE_ENDS.sub("\n", text)).translate(_ESCAPES)
 
 
 def folded(line: str) -> bytes:
-    """A line with its end; one that is too long goes on behind a blank, and no letter is torn apart."""
+    """A line with CR LF, folded at 75 octets without splitting a character."""
     octets = line.encode()
     parts: list[bytes] = []
-    while len(octets) > _MOST_OCTETS - bool(parts):
-        cut = _MOST_OCTETS - bool(parts)
+    while len(octets) > _MAX_OCTETS - bool(parts):
+        cut = _MAX_OCTETS - bool(parts)
         while octets[cut] & 0b1100_0000 == 0b1000_0000:
             cut -= 1
         parts.append(octets[:cut])
@@ -148,13 +145,13 @@ def folded(line: str) -> bytes:
 
 
 def _remarks(calendar: Calendar) -> Iterable[str]:
-    """What is not in it, for whoever looks at its description."""
-    said = []
+    """The description of the calendar: what it leaves out."""
+    sentences = []
     if calendar.left_out:
-        said.append(f"{counted(calendar.left_out, 'job')} left out: too many to foresee.")
+        sentences.append(f"{counted(calendar.left_out, 'job')} left out: too many to predict.")
     if calendar.cut_after is not None:
-        said.append(f"There is more after {calendar.cut_after.astimezone(UTC):%Y-%m-%d %H:%M} UTC.")
-    return [f"X-WR-CALDESC:{escaped(' '.join(said))}"] if said else []
+        sentences.append(f"There is more after {calendar.cut_after.astimezone(UTC):%Y-%m-%d %H:%M} UTC.")
+    return [f"X-WR-CALDESC:{escaped(' '.join(sentences))}"] if sentences else []
 
 
 def _event(entry: CalendarEntry, now: datetime, site: str) -> Iterator[str]:
@@ -170,7 +167,7 @@ def _event(entry: CalendarEntry, now: datetime, site: str) -> Iterator[str]:
     yield f"DESCRIPTION:{escaped(_described(entry))}"
     yield f"URL:{site}{_page(entry)}"
     yield f"CATEGORIES:{escaped(entry.what.queue)}"
-    # Nobody is busy because a machine is.
+    # A run does not make the reader busy.
     yield "TRANSP:TRANSPARENT"
     yield "END:VEVENT"
 
@@ -209,5 +206,5 @@ def _instant(at: datetime) -> str:
 
 
 def _seconds(length: timedelta) -> int:
-    """Whole ones, and not none: a duration has to be positive."""
+    """Whole seconds, at least one: a duration has to be positive."""
     return max(1, ceil(length.total_seconds()))

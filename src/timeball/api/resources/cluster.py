@@ -1,4 +1,4 @@
-"""Queues, workers and schedulers: models, serialiser and routes."""
+"""Routes of queues, workers and schedulers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 
 from timeball.api.auth import CurrentCaller, Role
-from timeball.api.context import INSTANT_EXAMPLE, WORKER_ID, Context, page_example, route_options
+from timeball.api.context import Context
 from timeball.api.models import FullList, PageOut, ReasonIn
 from timeball.api.models.system import NodeOut, PurgeIn, PurgeOut, QueueLimitIn, QueueOut
+from timeball.api.openapi import INSTANT_EXAMPLE, WORKER_ID, page_example, route_options
 from timeball.api.params import IdempotencyKey
 from timeball.api.responses import Document, json_response, page_document
 from timeball.domain.node import NodeKind, NodeStatus
 from timeball.domain.search import PageRequest
+from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.ids import format_id, parse_id
 from timeball.domain.values.text import check_label
 from timeball.errors import InvalidInput, NotFound, quote_text
@@ -39,7 +41,7 @@ _NODE_PREFIXES = {"worker": "wrk", "scheduler": "sch"}
 
 
 def queue_document(row: Mapping[str, Any]) -> Document:
-    """A queue with its depth and its oldest wait."""
+    """A queue with its depth and its longest wait."""
     oldest = row["oldest_at"]
     wait = None if oldest is None else max((row["moment"] - oldest).total_seconds(), 0.0)
     return {
@@ -59,7 +61,7 @@ router = APIRouter()
 
 
 class _AnyPath(Convertor[str]):
-    """Whatever stands in a path, slashes and line breaks too; `path` ends at a break, and leaves out the last one."""
+    """Matches the rest of a path with slashes and line breaks; Starlette's `path` stops at a line break."""
 
     regex = "(?s:.*)"
 
@@ -73,8 +75,8 @@ class _AnyPath(Convertor[str]):
 register_url_convertor("words", _AnyPath())
 
 
-# A name may hold a slash: in a path it stands as it is, or as %2F.
-QueueName = Annotated[str, Path(max_length=200, description="A queue's name; it may hold a slash.")]
+# A slash in a name may stand in the path as it is, or as %2F.
+QueueName = Annotated[str, Path(max_length=200, description="A queue's name; it may contain a slash.")]
 NodeRef = Annotated[str, Path(max_length=200, description="A node's id.")]
 
 _QUEUE_EXAMPLE = {
@@ -118,13 +120,13 @@ _NODE_EXAMPLE = {
 )
 async def list_queues(
     context: Context,
-    limit: Annotated[int, Query(ge=1, le=200, description="How many.")] = 200,
-    cursor: Annotated[str | None, Query(max_length=1_000, description="`next_cursor` of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1, le=200, description="The size of a page.")] = 200,
+    cursor: Annotated[str | None, Query(max_length=1_000, description="`next_cursor` of the previous page.")] = None,
     sort: Annotated[
-        Literal["name", "need"], Query(description="`need`: whose oldest waits longest; one page.")
+        Literal["name", "need"], Query(description="`need`: the queue with the longest wait first, one page only.")
     ] = "name",
 ) -> Response:
-    """Every queue that has something ready or running, a pause or a limit; with its depth and its oldest wait."""
+    """Every queue that has a ready or running execution, a pause or a limit; with its depth and its longest wait."""
     if sort == "need":
         rows = (await context.queries.queues())[:limit]
         total = rows[0]["total"] if rows else 0
@@ -138,7 +140,7 @@ async def list_queues(
     "/queues/{queue:words}", tags=["queues"], response_model=QueueOut, **route_options(Role.VIEWER, _QUEUE_EXAMPLE)
 )
 async def get_queue(queue: QueueName, context: Context) -> Response:
-    """One queue; one that nobody has used yet is simply empty."""
+    """One queue; a queue that was never used is empty."""
     return json_response(queue_document(await context.queries.queue(check_label(queue, "queue"))))
 
 
@@ -149,7 +151,7 @@ async def get_queue(queue: QueueName, context: Context) -> Response:
     **route_options(Role.EDITOR, _QUEUE_EXAMPLE, request={"max_running": 10}, has_body=True, fails=[409]),
 )
 async def limit_queue(queue: QueueName, body: QueueLimitIn, context: Context, caller: CurrentCaller) -> Response:
-    """Let at most so many executions of a queue run together, across all workers."""
+    """Limit how many executions of a queue run at the same time, across all workers."""
     await context.commands.queues.limit(queue, body.max_running, caller.as_actor(body.reason))
     return json_response(queue_document(await context.queries.queue(queue)))
 
@@ -165,7 +167,7 @@ async def pause_queue(
     body: ReasonIn | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Let nothing of a queue be claimed; what runs goes on."""
+    """Pause a queue: none of its executions is claimed; running ones go on."""
     await context.commands.queues.pause(queue, caller.as_actor((body or ReasonIn()).reason))
     return json_response(queue_document(await context.queries.queue(queue)))
 
@@ -178,7 +180,7 @@ async def resume_queue(
     body: ReasonIn | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Let a paused queue go on."""
+    """Resume a paused queue."""
     await context.commands.queues.resume(queue, caller.as_actor((body or ReasonIn()).reason))
     return json_response(queue_document(await context.queries.queue(queue)))
 
@@ -198,13 +200,9 @@ async def resume_queue(
 async def purge_queue(
     queue: QueueName, body: PurgeIn, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Cancel everything that is queued there and has not begun. What runs goes on, and so do schedules."""
+    """Cancel all executions that are queued there. Running ones go on, and so do schedules."""
     if body.confirm != queue:
-        raise InvalidInput(
-            f"confirm is {quote_text(body.confirm)!r}, expected the name of the queue",
-            field="confirm",
-            hint="type it again",
-        )
+        raise unexpected_value("confirm", body.confirm, "the name of the queue", hint="type it again")
     cancelled = await context.commands.queues.purge(queue, caller.as_actor(body.reason))
     return json_response({"queue": queue, "cancelled": cancelled})
 
@@ -216,7 +214,7 @@ async def purge_queue(
     **route_options(Role.VIEWER, {"data": [_NODE_EXAMPLE]}),
 )
 async def list_workers(context: Context) -> Response:
-    """The workers that are believed alive: slots, queues, handlers, heartbeat."""
+    """The workers whose lease has not expired: slots, queues, handlers, heartbeat."""
     return json_response({"data": [node_document(node) for node in await context.queries.nodes(NodeKind.WORKER)]})
 
 
@@ -227,7 +225,7 @@ async def list_workers(context: Context) -> Response:
     **route_options(Role.VIEWER, {"data": [_NODE_EXAMPLE | {"kind": "scheduler", "shards": [0, 1]}]}),
 )
 async def list_schedulers(context: Context) -> Response:
-    """The schedulers that are believed alive, with the shards each looks after."""
+    """The schedulers whose lease has not expired, with their shards."""
     return json_response({"data": [node_document(node) for node in await context.queries.nodes(NodeKind.SCHEDULER)]})
 
 
@@ -252,19 +250,19 @@ async def drain_worker(
     body: ReasonIn | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Ask a worker or scheduler to leave in good order: it takes nothing more, and ends when it has finished what it runs."""
-    found = _find(node, await context.queries.nodes())
-    await context.commands.nodes.drain(found.incarnation, caller.as_actor((body or ReasonIn()).reason))
-    return json_response(node_document(found) | {"draining": True}, 202)
+    """Drain a worker or scheduler: it claims nothing more, and exits when its running executions have finished."""
+    target = _find(node, await context.queries.nodes())
+    await context.commands.nodes.drain(target.incarnation, caller.as_actor((body or ReasonIn()).reason))
+    return json_response(node_document(target) | {"draining": True}, 202)
 
 
 def _find(reference: str, nodes: list[NodeStatus]) -> NodeStatus:
     prefix = "sch" if reference.startswith("sch_") else "wrk"
     try:
-        wanted = parse_id(prefix, reference)
+        incarnation = parse_id(prefix, reference)
     except InvalidInput:
         raise NotFound("node", quote_text(reference)) from None
-    found = next((node for node in nodes if node.incarnation == wanted), None)
-    if found is None:
-        raise NotFound("node", format_id(prefix, wanted))
-    return found
+    node = next((node for node in nodes if node.incarnation == incarnation), None)
+    if node is None:
+        raise NotFound("node", format_id(prefix, incarnation))
+    return node

@@ -1,4 +1,8 @@
-"""Routes of executions and of the dead letters: list, read, logs, cancel, retry, discard."""
+"""Routes of executions and of dead letters: list, read, logs, cancel, retry, discard.
+
+A dead letter is an execution that ended dead and was neither retried nor discarded. Either takes it off the list;
+its history stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,7 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from timeball.api.auth import Caller, CurrentCaller, Role
-from timeball.api.context import (
-    EXECUTION_EXAMPLE,
-    EXECUTION_ID,
-    INSTANT_EXAMPLE,
-    WORKER_ID,
-    ApiContext,
-    Context,
-    export_options,
-    page_example,
-    route_options,
-)
+from timeball.api.context import ApiContext, Context
 from timeball.api.documents import (
     ExecutionSelection,
     FullExecutionSelection,
@@ -44,6 +38,15 @@ from timeball.api.models.executions import (
     LogLineOut,
 )
 from timeball.api.models.jobs import RunIn
+from timeball.api.openapi import (
+    EXECUTION_EXAMPLE,
+    EXECUTION_ID,
+    INSTANT_EXAMPLE,
+    WORKER_ID,
+    export_options,
+    page_example,
+    route_options,
+)
 from timeball.api.params import (
     ExecutionFilterParams,
     ExecutionRef,
@@ -77,7 +80,7 @@ from timeball.domain.values.ids import ExecutionId, format_execution_id, parse_i
 
 
 def dead_group_document(group: DeadLetterGroup) -> Document:
-    """Dead executions with something in common; the field that names it is what they are retried or discarded by."""
+    """Dead executions with the same error, handler or queue; the field that is set is the one to retry or discard them by."""
     return {
         **{by.field: group.key if by is group.by else None for by in DeadLetterGrouping},
         "executions": group.executions,
@@ -92,8 +95,6 @@ def dead_group_document(group: DeadLetterGroup) -> Document:
         "deaths": {"since": group.since, "until": group.until, "counts": group.deaths},
     }
 
-
-# Executions: what ran, what runs, what waits.
 
 router = APIRouter(prefix="/executions", tags=["executions"])
 
@@ -123,11 +124,11 @@ _LOG_EXAMPLE = {"at": INSTANT_EXAMPLE, "attempt_fence": 1, "number": 1, "level":
 
 @router.get("", response_model=PageOut[ExecutionOut], **route_options(Role.VIEWER, page_example(EXECUTION_EXAMPLE)))
 async def list_executions(
-    context: Context, wanted: ExecutionFilterParams, page: PageParams, selection: ExecutionSelection
+    context: Context, filters: ExecutionFilterParams, page: PageParams, selection: ExecutionSelection
 ) -> Response:
     """List executions, the latest first, in the order of their ids."""
     return json_response(
-        await executions_page(await context.queries.executions.page(wanted, page), page, selection, context.queries)
+        await executions_page(await context.queries.executions.page(filters, page), page, selection, context.queries)
     )
 
 
@@ -138,21 +139,21 @@ async def list_executions(
 )
 async def export_executions(
     context: Context,
-    wanted: ExecutionFilterParams,
+    filters: ExecutionFilterParams,
     kind: Annotated[ExportFormat, Query(alias="format")] = "csv",
     bom: ByteOrderMark = False,
 ) -> Response:
-    """All executions that match, as CSV or JSON lines. Cells that a spreadsheet would run begin with an apostrophe."""
+    """All matching executions as CSV, JSON lines or JSON. Cells that a spreadsheet would run begin with an apostrophe."""
 
     async def read(request: PageRequest) -> Any:
-        return await context.queries.executions.page(wanted, request)
+        return await context.queries.executions.page(filters, request)
 
     return await export_response(kind, "executions", _COLUMNS, read, execution_document, has_mark=bom)
 
 
 @router.get("/{execution}", response_model=ExecutionFull, **route_options(Role.VIEWER, _FULL_EXAMPLE, fails=[404]))
 async def get_execution(execution: ExecutionRef, context: Context, selection: FullExecutionSelection) -> Response:
-    """One execution: its attempts, time line, result and error."""
+    """One execution with its attempts, timeline, result and error."""
     view = await context.queries.executions.view(execution)
     more = await expansions([view.execution], selection, context.queries)
     document = await in_thread_if_large(lambda: full_execution_document(view), len(view.payload))
@@ -165,10 +166,10 @@ async def get_execution(execution: ExecutionRef, context: Context, selection: Fu
     **route_options(Role.VIEWER, {"data": [_TRY_EXAMPLE]}, fails=[404]),
 )
 async def get_attempts(execution: ExecutionRef, context: Context) -> Response:
-    """Every try of an execution, in order: those that failed, with their errors, and the one that runs or succeeded."""
-    found = await context.queries.executions.find(execution)
-    attempts = await context.queries.executions.attempts([found])
-    return json_response({"data": attempt_documents(found, attempts[found.id])})
+    """Every attempt of an execution, in order: the failed ones with their errors, and the one that runs or succeeded."""
+    target = await context.queries.executions.find(execution)
+    attempts = await context.queries.executions.attempts([target])
+    return json_response({"data": attempt_documents(target, attempts[target.id])})
 
 
 @router.get(
@@ -182,7 +183,7 @@ async def get_logs(
     limit: Annotated[int, Query(ge=1, le=1_000)] = 200,
     cursor: Annotated[str | None, Query(max_length=1_000)] = None,
 ) -> Response:
-    """What the handler said, in order. The cursor of the last page goes on where it ended, also while it still runs."""
+    """The log lines of the handler, in order. The cursor of the last page stays valid while the execution runs."""
     page = await context.queries.executions.log(execution, cursor, limit)
     data = [
         {
@@ -209,10 +210,10 @@ async def cancel_execution(
     body: ReasonIn | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Cancel an execution: what waits, at once; what runs is asked to stop."""
-    found = await context.queries.executions.find(execution)
-    await cancel_or_conflict(context, found.id, caller.as_actor((body or ReasonIn()).reason))
-    return await execution_response(context, found.id, 200)
+    """Cancel an execution: a waiting one at once; a running one is asked to stop."""
+    target = await context.queries.executions.find(execution)
+    await cancel_or_conflict(context, target.id, caller.as_actor((body or ReasonIn()).reason))
+    return await execution_response(context, target.id, 200)
 
 
 @router.post("/{execution}/retry", response_model=ExecutionFull, **RUN_OPTIONS)
@@ -224,11 +225,11 @@ async def retry_execution(
     body: RunIn | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Run an ended execution again: a new one, linked to the old. Another payload needs the role editor."""
+    """Run a finished execution again, as a new one that is linked to it. Another payload needs the role editor."""
     body = check_run_payload(body, caller)
-    found = await context.queries.executions.find(execution)
+    target = await context.queries.executions.find(execution)
     execution_id = await context.commands.executions.retry(
-        found.id, body.payload, caller.as_actor(body.reason), caller.idempotency, is_unchecked=body.unchecked
+        target.id, body.payload, caller.as_actor(body.reason), caller.idempotency, is_unchecked=body.unchecked
     )
     return await wait_for_execution(context, execution_id, wait)
 
@@ -241,10 +242,10 @@ async def retry_execution(
 async def change_executions(
     body: ExecutionBulkIn, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Cancel or retry many executions, named or found by a filter.
+    """Cancel or retry many executions, given by id or by a filter.
 
-    Up to 500 are done at once, and the answer tells of each; more become an operation (202) that is asked about at
-    `/operations/{id}`. With `dry_run` the first 500 that would be touched are shown.
+    Up to 500 are done at once, and the response lists each; more become an operation (202), whose progress is at
+    `/operations/{id}`. With `dry_run` the response lists the first 500 that would be affected.
     """
     return await run_bulk(
         context,
@@ -259,20 +260,21 @@ async def change_executions(
 
 async def _chosen_executions(context: ApiContext, caller: Caller, body: ExecutionBulkIn) -> list[ExecutionId]:
     if (body.ids is None) == (body.filter is None):
-        raise HttpProblem(422, "invalid_input", "give either ids or a filter", hint="a filter may be empty: {}")
+        raise HttpProblem(
+            422,
+            "invalid_input",
+            "ids and filter are both given or both missing, expected one of them",
+            hint="a filter may be empty: {}",
+        )
     if body.ids is not None:
-        return [ExecutionId(parse_id("exe", one)) for one in body.ids]
+        return [ExecutionId(parse_id("exe", id_)) for id_ in body.ids]
     assert body.filter is not None
     chosen = body.filter
     dates = chosen.start_date, chosen.end_date
-    wanted = execution_filter(chosen.status, chosen.handler, chosen.queue, None, *dates, chosen.q)
-    check_payload_search(wanted, caller)
-    return await matching_execution_ids(context, wanted)
+    filters = execution_filter(chosen.status, chosen.handler, chosen.queue, None, *dates, chosen.q)
+    check_payload_search(filters, caller)
+    return await matching_execution_ids(context, filters)
 
-
-# The dead letters: executions that ended dead and that nobody has dealt with yet.
-#
-# Retrying or discarding one from here takes it off the list. Its history stays as it is: what ended dead has ended dead.
 
 dead_letter_router = APIRouter(prefix="/dead-letter", tags=["dead letter"])
 
@@ -299,14 +301,14 @@ _GROUP_EXAMPLE = {
 )
 async def list_dead(
     context: Context,
-    wanted: Annotated[ExecutionFilter, Depends(allowed_execution_filter)],
+    filters: Annotated[ExecutionFilter, Depends(allowed_execution_filter)],
     page: PageParams,
     fingerprint: Annotated[
-        ShortText | None, Query(description="Only those with this cause; `none`: those without one.")
+        ShortText | None, Query(description="Only executions with this error; `none`: those without a fingerprint.")
     ] = None,
 ) -> Response:
-    """The dead that nobody has retried or discarded from here, the latest first; `status` does not matter."""
-    terms = [term for term in wanted.terms if term.field != "status"]
+    """Dead executions that were neither retried nor discarded from here, the latest first; `status` is ignored."""
+    terms = [term for term in filters.terms if term.field != "status"]
     dead = ExecutionFilter((*DEAD_LETTERS, *where(fingerprint=fingerprint), *terms))
     return json_response(page_document(await context.queries.executions.page(dead, page), page, execution_document))
 
@@ -316,10 +318,10 @@ async def list_dead(
 )
 async def list_groups(
     context: Context,
-    by: Annotated[DeadLetterGrouping, Query(description="What they are put together by.")] = DeadLetterGrouping.ERROR,
+    by: Annotated[DeadLetterGrouping, Query(description="What groups them.")] = DeadLetterGrouping.ERROR,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> Response:
-    """The latest 10,000 dead, grouped by what killed them, by handler or by queue, the largest group first."""
+    """The latest 10,000 dead executions, grouped by error, handler or queue, the largest group first."""
     return json_response(
         {"data": [dead_group_document(group) for group in await context.queries.executions.dead_groups(limit, by)]}
     )
@@ -329,7 +331,7 @@ async def list_groups(
 async def retry_dead(
     body: DeadLettersIn, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Run dead executions again, each as a new one: some by id, all of a group, or all.
+    """Run dead executions again, each as a new one: by id, all of a group, or all.
 
     Up to 500 are done at once; more become an operation (202).
     """
@@ -343,7 +345,7 @@ async def retry_dead(
 async def discard_dead(
     body: DeadLettersIn, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Take dead executions off this list, without running them: some by id, all of a group, or all.
+    """Take dead executions off this list without running them: by id, all of a group, or all.
 
     Up to 500 are done at once; more become an operation (202).
     """
@@ -357,7 +359,11 @@ async def _chosen_dead(context: ApiContext, body: DeadLettersIn) -> list[Executi
     group = {by.field: getattr(body, by.field) for by in DeadLetterGrouping}
     given = [value is not None for value in (body.ids, *group.values())]
     if [*given, body.all].count(True) != 1:
-        raise HttpProblem(422, "invalid_input", "give one of ids, fingerprint, handler, queue, or all: true")
+        raise HttpProblem(
+            422,
+            "invalid_input",
+            f"{[*given, body.all].count(True)} choices are given, expected one: ids, fingerprint, handler, queue or all: true",
+        )
     if body.ids is not None:
-        return [ExecutionId(parse_id("exe", one)) for one in body.ids]
+        return [ExecutionId(parse_id("exe", id_)) for id_ in body.ids]
     return await matching_execution_ids(context, ExecutionFilter((*DEAD_LETTERS, *where(**group))))

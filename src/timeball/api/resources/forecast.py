@@ -10,9 +10,10 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.context import EXECUTION_ID, INSTANT_EXAMPLE, JOB_ID, ApiContext, Context, route_options
+from timeball.api.context import ApiContext, Context
 from timeball.api.models import FullList
 from timeball.api.models.metrics import CollisionOut, ForecastOut, SuggestIn, SuggestionsOut, TimelineOut
+from timeball.api.openapi import EXECUTION_ID, INSTANT_EXAMPLE, JOB_ID, route_options
 from timeball.api.params import Days, IdempotencyKey, QueueParam, Zone, optional_instant
 from timeball.api.responses import Document, json_response
 from timeball.application.queries.forecast import Forecast, ForecastRequest, Hour, SpreadAdvice, SpreadRequest
@@ -22,12 +23,10 @@ from timeball.domain.forecast.suggestions import ScheduleShift, spell_schedule, 
 from timeball.domain.values.ids import format_job_id
 from timeball.errors import InvalidInput
 
-# The past and the future on one line.
-
 router = APIRouter(tags=["time"])
 
-_LONGEST = timedelta(days=31)
-_MOST_COLLISIONS = 100
+_MAX_RANGE = timedelta(days=31)
+_MAX_COLLISIONS = 100
 _DEFAULT_BEFORE, _DEFAULT_AFTER = timedelta(hours=2), timedelta(hours=2)
 _MARK_EXAMPLE = {
     "kind": "predicted",
@@ -100,10 +99,10 @@ COLLISION_EXAMPLE = {
 }
 
 FromParam = Annotated[
-    str | None, Query(alias="from", max_length=100, description="The first instant; two hours ago if none is given.")
+    str | None, Query(alias="from", max_length=100, description="The first instant; by default two hours ago.")
 ]
 ToParam = Annotated[
-    str | None, Query(alias="to", max_length=100, description="The last instant; in two hours if none is given.")
+    str | None, Query(alias="to", max_length=100, description="The last instant; by default in two hours.")
 ]
 
 
@@ -113,13 +112,13 @@ async def timeline(
     start: FromParam = None,
     end: ToParam = None,
     queue: QueueParam = None,
-    rows: Annotated[RowsBy, Query(description="What a row is.")] = RowsBy.JOBS,
-    limit: Annotated[int, Query(ge=1, le=200, description="The most rows.")] = 50,
-    width: Annotated[int, Query(ge=100, le=10_000, description="How wide the drawing is, in pixels.")] = 1_000,
+    rows: Annotated[RowsBy, Query(description="What a row stands for.")] = RowsBy.JOBS,
+    limit: Annotated[int, Query(ge=1, le=200, description="The largest number of rows.")] = 50,
+    width: Annotated[int, Query(ge=100, le=10_000, description="The width of the drawing in pixels.")] = 1_000,
 ) -> Response:
-    """What ran, what runs and what is to run: merged to about one mark per four pixels, at most 2,000, never across now.
+    """Past, running and predicted runs, merged to about one mark per four pixels, at most 2,000, never across now.
 
-    The width of a predicted mark is the median duration of its job. The band says how many slots are busy, and need to be.
+    The width of a predicted mark is the median duration of its job. The band shows how many slots are busy or will be needed.
     """
     low, high = _span(context, start, end)
     request = TimelineRequest(start=low, end=high, queue=queue, rows_by=rows, limit=limit, width=width)
@@ -131,15 +130,15 @@ async def forecast(
     context: Context,
     days: Days = 7,
     queue: QueueParam = None,
-    measure: Annotated[Literal["busy", "starts"], Query(description="What an hour's value is.")] = "busy",
+    measure: Annotated[Literal["busy", "starts"], Query(description="What the value of an hour counts.")] = "busy",
     timezone: Zone = "UTC",
 ) -> Response:
-    """How many slots each hour of the next days needs: expected durations of what is due, against the slots there are.
+    """How many slots each hour of the next days needs: the expected durations of due runs, compared with the slots.
 
-    Fire times come from the scheduler's own iterator; hours that a clock change jumps over or repeats are noted.
+    Fire times come from the scheduler's own iterator; hours that a clock change skips or repeats are noted.
     """
-    found = await context.queries.forecast.demand(ForecastRequest(days=days, queue=queue, timezone=timezone))
-    return json_response(forecast_document(found, measure))
+    demand = await context.queries.forecast.demand(ForecastRequest(days=days, queue=queue, timezone=timezone))
+    return json_response(forecast_document(demand, measure))
 
 
 @router.get(
@@ -148,9 +147,9 @@ async def forecast(
     **route_options(Role.VIEWER, {"data": [COLLISION_EXAMPLE]}, is_heavy=True),
 )
 async def collisions(context: Context, days: Days = 7, queue: QueueParam = None, timezone: Zone = "UTC") -> Response:
-    """Which jobs want more slots than there are, when, for how long, and about how much delay that adds; the worst first."""
-    found = await context.queries.forecast.collisions(ForecastRequest(days=days, queue=queue, timezone=timezone))
-    return json_response({"data": [collision_document(one) for one in found[:_MOST_COLLISIONS]]})
+    """Jobs that together need more slots than there are: when, for how long, and with about how much delay; the worst first."""
+    worst = await context.queries.forecast.collisions(ForecastRequest(days=days, queue=queue, timezone=timezone))
+    return json_response({"data": [collision_document(collision) for collision in worst[:_MAX_COLLISIONS]]})
 
 
 def _span(context: ApiContext, start: str | None, end: str | None) -> tuple[datetime, datetime]:
@@ -158,9 +157,9 @@ def _span(context: ApiContext, start: str | None, end: str | None) -> tuple[date
     low, high = optional_instant(start, "from", "UTC"), optional_instant(end, "to", "UTC")
     low = low or min(high or now, now) - _DEFAULT_BEFORE
     high = high or max(low, now) + _DEFAULT_AFTER
-    if not timedelta(seconds=1) <= high - low <= _LONGEST:
+    if not timedelta(seconds=1) <= high - low <= _MAX_RANGE:
         raise InvalidInput(
-            f"from {low.isoformat()} to {high.isoformat()} is no span to draw; expected from 1 second to 31 days",
+            f"the range is from {low.isoformat()} to {high.isoformat()}, expected 1 second to 31 days",
             field="to",
             hint="give from and to, with to the later of the two",
         )
@@ -168,7 +167,7 @@ def _span(context: ApiContext, start: str | None, end: str | None) -> tuple[date
 
 
 def timeline_document(timeline: Timeline) -> Document:
-    """A time line as the API shows it."""
+    """A timeline as the API shows it."""
     request = timeline.request
     return {
         "now": timeline.now,
@@ -227,24 +226,22 @@ def _peak(hours: Any, measure: str, slots: int) -> Document | None:
     return {"hour": highest.hour, "value": value, "sentence": f"peak {highest.hour:02}:00, {value:g}{of}"}
 
 
-def collision_document(one: Collision) -> Document:
+def collision_document(collision: Collision) -> Document:
     """A collision as the API shows it."""
     return {
-        "queues": list(one.pool.queues),
-        "start": one.start,
-        "end": one.end,
-        "local": one.local,
-        "need": one.need,
-        "slots": one.pool.slots,
-        "seconds": (one.end - one.start).total_seconds(),
-        "delay_seconds": one.delay.total_seconds(),
-        "times": one.times,
-        "jobs": [{"id": format_job_id(job_id), "label": label} for job_id, label in one.jobs],
-        "sentence": one.sentence,
+        "queues": list(collision.pool.queues),
+        "start": collision.start,
+        "end": collision.end,
+        "local": collision.local,
+        "need": collision.need,
+        "slots": collision.pool.slots,
+        "seconds": (collision.end - collision.start).total_seconds(),
+        "delay_seconds": collision.delay.total_seconds(),
+        "times": collision.times,
+        "jobs": [{"id": format_job_id(job_id), "label": label} for job_id, label in collision.jobs],
+        "sentence": collision.sentence,
     }
 
-
-# How jobs that collide could be spread.
 
 suggestions_router = APIRouter(tags=["time"])
 
@@ -282,10 +279,10 @@ _EXAMPLE = {
     ),
 )
 async def suggest_schedules(body: SuggestIn, context: Context, idempotency_key: IdempotencyKey = None) -> Response:
-    """Which of the jobs that collide to move by some minutes so that fewer run at once; nothing is changed.
+    """Suggest which colliding jobs to move by some minutes so that fewer run at once; nothing is changed.
 
-    Each job is moved to the nearest time at which every run of it within the forecast finds a free slot. The suggestions
-    count on each other, in their order; one is applied by `PATCH /jobs/{job}` with its `changes` and its version.
+    Each job is moved to the nearest time at which each of its runs within the forecast finds a free slot. Each suggestion
+    assumes those before it. Apply one by `PATCH /jobs/{job}` with its `changes` and its version.
     """
     at = optional_instant(body.at, "at", body.timezone)
     request = SpreadRequest(queues=body.queues, at=at, days=body.days, timezone=body.timezone)
@@ -293,7 +290,7 @@ async def suggest_schedules(body: SuggestIn, context: Context, idempotency_key: 
 
 
 def advice_document(advice: SpreadAdvice | None) -> Document:
-    """What was found for a collision, as the API shows it."""
+    """The suggestions for a collision, as the API shows them."""
     if advice is None:
         return {"collision": None, "suggestions": [], "left_out": [], "sentence": "nothing collides there"}
     spread = advice.spread

@@ -12,17 +12,10 @@ from fastapi import APIRouter, Path
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.context import (
-    EXECUTION_ID,
-    INSTANT_EXAMPLE,
-    CatalogueItem,
-    CatalogueReader,
-    Context,
-    page_example,
-    route_options,
-)
+from timeball.api.context import CatalogueItem, CatalogueReader, Context
 from timeball.api.models import PageOut
 from timeball.api.models.system import HandlerCheckIn, HandlerCheckOut, HandlerOut
+from timeball.api.openapi import EXECUTION_ID, INSTANT_EXAMPLE, page_example, route_options
 from timeball.api.params import IdempotencyKey, PageParams
 from timeball.api.responses import Document, json_response, page_document
 from timeball.application.queries import Queries
@@ -36,7 +29,7 @@ from timeball.errors import NotFound, quote_text
 router = APIRouter(prefix="/handlers", tags=["handlers"])
 
 HandlerName = Annotated[str, Path(max_length=200, description="A handler's name.")]
-# So many stored payloads are looked at for one answer.
+# The number of stored payloads that one request checks.
 _CHECKED_AT_ONCE = 200
 
 _EXAMPLE = {
@@ -64,14 +57,14 @@ _EXAMPLE = {
 
 @router.get("", response_model=PageOut[HandlerOut], **route_options(Role.VIEWER, page_example(_EXAMPLE)))
 async def list_handlers(context: Context, page: PageParams) -> Response:
-    """Every handler in the box, of installed packages, and that workers have or have published; by name, cursor by cursor."""
-    found, show = await handlers_page(context.queries, context.catalogue, page)
-    return json_response(page_document(found, page, show))
+    """Every handler by name: built-in ones, those of installed packages, and those that workers know or have published."""
+    handlers, show = await handlers_page(context.queries, context.catalogue, page)
+    return json_response(page_document(handlers, page, show))
 
 
 @router.get("/{handler}", response_model=HandlerOut, **route_options(Role.VIEWER, _EXAMPLE, fails=[404]))
 async def get_handler(handler: HandlerName, context: Context) -> Response:
-    """One handler: what it takes, what its jobs are given, and which versions of it workers have published."""
+    """One handler: its payload, the options of its jobs, and the versions that workers have published."""
     return json_response(await read_handler(context.queries, context.catalogue, handler))
 
 
@@ -101,68 +94,71 @@ _CHECK_EXAMPLE = {
     ),
 )
 async def check_handlers(body: HandlerCheckIn, context: Context, idempotency_key: IdempotencyKey = None) -> Response:
-    """Which stored payloads other code would refuse: those of jobs with names, of templates and of waiting executions.
+    """Find stored payloads that other schemas would refuse: of named jobs, templates and waiting executions.
 
-    For the schemas of a version that is not deployed yet. Nothing is changed. Ask again with `next_cursor` until it is null.
+    Meant for the schemas of a version that is not deployed yet. Nothing is changed. Repeat with `next_cursor` until it is null.
     """
     checks: dict[str, Callable[[str], object]] = {
-        one.name: partial(context.catalogue.check, one.payload_schema, one.name) for one in body.handlers
+        handler.name: partial(context.catalogue.check, handler.payload_schema, handler.name)
+        for handler in body.handlers
     }
     stored, cursor = await context.queries.handlers.payloads(list(checks), body.cursor, _CHECKED_AT_ONCE)
-    # In a thread: large payloads would hold up the loop.
-    misfits = await asyncio.to_thread(find_incompatible, stored, checks)
+    # In a thread: large payloads would block the loop.
+    incompatible = await asyncio.to_thread(find_incompatible, stored, checks)
     return json_response(
         {
             "checked": len(stored),
-            "misfits": [incompatible_payload_document(one) for one in misfits],
+            "misfits": [incompatible_payload_document(item) for item in incompatible],
             "next_cursor": cursor,
         }
     )
 
 
-def incompatible_payload_document(misfit: IncompatiblePayload) -> Document:
-    """Something stored whose payload does not fit."""
-    stored = misfit.stored
+def incompatible_payload_document(incompatible: IncompatiblePayload) -> Document:
+    """A job, template or execution whose payload does not fit."""
+    stored = incompatible.stored
     return {
         "kind": stored.kind,
         "id": stored.id,
         "name": stored.name,
         "handler": stored.handler,
-        "errors": [dict(error) for error in misfit.refusal.errors],
+        "errors": [dict(error) for error in incompatible.refusal.errors],
     }
 
 
 async def handlers_page(
     queries: Queries, catalogue: CatalogueReader, page: PageRequest
 ) -> tuple[ResultPage[PublishedHandler], Callable[[PublishedHandler], Document]]:
-    """Some handlers by name, and the serialiser of each."""
-    entries, workers = await _known(queries, catalogue)
-    found = await queries.handlers.page([*entries, *workers], page)
-    return found, lambda one: _document(one, entries.get(one.name), workers[one.name])
+    """A page of handlers by name, and the serialiser of each."""
+    entries, workers = await _known_handlers(queries, catalogue)
+    handlers = await queries.handlers.page([*entries, *workers], page)
+    return handlers, lambda handler: _document(handler, entries.get(handler.name), workers[handler.name])
 
 
 async def read_handler(queries: Queries, catalogue: CatalogueReader, name: str) -> Document:
-    """One handler; NotFound if this process, every living worker and the published contracts do not have it."""
-    entries, workers = await _known(queries, catalogue)
-    found = (await queries.handlers.read([name]))[0]
-    if not found.versions and name not in entries and name not in workers:
+    """One handler; NotFound if neither this process, nor a live worker, nor a published contract has it."""
+    entries, workers = await _known_handlers(queries, catalogue)
+    published = (await queries.handlers.read([name]))[0]
+    if not published.versions and name not in entries and name not in workers:
         raise NotFound("handler", quote_text(name))
-    return _document(found, entries.get(name), workers[name])
+    return _document(published, entries.get(name), workers[name])
 
 
-async def _known(queries: Queries, catalogue: CatalogueReader) -> tuple[Mapping[str, CatalogueItem], Counter[str]]:
-    """The handlers of this process, and how many living workers know each handler."""
+async def _known_handlers(
+    queries: Queries, catalogue: CatalogueReader
+) -> tuple[Mapping[str, CatalogueItem], Counter[str]]:
+    """The handlers of this process, and the number of live workers that know each handler."""
     nodes = await queries.nodes(NodeKind.WORKER)
     entries = {entry.name: entry for entry in catalogue.entries()}
     return entries, Counter(name for node in nodes for name in node.handlers)
 
 
-def _document(found: PublishedHandler, entry: CatalogueItem | None, workers: int) -> Document:
-    newest = found.versions[0] if found.versions else None
-    schema = found.schema if entry is None else entry.payload_schema
+def _document(published: PublishedHandler, entry: CatalogueItem | None, workers: int) -> Document:
+    newest = published.versions[0] if published.versions else None
+    schema = published.schema if entry is None else entry.payload_schema
     doc = None if newest is None else newest.doc
     return {
-        "name": found.name,
+        "name": published.name,
         "description": entry.description if entry is not None else doc and first_sentence(doc),
         "doc": doc,
         "run_style": entry.run_style if entry is not None else newest and newest.run_style,
@@ -171,12 +167,12 @@ def _document(found: PublishedHandler, entry: CatalogueItem | None, workers: int
         "example": entry.example if entry is not None else schema and example_of(schema),
         "is_enabled_here": entry and entry.is_enabled_here,
         "workers": workers,
-        "needs_role": (Role.ADMIN if found.name in ADMIN_HANDLERS else Role.EDITOR).value,
-        "versions": _versions(found),
+        "needs_role": (Role.ADMIN if published.name in ADMIN_HANDLERS else Role.EDITOR).value,
+        "versions": _versions(published),
     }
 
 
-def _versions(found: PublishedHandler) -> Sequence[Document]:
+def _versions(published: PublishedHandler) -> Sequence[Document]:
     return [
         {
             "fingerprint": version.fingerprint,
@@ -185,5 +181,5 @@ def _versions(found: PublishedHandler) -> Sequence[Document]:
             "started_at": version.started_at,
             "workers": list(version.workers),
         }
-        for version in found.versions
+        for version in published.versions
     ]

@@ -9,19 +9,7 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from timeball.api.auth import Caller, CurrentCaller, Role
-from timeball.api.context import (
-    CREATED_EXAMPLE,
-    EXECUTION_EXAMPLE,
-    EXECUTION_ID,
-    INSTANT_EXAMPLE,
-    JOB_EXAMPLE,
-    NEW_JOB_EXAMPLE,
-    ApiContext,
-    Context,
-    export_options,
-    page_example,
-    route_options,
-)
+from timeball.api.context import ApiContext, Context
 from timeball.api.documents import (
     ExecutionSelection,
     JobSelection,
@@ -42,6 +30,17 @@ from timeball.api.models import PageOut, ReasonIn
 from timeball.api.models.executions import ExecutionFull, ExecutionIds, ExecutionOut
 from timeball.api.models.jobs import BackfillIn, JobChanged, JobCreated, JobIn, JobOut, JobPatch, PauseIn, RunIn
 from timeball.api.models.system import NextOut
+from timeball.api.openapi import (
+    CREATED_EXAMPLE,
+    EXECUTION_EXAMPLE,
+    EXECUTION_ID,
+    INSTANT_EXAMPLE,
+    JOB_EXAMPLE,
+    NEW_JOB_EXAMPLE,
+    export_options,
+    page_example,
+    route_options,
+)
 from timeball.api.params import (
     IdempotencyKey,
     IfMatch,
@@ -68,7 +67,7 @@ from timeball.errors import Conflict
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
 
-# All of a job, so that nothing is lost on the way out and in again; its last execution is no part of it.
+# Every field of a job, so that an export can be imported again; the last execution is not part of the job.
 _COLUMNS = [name for name in JobOut.model_fields if name != "last_execution"]
 _FULL_EXAMPLE = EXECUTION_EXAMPLE | {
     "payload": {},
@@ -96,20 +95,22 @@ async def create_job(
 ) -> Response:
     """Create a job: once (`scheduled_at`), every (`interval_seconds`), cron (`schedule`), or run by hand.
 
-    A one-off whose `unique_key` is alive is not made again; the answer then shows the job that holds the key.
+    If an unfinished one-off has the same `unique_key`, no job is created, and the response shows the job that holds the key.
     """
     return await create_and_show(context, caller, job_request(body))
 
 
-async def create_and_show(context: ApiContext, caller: Caller, wish: JobRequest) -> Response:
-    """Create a job with what its handler declares, and show it."""
-    done = await context.commands.contracts.resolve([wish])
-    created = await context.commands.jobs.create(done.specs[0], actor=caller.as_actor(), idempotency=caller.idempotency)
-    return await creation_response(context, created, done.warnings)
+async def create_and_show(context: ApiContext, caller: Caller, request: JobRequest) -> Response:
+    """Create a job with the options that its handler declares, and show it."""
+    resolved = await context.commands.contracts.resolve([request])
+    created = await context.commands.jobs.create(
+        resolved.specs[0], actor=caller.as_actor(), idempotency=caller.idempotency
+    )
+    return await creation_response(context, created, resolved.warnings)
 
 
 async def creation_response(context: ApiContext, created: CreatedJob, warnings: Sequence[str]) -> Response:
-    """A job that was created; or the one that holds its unique key."""
+    """The job that was created, or the one that holds its unique key."""
     job_id = created.job_id
     if not created.is_new and created.execution_id is not None:
         job_id = (await context.queries.executions.find(str(created.execution_id))).job_id
@@ -123,17 +124,17 @@ async def creation_response(context: ApiContext, created: CreatedJob, warnings: 
 @router.get("", response_model=PageOut[JobOut], **route_options(Role.VIEWER, page_example(JOB_EXAMPLE)))
 async def list_jobs(
     context: Context,
-    wanted: JobFilterParams,
+    filters: JobFilterParams,
     page: PageParams,
     selection: JobSelection,
     sort: JobSort = JobOrder.NEWEST,
 ) -> Response:
-    """List jobs. Searching payloads needs the role editor: it would tell a viewer what is hidden from them.
+    """List jobs. Searching payloads needs the role editor, because it would reveal secrets to a viewer.
 
-    In the place of a payload of more than 8 KB stands a note, `{"$timeball": "..."}`; the job itself and the export show it.
+    A payload of more than 8 KB is replaced by a note, `{"$timeball": "..."}`; `GET /jobs/{job}` and the export show it.
     """
     return json_response(
-        await jobs_page(await context.queries.jobs.page(wanted, sort, page), page, selection, context.queries)
+        await jobs_page(await context.queries.jobs.page(filters, sort, page), page, selection, context.queries)
     )
 
 
@@ -144,14 +145,14 @@ async def list_jobs(
 )
 async def export_jobs(
     context: Context,
-    wanted: JobFilterParams,
+    filters: JobFilterParams,
     kind: Annotated[ExportFormat, Query(alias="format")] = "csv",
     bom: ByteOrderMark = False,
 ) -> Response:
-    """All jobs that match, as CSV or JSON lines. Cells that a spreadsheet would run begin with an apostrophe."""
+    """All matching jobs as CSV, JSON lines or JSON. Cells that a spreadsheet would run begin with an apostrophe."""
 
     async def read(request: PageRequest) -> Any:
-        return await context.queries.jobs.page(wanted, JobOrder.NEWEST, request)
+        return await context.queries.jobs.page(filters, JobOrder.NEWEST, request)
 
     return await export_response(
         kind, "jobs", _COLUMNS, read, _job_cells if kind == "csv" else job_document, has_mark=bom
@@ -159,7 +160,7 @@ async def export_jobs(
 
 
 def _job_cells(view: JobView) -> Document:
-    """A job for a row of CSV, where an empty cell means the default of a field and `null` that it is switched off."""
+    """A job as a row of CSV: an empty cell means the default of a field, `null` that it is switched off."""
     document = job_document(view)
     no_timeout = {"timeout_ms": "null"} if document["timeout_ms"] is None else {}
     return document | {"payload": json_bytes(document["payload"]).decode()} | no_timeout
@@ -190,7 +191,7 @@ async def replace_job(
     reason: ReasonParam = None,
     if_match: IfMatch = None,
 ) -> Response:
-    """Change the fields that are given; the same as PATCH. Takes effect with the next occurrence."""
+    """Change the given fields; the same as PATCH. The change takes effect with the next occurrence."""
     return await _change(job, body, context, caller.as_actor(reason), if_match)
 
 
@@ -203,16 +204,16 @@ async def change_job(
     reason: ReasonParam = None,
     if_match: IfMatch = None,
 ) -> Response:
-    """Change the fields that are given. Takes effect with the next occurrence."""
+    """Change the given fields. The change takes effect with the next occurrence."""
     return await _change(job, body, context, caller.as_actor(reason), if_match)
 
 
 async def _change(job: str, body: JobPatch, context: ApiContext, actor: Actor, if_match: str | None) -> Response:
-    found = await context.queries.jobs.find(job)
+    target = await context.queries.jobs.find(job)
     expected = parse_if_match(if_match)
     try:
         changed = await context.commands.jobs.update(
-            found.id, given_fields(body), actor, expected, is_unchecked=body.unchecked
+            target.id, given_fields(body), actor, expected, is_unchecked=body.unchecked
         )
     except Conflict as error:
         raise precondition_error(error) from error
@@ -222,7 +223,7 @@ async def _change(job: str, body: JobPatch, context: ApiContext, actor: Actor, i
 
 
 def precondition_error(error: Conflict) -> HttpProblem | Conflict:
-    """A change that was made for another version is a failed precondition; any other conflict is what it is."""
+    """A Conflict about the version as a failed precondition (412); any other Conflict stays one."""
     version = error.facts.get("version")
     if version is None:
         return error
@@ -240,18 +241,18 @@ async def delete_job(
     reason: ReasonParam = None,
     if_match: IfMatch = None,
 ) -> Response:
-    """Take a job out of service: what waits is cancelled, its name is free again, its history stays."""
-    found = await context.queries.jobs.find(job)
+    """Delete a job: its waiting executions are cancelled, its name is free again, its history stays."""
+    target = await context.queries.jobs.find(job)
     expected = parse_if_match(if_match)
-    if expected is not None and expected != found.version:
+    if expected is not None and expected != target.version:
         raise HttpProblem(
             412,
             "precondition_failed",
-            f"the job has version {found.version}",
-            hint="read it again",
-            headers=_etag_of_version(found.version),
+            f"the job has version {target.version}, expected {expected}",
+            hint="read the job again, and repeat the request with its ETag",
+            headers=_etag_of_version(target.version),
         )
-    await context.commands.jobs.delete(found.id, caller.as_actor(reason))
+    await context.commands.jobs.delete(target.id, caller.as_actor(reason))
     return Response(status_code=204)
 
 
@@ -273,13 +274,13 @@ async def pause_job(
     body: PauseIn | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Let nothing of a job start until it is resumed, by hand or at `until`."""
+    """Pause a job: none of its executions starts until it is resumed, by a request or at `until`."""
     body = body or PauseIn()
-    found = await context.queries.jobs.find(job)
+    target = await context.queries.jobs.find(job)
     await context.commands.jobs.pause(
-        found.id, optional_instant(body.until, "until", found.timezone), caller.as_actor(body.reason)
+        target.id, optional_instant(body.until, "until", target.timezone), caller.as_actor(body.reason)
     )
-    return json_response(job_document(await context.queries.jobs.view(str(found.id))))
+    return json_response(job_document(await context.queries.jobs.view(str(target.id))))
 
 
 @router.post(
@@ -294,17 +295,17 @@ async def resume_job(
     body: ReasonIn | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Let a paused job go on from now; what fell into the pause is recorded as skipped."""
-    found = await context.queries.jobs.find(job)
-    await context.commands.jobs.resume(found.id, caller.as_actor((body or ReasonIn()).reason))
-    return json_response(job_document(await context.queries.jobs.view(str(found.id))))
+    """Resume a paused job from now on; occurrences during the pause are recorded as skipped."""
+    target = await context.queries.jobs.find(job)
+    await context.commands.jobs.resume(target.id, caller.as_actor((body or ReasonIn()).reason))
+    return json_response(job_document(await context.queries.jobs.view(str(target.id))))
 
 
 RUN_OPTIONS: dict[str, Any] = route_options(
     Role.OPERATOR, _FULL_EXAMPLE, status=202, request={"reason": "again"}, has_body=True, fails=[404, 409]
 )
 RUN_OPTIONS["responses"][200] = {
-    "description": "It ended while `wait` lasted",
+    "description": "The execution finished during `wait`",
     "model": ExecutionFull,
     "content": {"application/json": {"example": _FULL_EXAMPLE}},
 }
@@ -319,14 +320,14 @@ async def trigger_job(
     body: RunIn | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Run a job now, beside its schedule. Another payload needs the role editor.
+    """Run a job now, in addition to its schedule. Another payload needs the role editor.
 
-    With `wait` the answer comes when the execution has ended (200), or when the wait is over (202).
+    With `wait` the response comes when the execution has finished (200), or when the wait is over (202).
     """
     body = check_run_payload(body, caller)
-    found = await context.queries.jobs.find(job)
+    target = await context.queries.jobs.find(job)
     execution_id = await context.commands.executions.trigger(
-        found.id, body.payload, caller.as_actor(body.reason), caller.idempotency, is_unchecked=body.unchecked
+        target.id, body.payload, caller.as_actor(body.reason), caller.idempotency, is_unchecked=body.unchecked
     )
     return await wait_for_execution(context, execution_id, wait)
 
@@ -343,9 +344,9 @@ async def cancel_job(
     body: ReasonIn | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Cancel the current execution of a job: the one that runs, or else waits. A schedule goes on with its next occurrence."""
-    found = await context.queries.jobs.find(job)
-    current = await context.queries.executions.current_of(found.id)
+    """Cancel the current execution of a job: the running one, or else the waiting one. The schedule goes on with its next occurrence."""
+    target = await context.queries.jobs.find(job)
+    current = await context.queries.executions.current_of(target.id)
     if current is None:
         raise Conflict("the job has no waiting or running execution")
     await cancel_or_conflict(context, current.id, caller.as_actor((body or ReasonIn()).reason))
@@ -361,10 +362,10 @@ async def retry_job(
     body: RunIn | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Run the last ended execution of a job again, as a new one. Another payload needs the role editor."""
+    """Run the last finished execution of a job again, as a new one. Another payload needs the role editor."""
     body = check_run_payload(body, caller)
-    found = await context.queries.jobs.find(job)
-    last = await context.queries.executions.last_ended_of(found.id)
+    target = await context.queries.jobs.find(job)
+    last = await context.queries.executions.last_ended_of(target.id)
     if last is None:
         raise Conflict("no execution of the job has finished", hint="trigger it instead")
     execution_id = await context.commands.executions.retry(
@@ -392,17 +393,17 @@ async def duplicate_job(
     body: JobPatch | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Create a copy of a job, with other values for the fields that are given."""
-    found = await context.queries.jobs.find(job)
+    """Create a copy of a job, with other values for the given fields."""
+    target = await context.queries.jobs.find(job)
     fields, is_unchecked = ({}, False) if body is None else (given_fields(body), body.unchecked)
-    # A copy is told everything by what it copies; the contract of another handler has a word all the same.
+    # A copy takes every field from the original; only for another handler, that handler's contract decides on delivery.
     names = (
         SPEC_FIELDS - {"delivery"} | fields.keys()
-        if fields.get("handler", found.handler) != found.handler
+        if fields.get("handler", target.handler) != target.handler
         else SPEC_FIELDS
     )
     return await create_and_show(
-        context, caller, JobRequest(copy_spec(found, fields, context.queries.now()), names, is_unchecked)
+        context, caller, JobRequest(copy_spec(target, fields, context.queries.now()), names, is_unchecked)
     )
 
 
@@ -421,15 +422,15 @@ async def duplicate_job(
 async def backfill_job(
     job: JobRef, body: BackfillIn, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Run a job once for every occurrence that its schedule names in a span of the past, ten a second."""
-    found = await context.queries.jobs.find(job)
-    start, end = (optional_instant(getattr(body, side), side, found.timezone) for side in ("start", "end"))
+    """Run a job once for every occurrence of its schedule in a past range, ten per second."""
+    target = await context.queries.jobs.find(job)
+    start, end = (optional_instant(getattr(body, side), side, target.timezone) for side in ("start", "end"))
     assert start is not None
     assert end is not None
     ids = await context.commands.executions.backfill(
-        found.id, start, end, caller.as_actor(body.reason), caller.idempotency
+        target.id, start, end, caller.as_actor(body.reason), caller.idempotency
     )
-    return json_response({"count": len(ids), "execution_ids": [format_execution_id(one) for one in ids]}, 202)
+    return json_response({"count": len(ids), "execution_ids": [format_execution_id(id_) for id_ in ids]}, 202)
 
 
 @router.get(
@@ -440,15 +441,18 @@ async def backfill_job(
 async def list_executions_of_job(
     job: JobRef,
     context: Context,
-    wanted: Annotated[ExecutionFilter, Depends(allowed_execution_filter)],
+    filters: Annotated[ExecutionFilter, Depends(allowed_execution_filter)],
     page: PageParams,
     selection: ExecutionSelection,
 ) -> Response:
     """The executions of a job, the latest first."""
-    found = await context.queries.jobs.find(job)
+    target = await context.queries.jobs.find(job)
     return json_response(
         await executions_page(
-            await context.queries.executions.page(within_job(wanted, found.id), page), page, selection, context.queries
+            await context.queries.executions.page(within_job(filters, target.id), page),
+            page,
+            selection,
+            context.queries,
         )
     )
 
@@ -461,14 +465,14 @@ _NEXT_EXAMPLE = {
 
 @router.get("/{job}/next", response_model=NextOut, **route_options(Role.VIEWER, _NEXT_EXAMPLE, fails=[404]))
 async def next_of_job(job: JobRef, context: Context, count: Annotated[int, Query(ge=1, le=100)] = 10) -> Response:
-    """When a job runs next, with the changes of the clock marked."""
-    found = await context.queries.jobs.find(job)
-    times = context.queries.jobs.next_times(found.rule, found.timezone, context.queries.now(), count)
-    return json_response({"description": found.rule.describe(), "next": [fire_time_document(time) for time in times]})
+    """The next times of a job, with notes where the clock changes."""
+    target = await context.queries.jobs.find(job)
+    times = context.queries.jobs.next_times(target.rule, target.timezone, context.queries.now(), count)
+    return json_response({"description": target.rule.describe(), "next": [fire_time_document(time) for time in times]})
 
 
 def check_run_payload(body: RunIn | None, caller: CurrentCaller) -> RunIn:
-    """A payload of one's own is an edit for one run, so it needs the role that edits."""
+    """Require the role editor if the request brings its own payload: that edits the job for one run."""
     body = body or RunIn()
     if body.payload is not None:
         caller.needs(Role.EDITOR, "another payload")
@@ -477,9 +481,9 @@ def check_run_payload(body: RunIn | None, caller: CurrentCaller) -> RunIn:
 
 
 async def cancel_or_conflict(context: ApiContext, execution_id: ExecutionId, actor: Any) -> None:
-    """Cancel an execution; Conflict if it has ended."""
+    """Cancel an execution; Conflict if it has finished."""
     if execution_id not in await context.commands.executions.cancel([execution_id], actor):
-        raise Conflict("the execution has finished or is already being cancelled", hint="retry makes a new one")
+        raise Conflict("the execution has finished or is already being cancelled", hint="retry creates a new execution")
 
 
 def _etag(view: JobView) -> dict[str, str]:

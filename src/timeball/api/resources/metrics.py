@@ -1,4 +1,9 @@
-"""Metrics: of this moment, of a window, by the minute, and the Prometheus endpoint."""
+"""Metrics: the present, a window, a series, and the Prometheus endpoint.
+
+For Prometheus, the numbers from the database are the same in every process, so one API is enough to scrape; the numbers that a
+process counts are its own. No label names a job or an execution. At most a thousand pairs of queue and handler and a hundred
+queues have labels of their own: those with the longest wait.
+"""
 
 from __future__ import annotations
 
@@ -17,29 +22,26 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from timeball.api.auth import Role, require_role
-from timeball.api.context import INSTANT_EXAMPLE, ApiContext, Context, route_options
+from timeball.api.context import ApiContext, Context
 from timeball.api.models import ShortText
 from timeball.api.models.metrics import MetricsOut, SeriesOut, StatsOut
+from timeball.api.openapi import INSTANT_EXAMPLE, route_options
 from timeball.api.responses import Document, json_response
 from timeball.application.queries.metrics import MAX_WINDOW, MetricsQueries, MetricsScope, Overview, Series
 from timeball.domain.node import BrokerState, NodeKind
 from timeball.domain.rollup import COUNTED_FIELDS, DurationSketch, Rollup
 from timeball.telemetry.metrics import MetricsSource
 
-# Numbers: of this moment, of a window, minute by minute; and for Prometheus.
-
 router = APIRouter()
 
 
-# Outside of the API: where Prometheus looks by itself.
+# Outside the API prefix: the path that Prometheus expects.
 prometheus_router = APIRouter()
 
-Hours = Annotated[float, Query(gt=0, le=MAX_WINDOW.days * 24, description="How far back.")]
-OfQueue = Annotated[ShortText | None, Query(description="Only of this queue.")]
-OfHandler = Annotated[ShortText | None, Query(description="Only of this handler.")]
-OfJob = Annotated[
-    ShortText | None, Query(description="Only of this job, by id or name: one that recurs or is triggered.")
-]
+Hours = Annotated[float, Query(gt=0, le=MAX_WINDOW.days * 24, description="The length of the window, in hours.")]
+OfQueue = Annotated[ShortText | None, Query(description="Only this queue.")]
+OfHandler = Annotated[ShortText | None, Query(description="Only this handler.")]
+OfJob = Annotated[ShortText | None, Query(description="Only this job, by id or name: a recurring or a manual one.")]
 
 _PERCENTILES = {"p50": 0.001, "p95": 0.002, "p99": 0.004}
 _COUNTS: dict[str, Any] = dict.fromkeys(COUNTED_FIELDS, 0) | {
@@ -80,27 +82,27 @@ _METRICS_EXAMPLE = {
 async def stats(
     context: Context, hours: Hours = 24, queue: OfQueue = None, handler: OfHandler = None, job: OfJob = None
 ) -> Response:
-    """What waits and runs, and what happened in the last hours: by outcome and handler, with durations and lateness.
+    """Waiting and running executions, and the outcomes of the last hours by handler, with durations and lateness.
 
-    From rollups, a few seconds behind; to the minute within eight days, to the hour beyond.
+    Read from rollups that are a few seconds behind; exact to the minute for eight days, to the hour before that.
     """
-    found = await context.queries.metrics.stats(
+    window = await context.queries.metrics.stats(
         timedelta(hours=hours), await _metrics_scope(context, queue, handler, job)
     )
     document = {
         "waiting": await context.queries.executions.waiting_counts(),
         "hours": hours,
-        "since": found.since,
-        "until": found.until,
-        "total": counts_document(found.total),
-        "by_handler": [{"handler": one.handler} | counts_document(one) for one in found.by_handler],
+        "since": window.since,
+        "until": window.until,
+        "total": counts_document(window.total),
+        "by_handler": [{"handler": rollup.handler} | counts_document(rollup) for rollup in window.by_handler],
     }
     return json_response(document)
 
 
 @router.get("/metrics", tags=["system"], response_model=MetricsOut, **route_options(Role.VIEWER, _METRICS_EXAMPLE))
 async def metrics(context: Context) -> Response:
-    """The numbers of this moment and of the last hour: what waits, what is late, queues, workers."""
+    """The present and the last hour: waiting and late executions, queues, workers."""
     return json_response(metrics_document(await context.queries.metrics.overview()))
 
 
@@ -113,11 +115,11 @@ async def metrics(context: Context) -> Response:
 async def metrics_of_executions(
     context: Context, hours: Hours = 24, queue: OfQueue = None, handler: OfHandler = None, job: OfJob = None
 ) -> Response:
-    """What happened minute by minute; beyond a day in steps of ten minutes, beyond eight by the hour. Quiet steps are zeros."""
-    found = await context.queries.metrics.series(
+    """Counts by the minute; for more than a day by ten minutes, for more than eight days by the hour. Empty steps are zeros."""
+    series = await context.queries.metrics.series(
         timedelta(hours=hours), await _metrics_scope(context, queue, handler, job)
     )
-    return json_response(series_document(found))
+    return json_response(series_document(series))
 
 
 @prometheus_router.api_route(
@@ -128,7 +130,7 @@ async def metrics_of_executions(
     openapi_extra={"x-role": Role.VIEWER.value},
 )
 async def prometheus(request: Request, context: Context) -> Response:
-    """The numbers as Prometheus reads them: OpenMetrics where `Accept` asks for it, the older text otherwise."""
+    """The numbers for Prometheus: OpenMetrics if `Accept` names it, the older text format otherwise."""
     text, media_type = await exposition(context.queries.metrics, context.process, request.headers.get("accept", ""))
     return Response(text, media_type=media_type)
 
@@ -138,10 +140,10 @@ async def _metrics_scope(context: ApiContext, queue: str | None, handler: str | 
     return MetricsScope(job_id, queue, handler)
 
 
-def metrics_document(found: Overview) -> Document:
-    """This moment and the last hour as the API tells them."""
-    now, last_hour = found.now, found.last_hour
-    workers = [node for node in found.nodes if node.kind is NodeKind.WORKER]
+def metrics_document(overview: Overview) -> Document:
+    """The present and the last hour as the API shows them."""
+    now, last_hour = overview.now, overview.last_hour
+    workers = [node for node in overview.nodes if node.kind is NodeKind.WORKER]
     return {
         "at": now.at,
         "now": {
@@ -155,11 +157,11 @@ def metrics_document(found: Overview) -> Document:
             "oldest_seconds": round(now.oldest_seconds, 3),
         },
         "last_hour": counts_document(last_hour) | {"failure_share": last_hour.counts.failure_share},
-        "queues": [_queue_document(one) for one in found.queues],
-        "queues_total": found.number_of_queues,
+        "queues": [_queue_document(row) for row in overview.queues],
+        "queues_total": overview.number_of_queues,
         "nodes": {
             "workers": len(workers),
-            "schedulers": len(found.nodes) - len(workers),
+            "schedulers": len(overview.nodes) - len(workers),
             "slots": sum(node.slots for node in workers),
             "busy": sum(node.busy for node in workers),
             "draining": sum(node.draining for node in workers),
@@ -167,18 +169,18 @@ def metrics_document(found: Overview) -> Document:
     }
 
 
-def series_document(found: Series) -> Document:
-    """A window, step by step, as the API tells it."""
+def series_document(series: Series) -> Document:
+    """A series as the API shows it."""
     return {
-        "since": found.since,
-        "until": found.until,
-        "step_seconds": int(found.step.total_seconds()),
-        "points": [{"at": point.at} | counts_document(point) for point in found.points],
+        "since": series.since,
+        "until": series.until,
+        "step_seconds": int(series.step.total_seconds()),
+        "points": [{"at": point.at} | counts_document(point) for point in series.points],
     }
 
 
 def counts_document(rollup: Rollup) -> dict[str, Any]:
-    """A rollup as the API tells it."""
+    """A rollup as the API shows it."""
     counts: dict[str, Any] = {name: getattr(rollup.counts, name) for name in COUNTED_FIELDS}
     return counts | {
         "duration_seconds": _percentiles(rollup.duration),
@@ -187,8 +189,8 @@ def counts_document(rollup: Rollup) -> dict[str, Any]:
 
 
 def _percentiles(sketch: DurationSketch) -> dict[str, float | None]:
-    found = zip(("p50", "p95", "p99"), sketch.percentiles((0.5, 0.95, 0.99)), strict=True)
-    return {name: None if value is None else float(f"{value:.3g}") for name, value in found}
+    pairs = zip(("p50", "p95", "p99"), sketch.percentiles((0.5, 0.95, 0.99)), strict=True)
+    return {name: None if value is None else float(f"{value:.3g}") for name, value in pairs}
 
 
 def _queue_document(row: dict[str, Any]) -> dict[str, Any]:
@@ -203,39 +205,33 @@ def _queue_document(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# The numbers as Prometheus reads them.
-#
-# What the database counted is the same whichever process is asked, so ask one API; what a process counted itself is its own.
-# No label names a job or an execution; no more than a thousand pairs of queue and handler, and no more than a hundred queues, are told
-# one by one: those whose oldest execution waits longest.
-
 _OPEN_METRICS = "application/openmetrics-text"
 _PAIR = ("queue", "handler")
 
 
-# Stands for all queues that are not told one by one.
+# The label of all queues without a label of their own.
 OTHER_QUEUES = "(other)"
 _OUTCOMES = ("succeeded", "cancelled", "dead", "skipped")
-_TRIES = ("failed", "timed_out", "lost")
+_ATTEMPTS = ("failed", "timed_out", "lost")
 _LATENESS_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _DURATION_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
 
 
 async def exposition(meters: MetricsQueries, process: MetricsSource, accept: str = "") -> tuple[bytes, str]:
-    """Everything there is to tell, in the format that *accept* asks for, and the media type of that format."""
+    """All metrics in the format that *accept* names, and the media type of that format."""
     ever, overview, database = await meters.ever(), await meters.overview(), await meters.database()
     own = list(process.collect())
-    # Aside: a thousand pairs are some ten thousand lines, and others wait for this loop.
-    return await asyncio.to_thread(_encoded, accept, ever, overview, database, own)
+    # In a thread: a thousand pairs are some ten thousand lines.
+    return await asyncio.to_thread(_encode, accept, ever, overview, database, own)
 
 
-def _encoded(
+def _encode(
     accept: str, ever: Sequence[Rollup], overview: Overview, database: dict[str, object], own: Sequence[Metric]
 ) -> tuple[bytes, str]:
     families = [*_of_all_time(ever), *_of_this_moment(overview), *_of_the_database(database), *own]
     registry = CollectorRegistry()
     registry.register(_Families(families))
-    # Only the name is asked for: the version in a header is the caller's own text, and would be repeated in the answer.
+    # Only the name: the version in the header is the caller's own text, and would be repeated in the response.
     encode, media_type = choose_encoder(f"{_OPEN_METRICS}; version=1.0.0" if _OPEN_METRICS in accept else "")
     return encode(registry), media_type
 
@@ -251,43 +247,45 @@ class _Families(Collector):
 def _of_all_time(rollups: Sequence[Rollup]) -> Iterator[Metric]:
     ended = CounterMetricFamily("timeball_executions", "Executions that ended, by outcome.", labels=(*_PAIR, "outcome"))
     tries = CounterMetricFamily(
-        "timeball_unsuccessful_tries", "Tries that did not succeed, by outcome.", labels=(*_PAIR, "outcome")
+        "timeball_unsuccessful_tries", "Attempts that did not succeed, by outcome.", labels=(*_PAIR, "outcome")
     )
-    starts = CounterMetricFamily("timeball_starts", "Tries that were started.", labels=_PAIR)
+    starts = CounterMetricFamily("timeball_starts", "Attempts that were started.", labels=_PAIR)
     lateness = HistogramMetricFamily(
-        "timeball_start_lateness_seconds", "How long after its instant an execution first started.", labels=_PAIR
+        "timeball_start_lateness_seconds",
+        "How long after its scheduled instant an execution first started.",
+        labels=_PAIR,
     )
     duration = HistogramMetricFamily(
-        "timeball_execution_duration_seconds", "How long the last try of an execution took.", labels=_PAIR
+        "timeball_execution_duration_seconds", "How long the last attempt of an execution took.", labels=_PAIR
     )
-    for one in rollups:
-        pair = (one.queue, one.handler)
+    for rollup in rollups:
+        pair = (rollup.queue, rollup.handler)
         for outcome in _OUTCOMES:
-            ended.add_metric((*pair, outcome), getattr(one.counts, outcome))
-        for outcome in _TRIES:
-            tries.add_metric((*pair, outcome), getattr(one.counts, outcome))
-        starts.add_metric(pair, one.counts.starts)
-        lateness.add_metric(pair, _buckets(one.lateness, _LATENESS_BOUNDS), one.lateness_seconds)
-        duration.add_metric(pair, _buckets(one.duration, _DURATION_BOUNDS), one.duration_seconds)
+            ended.add_metric((*pair, outcome), getattr(rollup.counts, outcome))
+        for outcome in _ATTEMPTS:
+            tries.add_metric((*pair, outcome), getattr(rollup.counts, outcome))
+        starts.add_metric(pair, rollup.counts.starts)
+        lateness.add_metric(pair, _buckets(rollup.lateness, _LATENESS_BOUNDS), rollup.lateness_seconds)
+        duration.add_metric(pair, _buckets(rollup.duration, _DURATION_BOUNDS), rollup.duration_seconds)
     yield from (ended, tries, starts, lateness, duration)
 
 
 def _buckets(sketch: DurationSketch, bounds: Sequence[float]) -> list[tuple[str, float]]:
-    told = [(str(bound), float(sketch.at_most(bound))) for bound in bounds]
-    return [*told, ("+Inf", float(sketch.total))]
+    buckets = [(str(bound), float(sketch.at_most(bound))) for bound in bounds]
+    return [*buckets, ("+Inf", float(sketch.total))]
 
 
 def _of_this_moment(overview: Overview) -> Iterator[Metric]:
     now = overview.now
     states = GaugeMetricFamily(
-        "timeball_executions_waiting", "What waits and runs; stops at 10,001.", labels=("state",)
+        "timeball_executions_waiting", "Waiting and running executions by state; stops at 10,001.", labels=("state",)
     )
     for state in ("scheduled", "retrying", "queued", "running"):
         states.add_metric((state,), getattr(now, state))
     yield states
     yield GaugeMetricFamily("timeball_late", "Ready for more than two seconds; stops at 10,001.", now.late)
     yield GaugeMetricFamily("timeball_overdue", "Due for more than two seconds, and not promoted.", now.overdue)
-    yield GaugeMetricFamily("timeball_dead", "Dead, and nobody has dealt with it; stops at 10,001.", now.dead)
+    yield GaugeMetricFamily("timeball_dead", "Dead, neither retried nor discarded; stops at 10,001.", now.dead)
     yield from _of_queues(overview)
     yield from _of_nodes(overview)
 
@@ -307,24 +305,24 @@ def _of_queues(overview: Overview) -> Iterator[Metric]:
         paused.add_metric(name, float(row["paused_at"] is not None))
     total = overview.number_of_queues
     if total > len(overview.queues):
-        # No queue of this name is told twice: parentheses around it would be odd for a real one.
-        told = sum(row["depth"] for row in overview.queues)
-        depth.add_metric((OTHER_QUEUES,), max(overview.now.queued - told, 0))
+        # The parentheses keep the label apart from the name of a real queue.
+        shown = sum(row["depth"] for row in overview.queues)
+        depth.add_metric((OTHER_QUEUES,), max(overview.now.queued - shown, 0))
     yield from (depth, oldest, paused)
-    yield GaugeMetricFamily("timeball_queues", "Queues that are in use; at most 100 are told one by one.", total)
+    yield GaugeMetricFamily("timeball_queues", "Queues in use; at most 100 have a label of their own.", total)
 
 
 def _of_nodes(overview: Overview) -> Iterator[Metric]:
     alive = GaugeMetricFamily("timeball_nodes", "Nodes that are alive.", labels=("kind",))
     renewal = GaugeMetricFamily(
-        "timeball_renewal_age_seconds", "The longest that a living node has not renewed its lease.", labels=("kind",)
+        "timeball_renewal_age_seconds", "The longest time since a live node renewed its lease.", labels=("kind",)
     )
     for kind in NodeKind:
         nodes = [node for node in overview.nodes if node.kind is kind]
         alive.add_metric((kind.value,), len(nodes))
         ages = [_age(node.renewed_at, overview.now.at) for node in nodes]
         renewal.add_metric((kind.value,), max(ages, default=0.0))
-    slots = GaugeMetricFamily("timeball_worker_slots", "Slots of all living workers.", labels=("state",))
+    slots = GaugeMetricFamily("timeball_worker_slots", "Slots of all live workers.", labels=("state",))
     total = sum(node.slots for node in overview.nodes)
     busy = sum(node.busy for node in overview.nodes)
     slots.add_metric(("busy",), busy)
@@ -334,23 +332,23 @@ def _of_nodes(overview: Overview) -> Iterator[Metric]:
 
 def _of_brokers(overview: Overview) -> Metric:
     nodes = GaugeMetricFamily(
-        "timeball_broker_nodes", "Living nodes by their broker and how it does.", labels=("broker", "state")
+        "timeball_broker_nodes", "Live nodes by broker and its state.", labels=("broker", "state")
     )
     used = {node.broker for node in overview.nodes}
     for broker, state in product(sorted(used), BrokerState):
-        found = [node for node in overview.nodes if (node.broker, node.broker_status.state) == (broker, state)]
-        nodes.add_metric((broker, state.value), len(found))
+        matching = [node for node in overview.nodes if (node.broker, node.broker_status.state) == (broker, state)]
+        nodes.add_metric((broker, state.value), len(matching))
     return nodes
 
 
-def _of_the_database(found: dict[str, object]) -> Iterator[Metric]:
-    oldest = found["oldest_transaction_seconds"]
+def _of_the_database(database: dict[str, object]) -> Iterator[Metric]:
+    oldest = database["oldest_transaction_seconds"]
     assert isinstance(oldest, float)
     yield GaugeMetricFamily(
         "timeball_database_oldest_transaction_seconds", "How long the oldest transaction has been open.", oldest
     )
     dead = GaugeMetricFamily("timeball_database_dead_rows", "Dead rows of a state table.", labels=("table",))
-    tables, rows = found["state_tables"], found["dead_rows"]
+    tables, rows = database["state_tables"], database["dead_rows"]
     assert isinstance(tables, list)
     assert isinstance(rows, list)
     for table, number in zip(tables, rows, strict=True):

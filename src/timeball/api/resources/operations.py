@@ -1,4 +1,4 @@
-"""Bulk operations: small ones are answered item by item, large ones run in the background and are polled."""
+"""Bulk operations: small ones run within the request, large ones in the background while the client polls."""
 
 from __future__ import annotations
 
@@ -10,17 +10,10 @@ from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
 from timeball.api.auth import CurrentCaller, Role
-from timeball.api.context import (
-    BULK_EXAMPLE,
-    EXECUTION_ID,
-    INSTANT_EXAMPLE,
-    ApiContext,
-    Context,
-    page_example,
-    route_options,
-)
+from timeball.api.context import ApiContext, Context
 from timeball.api.models import PageOut, ReasonIn
 from timeball.api.models.executions import OperationItemOut, OperationOut
+from timeball.api.openapi import BULK_EXAMPLE, EXECUTION_ID, INSTANT_EXAMPLE, page_example, route_options
 from timeball.api.params import IdempotencyKey, PageParams
 from timeball.api.responses import Document, json_response, page_document
 from timeball.application.commands.requests import Actor
@@ -38,6 +31,7 @@ from timeball.domain.search import (
     JobOrder,
     PageRequest,
     ResultPage,
+    foreign_cursor,
     read_cursor,
     write_cursor,
 )
@@ -49,15 +43,14 @@ from timeball.domain.values.ids import (
     format_id,
     format_job_id,
 )
+from timeball.domain.values.wording import counted
 from timeball.errors import Conflict, InvalidInput
-
-# One thing done to many executions or jobs: at once and item by item if they are few, in the background if they are not.
 
 ListItem = TypeVar("ListItem")
 Id = TypeVar("Id", bound=UUID)
 
 
-# More than this is an operation of its own, to be asked about.
+# More items run in the background.
 MAX_INLINE = 500
 
 OPERATION_EXAMPLE = {
@@ -80,27 +73,27 @@ OPERATION_EXAMPLE = {
 
 
 def bulk_options(request: Any, role: Role = Role.OPERATOR) -> dict[str, Any]:
-    """The arguments of a route that does something to many."""
-    made = route_options(role, BULK_EXAMPLE, request=request, has_body=True, fails=[404, 409])
-    made["responses"][202] = {
-        "description": f"More than {MAX_INLINE}: an operation that is worked off in the background",
+    """The arguments of a route for a bulk operation."""
+    options = route_options(role, BULK_EXAMPLE, request=request, has_body=True, fails=[404, 409])
+    options["responses"][202] = {
+        "description": f"More than {MAX_INLINE}: an operation that runs in the background",
         "model": OperationOut,
         "content": {"application/json": {"example": OPERATION_EXAMPLE}},
     }
-    return made
+    return options
 
 
-async def matching_execution_ids(context: ApiContext, wanted: ExecutionFilter) -> list[ExecutionId]:
+async def matching_execution_ids(context: ApiContext, filters: ExecutionFilter) -> list[ExecutionId]:
     """The ids of all executions that match; InvalidInput if they are too many for one operation."""
     return await _all_ids(
-        lambda page: context.queries.executions.page(wanted, page), lambda found: found.id, "executions"
+        lambda page: context.queries.executions.page(filters, page), lambda execution: execution.id, "executions"
     )
 
 
-async def matching_job_ids(context: ApiContext, wanted: JobFilter) -> list[JobId]:
+async def matching_job_ids(context: ApiContext, filters: JobFilter) -> list[JobId]:
     """The ids of all jobs that match; InvalidInput if they are too many for one operation."""
     return await _all_ids(
-        lambda page: context.queries.jobs.page(wanted, JobOrder.NEWEST, page), lambda found: found.job.id, "jobs"
+        lambda page: context.queries.jobs.page(filters, JobOrder.NEWEST, page), lambda view: view.job.id, "jobs"
     )
 
 
@@ -111,13 +104,15 @@ async def _all_ids(
     cursor: str | None = None
     while True:
         page = await read(PageRequest(limit=MAX_PAGE_SIZE, cursor=cursor))
-        ids += [id_of(one) for one in page.items]
+        ids += [id_of(item) for item in page.items]
         cursor = page.next_cursor
         if cursor is None:
             return ids
         if len(ids) >= MAX_OPERATION_ITEMS:
             raise InvalidInput(
-                f"the filter matches more than {MAX_OPERATION_ITEMS} {noun}", field="filter", hint="narrow it by dates"
+                f"the filter matches more than {MAX_OPERATION_ITEMS} {noun}, expected at most that many",
+                field="filter",
+                hint="narrow it by dates",
             )
 
 
@@ -133,14 +128,14 @@ async def run_bulk(
     expected_count: int | None = None,
     idempotency: IdempotentRequest | None = None,
 ) -> Response:
-    """Do it, and tell what came of each (200); or begin to, and tell where to ask (202)."""
-    begun = await context.commands.operations.find_started(idempotency)
-    if begun is not None:
-        return accepted_operation(begun)
+    """Carry out a small operation and return the result of each item (200); start a large one (202)."""
+    started = await context.commands.operations.find_started(idempotency)
+    if started is not None:
+        return accepted_operation(started)
     ids = list(dict.fromkeys(ids))
     check_expected_count(len(ids), expected_count, subject)
     if dry_run:
-        return json_response(bulk_summary([_dry_run_item(one, subject) for one in ids[:MAX_INLINE]], total=len(ids)))
+        return json_response(bulk_summary([_dry_run_item(id_, subject) for id_ in ids[:MAX_INLINE]], total=len(ids)))
     if len(ids) > MAX_INLINE:
         return accepted_operation(
             await context.commands.operations.start(
@@ -152,15 +147,15 @@ async def run_bulk(
 
 
 def accepted_operation(operation: Operation) -> Response:
-    """Where to ask about an operation that is begun: by this request, or by the same one before it, whose holder goes on."""
-    where = {"Location": f"/api/v1/operations/{format_id('op', operation.id)}"}
-    return json_response(operation_document(operation), 202, where)
+    """The response for an operation that this request started, or an earlier request with the same Idempotency-Key."""
+    location = {"Location": f"/api/v1/operations/{format_id('op', operation.id)}"}
+    return json_response(operation_document(operation), 202, location)
 
 
-def check_expected_count(found: int, expected: int | None, subject: OperationSubject) -> None:
-    """Refuse if other than the expected number would be touched."""
-    if expected is not None and expected != found:
-        raise Conflict(f"{found} {subject}s would be touched, expected were {expected}")
+def check_expected_count(count: int, expected: int | None, subject: OperationSubject) -> None:
+    """Raise Conflict if the operation would affect another number of items than expected."""
+    if expected is not None and expected != count:
+        raise Conflict(f"would affect {counted(count, subject)}, expected {expected}", hint="look at them with dry_run")
 
 
 async def run_each(
@@ -173,14 +168,14 @@ async def run_each(
     settles: bool = False,
     idempotency: IdempotentRequest | None = None,
 ) -> list[OperationItem]:
-    """Do it to a few, now; what came of each. Nothing is done to nothing, and nothing is noted."""
+    """Carry out a small operation now, and return its items; without ids nothing is done or recorded."""
     if not ids:
         return []
-    begun = await context.commands.operations.start(
+    started = await context.commands.operations.start(
         action, ids, actor, subject=subject, settles=settles, holder=context.holder, idempotency=idempotency
     )
-    await context.commands.operations.run(begun, context.holder)
-    return await context.queries.operations.items(begun.id, None, 0, MAX_INLINE)
+    await context.commands.operations.run(started, context.holder)
+    return await context.queries.operations.items(started.id, None, 0, MAX_INLINE)
 
 
 def _dry_run_item(target: UUID, subject: OperationSubject) -> Document:
@@ -190,7 +185,7 @@ def _dry_run_item(target: UUID, subject: OperationSubject) -> Document:
 
 
 def item_document(item: OperationItem) -> Document:
-    """What came of one of many."""
+    """The result of one item."""
     is_done = item.status == "done"
     return {
         "id": _shown_target(item),
@@ -208,14 +203,14 @@ def _shown_target(item: OperationItem) -> str:
 
 
 def bulk_summary(results: list[Document], total: int | None = None) -> Document:
-    """What came of each, and how many; of a dry run the first 500 are shown."""
+    """The results and their counts; a dry run lists the first 500."""
     failed = sum(item["status"] == "failed" for item in results)
     done = (len(results) if total is None else total) - failed
     return {"done": done, "failed": failed, "has_more": len(results) < done + failed, "results": results}
 
 
 def operation_document(operation: Operation) -> Document:
-    """An operation and how far it has come."""
+    """An operation and its progress."""
     tried = operation.done + operation.failed
     return {
         "id": format_id("op", operation.id),
@@ -236,8 +231,6 @@ def operation_document(operation: Operation) -> Document:
     }
 
 
-# Operations: what is done to very many executions or jobs, in the background.
-
 router = APIRouter(prefix="/operations", tags=["operations"])
 
 OperationRef = Annotated[str, Path(max_length=200, description="An operation's id.")]
@@ -247,7 +240,7 @@ _ITEM_EXAMPLE = {
     "id": EXECUTION_ID,
     "status": "failed",
     "execution_id": None,
-    "error": "execution exe_… is running, not ended",
+    "error": "execution exe_… is running, expected a finished one",
 }
 _ORDER = "item"
 
@@ -260,7 +253,7 @@ async def list_operations(context: Context, page: PageParams) -> Response:
 
 @router.get("/{operation}", response_model=OperationOut, **route_options(Role.VIEWER, OPERATION_EXAMPLE, fails=[404]))
 async def get_operation(operation: OperationRef, context: Context) -> Response:
-    """One operation, and how far it has come."""
+    """One operation and its progress."""
     return json_response(operation_document(await context.queries.operations.find(operation)))
 
 
@@ -272,16 +265,16 @@ async def get_operation(operation: OperationRef, context: Context) -> Response:
 async def list_items(
     operation: OperationRef,
     context: Context,
-    status: Annotated[Literal["done", "failed"] | None, Query(description="Only those with this end.")] = None,
+    status: Annotated[Literal["done", "failed"] | None, Query(description="Only items with this result.")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[str | None, Query(max_length=1_000)] = None,
 ) -> Response:
-    """What came of each execution or job, in order."""
-    found = await context.queries.operations.find(operation)
-    items = await context.queries.operations.items(found.id, status, _position(cursor), limit + 1)
+    """The result of each execution or job, in order."""
+    target = await context.queries.operations.find(operation)
+    items = await context.queries.operations.items(target.id, status, _position(cursor), limit + 1)
     shown = items[:limit]
     has_more = len(items) > limit
-    next_cursor = write_cursor(_ORDER, str(shown[-1].number), found.id) if has_more else None
+    next_cursor = write_cursor(_ORDER, str(shown[-1].number), target.id) if has_more else None
     return json_response(
         {"data": [_operation_item_document(item) for item in shown], "next_cursor": next_cursor, "has_more": has_more}
     )
@@ -305,10 +298,10 @@ async def cancel_operation(
     body: ReasonIn | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Stop an operation where it is; what it has done stays done."""
-    found = await context.queries.operations.find(operation)
-    asked = await context.commands.operations.cancel(found.id, caller.as_actor((body or ReasonIn()).reason))
-    return json_response(operation_document(asked), 202)
+    """Stop an operation; finished items stay as they are."""
+    target = await context.queries.operations.find(operation)
+    stopping = await context.commands.operations.cancel(target.id, caller.as_actor((body or ReasonIn()).reason))
+    return json_response(operation_document(stopping), 202)
 
 
 def _operation_item_document(item: OperationItem) -> Document:
@@ -320,5 +313,5 @@ def _position(cursor: str | None) -> int:
         return 0
     number = read_cursor(cursor, _ORDER, 2)[0] or ""
     if not (number.isascii() and number.isdecimal() and len(number) < 10):
-        raise InvalidInput("cursor does not belong to this list", field="cursor")
+        raise foreign_cursor()
     return int(number)

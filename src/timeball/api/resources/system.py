@@ -12,16 +12,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.context import (
-    EXECUTION_ID,
-    INSTANT_EXAMPLE,
-    JOB_ID,
-    ApiContext,
-    Context,
-    page_example,
-    probe_options,
-    route_options,
-)
+from timeball.api.context import ApiContext, Context
 from timeball.api.documents import fire_time_document
 from timeball.api.models import FullList, PageOut, ShortText
 from timeball.api.models.jobs import RevisionOut
@@ -36,6 +27,7 @@ from timeball.api.models.system import (
     PreviewIn,
     ReadyOut,
 )
+from timeball.api.openapi import EXECUTION_ID, INSTANT_EXAMPLE, JOB_ID, page_example, probe_options, route_options
 from timeball.api.params import ExecutionRef, IdempotencyKey, JobRef, PageParams, optional_instant
 from timeball.api.responses import Document, in_thread_if_large, json_bytes, json_response, page_document
 from timeball.application.queries.doctor import AttentionItem, HealthCheck
@@ -50,31 +42,29 @@ from timeball.version import __version__
 
 
 def audit_document(row: Mapping[str, Any]) -> Document:
-    """Who changed what; secrets hidden, large fields left out."""
+    """A record of the audit; secrets hidden, large fields left out."""
     before, after = (None if row[side] is None else redact_fields_in_list(row[side]) for side in ("before", "after"))
     return dict(row) | {"id": format_id("aud", row["id"]), "before": before, "after": after}
 
 
-def instant_load_document(landing: InstantLoad) -> Document:
-    """What a run would meet."""
+def instant_load_document(load: InstantLoad) -> Document:
+    """What else runs at an instant."""
     return {
-        "at": landing.at,
+        "at": load.at,
         "jobs": [
             {
                 "id": format_job_id(line.job_id),
                 "label": line.label,
                 "p95_seconds": None if line.typical is None else line.typical.p95.total_seconds(),
             }
-            for line in landing.jobs
+            for line in load.jobs
         ],
-        "one_offs": landing.one_offs,
-        "need": landing.need,
-        "slots": landing.slots,
-        "left_out": landing.left_out,
+        "one_offs": load.one_offs,
+        "need": load.need,
+        "slots": load.slots,
+        "left_out": load.left_out,
     }
 
-
-# How a job came to be as it is.
 
 revisions_router = APIRouter(tags=["jobs"])
 
@@ -96,12 +86,12 @@ _REVISION_EXAMPLE = {
     **route_options(Role.VIEWER, page_example(_REVISION_EXAMPLE), fails=[404]),
 )
 async def revisions(job: JobRef, context: Context, page: PageParams) -> Response:
-    """Who changed what of a job, when and why, field by field, the latest first; the last of all is its creation.
+    """The changes of a job field by field, with actor, time and reason, the latest first; the last one is its creation.
 
-    In the place of a value of more than 8 KB stands a note, `{"$timeball": "..."}`.
+    A value of more than 8 KB is replaced by a note, `{"$timeball": "..."}`.
     """
-    found = await context.queries.jobs.revisions(job, page)
-    return json_response(await asyncio.to_thread(page_document, found, page, revision_document))
+    history = await context.queries.jobs.revisions(job, page)
+    return json_response(await asyncio.to_thread(page_document, history, page, revision_document))
 
 
 def revision_document(revision: Revision) -> Document:
@@ -114,8 +104,6 @@ def _change_document(change: FieldChange) -> Document:
     before, after = (side[change.field] for side in sides)
     return {"field": change.field, "before": before, "after": after}
 
-
-# Schedules to look at, health, numbers, and who did what.
 
 router = APIRouter()
 
@@ -162,16 +150,16 @@ _AUDIT_EXAMPLE = {
     ),
 )
 async def preview_schedule(body: PreviewIn, context: Context, idempotency_key: IdempotencyKey = None) -> Response:
-    """When a schedule would fire, in words and in instants, with the changes of the clock marked.
+    """When a schedule would fire, in words and as instants, with notes where the clock changes.
 
-    With a `queue`, also what else runs there at the next instant, and how many of the slots that needs.
+    With a `queue`, also what else runs there at the next instant, and how many slots that needs.
     """
     now = context.queries.now()
     after = optional_instant(body.after, "after", body.timezone) or now
     rule = parse_schedule(**body.model_dump(exclude={"after", "count", "queue", "job"}), now=now)
     times = context.queries.jobs.next_times(rule, body.timezone, after, body.count)
-    told = {"description": rule.describe(), "next": [fire_time_document(time) for time in times]}
-    return json_response(told | {"landing": await _instant_load(context, body, times)})
+    document = {"description": rule.describe(), "next": [fire_time_document(time) for time in times]}
+    return json_response(document | {"landing": await _instant_load(context, body, times)})
 
 
 async def _instant_load(context: ApiContext, body: PreviewIn, times: Sequence[FireTime]) -> Document | None:
@@ -187,32 +175,32 @@ async def _instant_load(context: ApiContext, body: PreviewIn, times: Sequence[Fi
 _LIVE = route_options(None, {"status": "ok"})
 
 
-# HEAD too for what load balancers ask.
+# HEAD too: some load balancers send it.
 @router.head("/health/live", **probe_options(_LIVE))
 @router.get("/health/live", tags=["system"], response_model=LiveOut, **_LIVE)
 async def live() -> Response:
-    """Whether this process answers at all. Needs no key."""
+    """Whether this process responds. Needs no key."""
     return json_response({"status": "ok"})
 
 
-def _failing(described: dict[str, Any], model: type[BaseModel], example: dict[str, Any]) -> dict[str, Any]:
-    described["responses"][503] = {
-        "description": "The database or its schema is not as it must be",
+def _with_failure(options: dict[str, Any], model: type[BaseModel], example: dict[str, Any]) -> dict[str, Any]:
+    options["responses"][503] = {
+        "description": "The database is unavailable, or its schema does not fit",
         "model": model,
         "content": {"application/json": {"example": example | {"status": "fail"}}},
     }
-    return described
+    return options
 
 
-_READY = _failing(route_options(None, _READY_EXAMPLE), ReadyOut, _READY_EXAMPLE)
+_READY = _with_failure(route_options(None, _READY_EXAMPLE), ReadyOut, _READY_EXAMPLE)
 
 
 @router.head("/health/ready", **probe_options(_READY))
 @router.get("/health/ready", tags=["system"], response_model=ReadyOut, **_READY)
 async def ready(context: Context) -> Response:
-    """Whether this process can do its work: it asks the database, and looks at its schema. Needs no key.
+    """Whether this process can work: it checks the database and its schema. Needs no key.
 
-    It says which of the two fails, and nothing more: `GET /health` tells the details to those with a key.
+    The response names the check that fails and no details; `GET /health` shows them to callers with a key.
     """
     checks = [check for check in await context.queries.doctor.health() if check.name in ("database", "schema")]
     status = _worst(checks)
@@ -220,13 +208,13 @@ async def ready(context: Context) -> Response:
     return json_response({"status": status, "checks": shown}, 503 if status == "fail" else 200)
 
 
-_HEALTH = _failing(route_options(Role.VIEWER, _HEALTH_EXAMPLE), HealthOut, _HEALTH_EXAMPLE)
+_HEALTH = _with_failure(route_options(Role.VIEWER, _HEALTH_EXAMPLE), HealthOut, _HEALTH_EXAMPLE)
 
 
 @router.head("/health", **probe_options(_HEALTH))
 @router.get("/health", tags=["system"], response_model=HealthOut, **_HEALTH)
 async def health(context: Context) -> Response:
-    """The database, its schema, and whether schedulers and workers are alive and every shard is looked after."""
+    """The database, its schema, whether schedulers and workers are alive, and whether every shard has a scheduler."""
     return _health(await context.queries.doctor.health())
 
 
@@ -250,16 +238,14 @@ def _health(checks: Sequence[HealthCheck]) -> Response:
 async def audit(
     context: Context,
     page: PageParams,
-    subject: Annotated[ShortText | None, Query(description="Only about this.")] = None,
-    actor: Annotated[ShortText | None, Query(description="Only by this one.")] = None,
+    subject: Annotated[ShortText | None, Query(description="Only this subject.")] = None,
+    actor: Annotated[ShortText | None, Query(description="Only this actor.")] = None,
 ) -> Response:
-    """Who changed what, when and why, the latest first. In the place of a field of more than 8 KB stands a note."""
-    found = await context.queries.audit(subject, actor, page)
-    characters = sum(len(row["before"] or "") + len(row["after"] or "") for row in found.items)
-    return json_response(await in_thread_if_large(lambda: page_document(found, page, audit_document), characters))
+    """Every change with actor, time and reason, the latest first. A field of more than 8 KB is replaced by a note."""
+    records = await context.queries.audit(subject, actor, page)
+    characters = sum(len(row["before"] or "") + len(row["after"] or "") for row in records.items)
+    return json_response(await in_thread_if_large(lambda: page_document(records, page, audit_document), characters))
 
-
-# Whether everything is in order, and what needs a human.
 
 doctor_router = APIRouter(tags=["system"])
 
@@ -289,7 +275,7 @@ _CONCERN_EXAMPLE = {
     **route_options(Role.VIEWER, {"status": "fail", "version": __version__, "lines": [_LINE_EXAMPLE]}),
 )
 async def doctor(context: Context) -> Response:
-    """Look at everything: database, clock, schedulers, workers, queues, handlers, history, access; what was found and what to type."""
+    """Check database, clock, schedulers, workers, queues, handlers, history and access: what was found, and what to type."""
     lines = await context.queries.doctor.diagnose()
     shown = [_targeted(line) for line in lines]
     return json_response({"status": worst_status(lines), "version": __version__, "lines": shown})
@@ -299,7 +285,7 @@ async def doctor(context: Context) -> Response:
     "/attention", response_model=FullList[AttentionItemOut], **route_options(Role.VIEWER, {"data": [_CONCERN_EXAMPLE]})
 )
 async def attention(context: Context) -> Response:
-    """What needs a human, the gravest first: each with a sentence, what to type, where to look, and why."""
+    """What needs attention, the most severe first: each with a sentence, a command, where to look, and the reason."""
     return json_response({"data": [_targeted(concern) for concern in await context.queries.doctor.attention()]})
 
 
@@ -307,8 +293,6 @@ def _targeted(item: Diagnosis | AttentionItem) -> Document:
     target = item.target
     return asdict(item) | {"target": None if target is None else {"kind": target[0], "id": target[1]}}
 
-
-# Why: of an execution, and of a job.
 
 explain_router = APIRouter()
 
@@ -344,7 +328,7 @@ _EXPLANATION_EXAMPLE = {
     **route_options(Role.VIEWER, _EXPLANATION_EXAMPLE, fails=[404]),
 )
 async def explain_execution(execution: ExecutionRef, context: Context) -> Response:
-    """Why an execution has not started, gate by gate; or since when it runs, or how it ended."""
+    """Why an execution has not started, gate by gate; or since when it runs, or how it finished."""
     return json_response(explanation_document(await context.queries.explain.execution(execution)))
 
 
@@ -355,7 +339,7 @@ async def explain_execution(execution: ExecutionRef, context: Context) -> Respon
     **route_options(Role.VIEWER, _EXPLANATION_EXAMPLE, fails=[404]),
 )
 async def explain_job(job: JobRef, context: Context) -> Response:
-    """Why a job does not run: told of what of it runs, or else waits, or else of the job itself."""
+    """Why a job does not run: explains its running execution, or else the waiting one, or else the job itself."""
     return json_response(explanation_document(await context.queries.explain.job(job)))
 
 

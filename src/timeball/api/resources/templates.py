@@ -9,18 +9,11 @@ from fastapi import APIRouter, Path
 from starlette.responses import Response
 
 from timeball.api.auth import Caller, CurrentCaller, Role
-from timeball.api.context import (
-    CREATED_EXAMPLE,
-    INSTANT_EXAMPLE,
-    JOB_EXAMPLE,
-    ApiContext,
-    Context,
-    page_example,
-    route_options,
-)
+from timeball.api.context import ApiContext, Context
 from timeball.api.documents import given_fields
 from timeball.api.models import PageOut
 from timeball.api.models.jobs import JobCreated, TemplateIn, TemplateOut, TemplatePatch, TemplateUse, TemplateWritten
+from timeball.api.openapi import CREATED_EXAMPLE, INSTANT_EXAMPLE, JOB_EXAMPLE, page_example, route_options
 from timeball.api.params import IdempotencyKey, IfMatch, PageParams, parse_if_match
 from timeball.api.resources.jobs import creation_response, precondition_error
 from timeball.api.responses import Document, json_bytes, json_response, page_document
@@ -48,9 +41,9 @@ _EXAMPLE = {
 
 @router.get("", response_model=PageOut[TemplateOut], **route_options(Role.VIEWER, page_example(_EXAMPLE)))
 async def list_templates(context: Context, page: PageParams) -> Response:
-    """List templates by name, cursor by cursor."""
-    found = await context.queries.templates.page(page)
-    return json_response(await asyncio.to_thread(page_document, found, page, listed_template_document))
+    """List templates by name."""
+    templates = await context.queries.templates.page(page)
+    return json_response(await asyncio.to_thread(page_document, templates, page, listed_template_document))
 
 
 _WRITTEN_EXAMPLE = _EXAMPLE | {"warnings": []}
@@ -66,20 +59,20 @@ _WRITTEN_EXAMPLE = _EXAMPLE | {"warnings": []}
 async def create_template(
     body: TemplateIn, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Keep the fields of a job under a name. They are checked as if the job were made."""
-    made = await context.commands.templates.create(
+    """Store the fields of a job under a name. They are checked as if the job were created."""
+    created = await context.commands.templates.create(
         body.name, _job_of(body.job), body.description, caller.as_actor(), is_unchecked=body.job.unchecked
     )
-    location = {"Location": f"/api/v1/templates/{format_id('tpl', made.id)}"}
+    location = {"Location": f"/api/v1/templates/{format_id('tpl', created.id)}"}
     warnings = {"warnings": await context.commands.contracts.warn(body.job.handler)}
-    return json_response(template_document(made) | warnings, 201, _tag(made) | location)
+    return json_response(template_document(created) | warnings, 201, _etag(created) | location)
 
 
 @router.get("/{template}", response_model=TemplateOut, **route_options(Role.VIEWER, _EXAMPLE, fails=[404]))
 async def get_template(template: TemplateRef, context: Context) -> Response:
     """One template. Its ETag is its version."""
-    found = await context.queries.templates.find(template)
-    return json_response(template_document(found), headers=_tag(found))
+    target = await context.queries.templates.find(template)
+    return json_response(template_document(target), headers=_etag(target))
 
 
 _CHANGE: dict[str, Any] = route_options(
@@ -91,7 +84,7 @@ _CHANGE: dict[str, Any] = route_options(
 async def replace_template(
     template: TemplateRef, body: TemplatePatch, context: Context, caller: CurrentCaller, if_match: IfMatch = None
 ) -> Response:
-    """Change what is given; the same as PATCH. Jobs that were made of it stay as they are."""
+    """Change the given fields; the same as PATCH. Jobs that were created from the template stay as they are."""
     return await _change(template, body, context, caller, if_match)
 
 
@@ -99,26 +92,26 @@ async def replace_template(
 async def change_template(
     template: TemplateRef, body: TemplatePatch, context: Context, caller: CurrentCaller, if_match: IfMatch = None
 ) -> Response:
-    """Change what is given. Jobs that were made of it stay as they are."""
+    """Change the given fields. Jobs that were created from the template stay as they are."""
     return await _change(template, body, context, caller, if_match)
 
 
 async def _change(
     reference: str, body: TemplatePatch, context: ApiContext, caller: Caller, if_match: str | None
 ) -> Response:
-    found = await context.queries.templates.find(reference)
+    target = await context.queries.templates.find(reference)
     fields = {name: getattr(body, name) for name in body.model_fields_set}
     if "job" in fields:
         fields["job"] = _job_of(body.job)
     expected = parse_if_match(if_match)
     try:
         changed = await context.commands.templates.update(
-            found.id, fields, caller.as_actor(), expected, is_unchecked="job" in fields and body.job.unchecked
+            target.id, fields, caller.as_actor(), expected, is_unchecked="job" in fields and body.job.unchecked
         )
     except Conflict as error:
         raise precondition_error(error) from error
     warnings = {"warnings": await context.commands.contracts.warn(body.job.handler) if "job" in fields else []}
-    return json_response(template_document(changed) | warnings, headers=_tag(changed))
+    return json_response(template_document(changed) | warnings, headers=_etag(changed))
 
 
 _DELETE: dict[str, Any] = route_options(Role.EDITOR, None, status=204, fails=[404, 409, 412])
@@ -128,10 +121,10 @@ _DELETE: dict[str, Any] = route_options(Role.EDITOR, None, status=204, fails=[40
 async def delete_template(
     template: TemplateRef, context: Context, caller: CurrentCaller, if_match: IfMatch = None
 ) -> Response:
-    """Forget a template; the jobs that were made of it stay."""
-    found = await context.queries.templates.find(template)
+    """Delete a template; jobs that were created from it stay."""
+    target = await context.queries.templates.find(template)
     try:
-        await context.commands.templates.delete(found.id, caller.as_actor(), parse_if_match(if_match))
+        await context.commands.templates.delete(target.id, caller.as_actor(), parse_if_match(if_match))
     except Conflict as error:
         raise precondition_error(error) from error
     return Response(status_code=204)
@@ -160,16 +153,16 @@ async def use_template(
     body: TemplateUse | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Make a job of a template, with other values for the fields that are given.
+    """Create a job from a template, with other values for the given fields.
 
-    `variables` replace each `{{name}}` in the texts of the payload, once and as they are; a text that is nothing but
+    `variables` replace each `{{name}}` in the texts of the payload, once and unchanged. A text that is nothing but
     `{{name}}` becomes the value itself, so that a number stays a number.
     """
-    found = await context.queries.templates.find(template)
+    target = await context.queries.templates.find(template)
     overrides = {} if body is None else given_fields(body)
     variables = overrides.pop("variables", None)
     created, warnings = await context.commands.templates.use(
-        found,
+        target,
         overrides,
         variables,
         caller.as_actor(),
@@ -184,12 +177,12 @@ def _job_of(body: Any) -> dict[str, Any]:
     return fields | ({"tags": list(fields["tags"])} if "tags" in fields else {})
 
 
-def _tag(template: Template) -> dict[str, str]:
+def _etag(template: Template) -> dict[str, str]:
     return {"ETag": f'"{template.version}"'}
 
 
 def listed_template_document(template: Template) -> Document:
-    """A template as a list shows it: without large fields of its job."""
+    """A template in a list: without large fields of its job."""
     text = json_bytes(template.job).decode()
     return template_document(template) | {"job": redact_fields_in_list(text)}
 

@@ -11,7 +11,7 @@ from timeball.application.commands.requests import LOCAL, Actor, new_ids
 from timeball.domain.execution import Execution, Origin
 from timeball.domain.scheduling.schedule import Manual, Once
 from timeball.domain.values.ids import ExecutionId, IdempotentRequest, JobId
-from timeball.domain.values.text import to_json
+from timeball.domain.values.json_text import to_json
 from timeball.errors import Conflict, InvalidInput, NotFound
 from timeball.store.types import ExecutionRequest
 

@@ -20,7 +20,8 @@ from timeball.domain.policies import SkipReason
 from timeball.domain.scheduling.occurrences import SkippedRange, first_occurrence
 from timeball.domain.scheduling.schedule import Once
 from timeball.domain.values.ids import ExecutionId, IdempotentRequest, JobId, shard_of
-from timeball.domain.values.text import check_label, to_json
+from timeball.domain.values.json_text import to_json
+from timeball.domain.values.text import check_label
 from timeball.errors import Conflict, InvalidInput, NotFound, StoreUnavailable
 from timeball.store.db.database import retry_write
 from timeball.store.enqueue import prepare_job

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from timeball.application.commands.requests import LOCAL, Actor
+from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.ids import Incarnation
 from timeball.domain.values.text import check_label
-from timeball.errors import InvalidInput, NotFound
+from timeball.errors import NotFound
 
 if TYPE_CHECKING:
     from timeball.store.store import Store
@@ -30,11 +31,7 @@ class QueueCommands:
     async def limit(self, name: str, max_running: int | None, actor: Actor = LOCAL) -> None:
         """Set how many executions of a queue may run at once, across all workers; None removes the limit."""
         if max_running is not None and max_running < 1:
-            raise InvalidInput(
-                f"max_running is {max_running}, expected at least 1",
-                field="max_running",
-                hint="pause the queue instead",
-            )
+            raise unexpected_value("max_running", max_running, "1 or more", hint="pause the queue instead")
         await self._set_queue(name, actor, "queue.limit", max_running=max_running)
 
     async def purge(self, name: str, actor: Actor = LOCAL) -> int:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from timeball.application.commands.requests import LOCAL, Actor, JobRequest, check_version
 from timeball.domain.template import Template, TemplateId, Variable, placeholders, spec_from_template
 from timeball.domain.values.ids import IdempotentRequest, JobId
-from timeball.domain.values.text import check_description, check_label, to_json
+from timeball.domain.values.json_text import to_json
+from timeball.domain.values.text import check_description, check_label
 from timeball.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from timeball.domain.search import PageRequest, ResultPage, read_cursor, write_cursor
+from timeball.domain.search import PageRequest, ResultPage, foreign_cursor, read_cursor, write_cursor
 from timeball.domain.template import placeholders
 from timeball.domain.values.ids import ExecutionId, JobId, format_execution_id, format_id, format_job_id
-from timeball.domain.values.text import to_json
+from timeball.domain.values.json_text import to_json
 from timeball.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class HandlerQueries:
         if source == "templates":
             return await self._templates(handlers, name, limit)
         if source not in _SOURCES:
-            raise InvalidInput("cursor does not belong to this list", field="cursor")
+            raise foreign_cursor()
         read = self._store.handlers.payloads_of_jobs if source == "jobs" else self._store.handlers.waiting_payloads
         rows = await read(handlers, after, limit)
         payloads = [_stored(source, row) for row in rows if row["payload"] is not None]

@@ -35,7 +35,7 @@ from timeball.contrib.django.results import (
 from timeball.current import RUNNING, ControlSignal
 from timeball.domain.execution import ClaimedExecution
 from timeball.domain.handler import Handler, HandlerOptions
-from timeball.domain.values.text import encode_object
+from timeball.domain.values.json_text import encode_object
 from timeball.errors import TimeballError
 from timeball.handlers.binding import style_of
 

@@ -11,6 +11,7 @@ from importlib import import_module, resources
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
+from timeball.domain.values.field_errors import unexpected_value
 from timeball.errors import ScheduleError, UnknownTimezone, quote_text
 
 # Instants and intervals as Timeball accepts them: aware, in UTC, from 1970 to 2199; whole seconds.
@@ -274,9 +275,7 @@ def _parse_iso(text: object, field: str) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise ScheduleError(
-            f'{field} is "{quote_text(text)}", expected ISO 8601 such as 2030-01-31T09:00:00+01:00', field=field
-        ) from None
+        raise unexpected_value(field, text, "ISO 8601 such as 2030-01-31T09:00:00+01:00", error=ScheduleError) from None
 
 
 def _first_second_with_another_offset(zone: ZoneInfo, here: datetime, there: datetime) -> datetime:

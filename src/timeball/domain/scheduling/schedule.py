@@ -53,7 +53,8 @@ from timeball.domain.scheduling.cron import (
     cron_iterator,
     parse_cron,
 )
-from timeball.errors import NeverFires, ScheduleError, quote_text
+from timeball.domain.values.field_errors import list_choices, unexpected_value
+from timeball.errors import NeverFires, ScheduleError
 
 __all__ = [
     "Cron",
@@ -407,8 +408,7 @@ def _choice(kind: type[_Choice], value: str, field: str) -> _Choice:
     try:
         return kind(value)
     except ValueError:
-        expected = ", ".join(kind)
-        raise ScheduleError(f'{field} is "{quote_text(str(value))}", expected one of {expected}', field=field) from None
+        raise unexpected_value(field, value, list_choices(kind), error=ScheduleError) from None
 
 
 def _store_instant(schedule: _BoundedSchedule, field: str) -> None:

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import NewType
 from uuid import UUID, SafeUUID
 
-from timeball.errors import InvalidInput
+from timeball.errors import InvalidInput, quote_text
 
 # Ids: 128 bits, ordered by time, written with a prefix that says what they name.
 #
@@ -142,7 +142,7 @@ def _parse_uuid(prefix: str, text: str) -> UUID:
 
 def _not_an_id(prefix: str, text: str) -> InvalidInput:
     example = format_id(prefix, UUID(int=0x0193_37B1_D860_7000_8000_0000_0000_0000))
-    return InvalidInput(f"{text[:60]!r} is no id; expected one like {example}, or a UUID", field="id")
+    return InvalidInput(f'"{quote_text(text)}" is not an id, expected one like {example}, or a UUID', field="id")
 
 
 # What is to be done once, however often it is asked for.
@@ -162,7 +162,7 @@ class IdempotentRequest:
         return id_created_at(self.seed)
 
     def parts(self, number: int) -> list[IdempotentRequest]:
-        """So many idempotent_parts that it consists of."""
+        """The parts it consists of, each with ids of its own."""
         return [IdempotentRequest(seed, self.is_repeated) for seed in self.ids(number)]
 
     def ids(self, number: int) -> Iterator[UUID]:

@@ -21,6 +21,7 @@ from timeball.clock import SystemClock
 from timeball.current import RUNNING, AttemptContext, end_forked_copy
 from timeball.domain.execution import Failed, Outcome
 from timeball.domain.handler import Handler, HandlerSource
+from timeball.domain.values.field_errors import unexpected_value
 from timeball.engine.runners.base import LogCapture
 from timeball.engine.runners.child_protocol import (
     Channel,
@@ -35,7 +36,7 @@ from timeball.engine.runners.child_protocol import (
     StopMessage,
 )
 from timeball.engine.runners.outcome import describe_error, outcome_of_error, outcome_of_return
-from timeball.errors import InvalidInput, NotFound
+from timeball.errors import NotFound
 from timeball.handlers.invoke import invoke
 
 _TERMINATED = 128 + signal.SIGTERM
@@ -71,7 +72,7 @@ def load_handlers(app: str) -> HandlerSource:
     """The handlers of an app given as `module:attribute`: a `Timeball`, or a registry."""
     module, _, attribute = app.partition(":")
     if not module or not attribute:
-        raise InvalidInput(f"the app is {app!r}, expected module:attribute, such as app:tb", field="app")
+        raise unexpected_value("the app", app, "module:attribute, such as app:tb", field="app")
     found: Any = importlib.import_module(module)
     for name in attribute.split("."):
         found = getattr(found, name)

@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter
 
 from timeball.current import StopReason
 from timeball.domain.execution import Cancelled, ClaimedExecution, ErrorInfo, Failed, Outcome, Snoozed, Succeeded
-from timeball.domain.values.text import check_result
+from timeball.domain.values.json_text import check_result
 
 _LENGTH = struct.Struct("!I")
 # A payload, result or traceback is far smaller; more than this is no message of ours.

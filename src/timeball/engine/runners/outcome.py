@@ -39,7 +39,8 @@ from timeball.domain.execution import (
     TimedOut,
 )
 from timeball.domain.handler import PayloadMismatch
-from timeball.domain.values.text import clean_text, encode_result
+from timeball.domain.values.json_text import encode_result
+from timeball.domain.values.text import clean_text
 from timeball.domain.values.wording import format_duration, parse_duration
 
 SUCCEEDED = Succeeded()

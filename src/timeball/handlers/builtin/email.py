@@ -23,7 +23,7 @@ from pydantic import (
 
 from timeball.clock import Clock
 from timeball.current import current
-from timeball.domain.values.text import MAX_PAYLOAD_BYTES
+from timeball.domain.values.json_text import MAX_PAYLOAD_BYTES
 from timeball.errors import SettingsError, TimeballError, quote_text
 from timeball.handlers.binding import HandlerRefused, Payload
 from timeball.handlers.builtin.secrets import SecretScope, SecretStore

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from timeball.current import current
-from timeball.domain.values.text import MAX_PAYLOAD_BYTES
+from timeball.domain.values.json_text import MAX_PAYLOAD_BYTES
 from timeball.handlers.binding import HandlerRefused, Payload
 from timeball.handlers.builtin.path_sandbox import PathRefused, PathSandbox, is_link, path_parts
 
