@@ -536,8 +536,8 @@ MUTANTS = (
     _one(
         "the same delay for every ticket",
         "engine/scheduler/ticket_publisher.py",
-        "min(2 * known.delay, _LONGEST_DELAY)",
-        "min(known.delay, _LONGEST_DELAY)",
+        "min(2 * ticket.delay, _LONGEST_DELAY)",
+        "min(ticket.delay, _LONGEST_DELAY)",
         f"{_DISPATCHER}::test_what_stays_unclaimed_gets_another_ticket_with_doubling_delay",
     ),
     _one(

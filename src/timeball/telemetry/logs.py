@@ -97,8 +97,8 @@ class _Quoted:
 
 
 def _fields(event: TelemetryEvent) -> dict[str, Any]:
-    found = ((f.name, getattr(event, f.name)) for f in fields(event))
-    return {name: _shown(name, value) for name, value in found if value is not None}
+    pairs = ((f.name, getattr(event, f.name)) for f in fields(event))
+    return {name: _shown(name, value) for name, value in pairs if value is not None}
 
 
 def _shown(name: str, value: Any) -> Any:
