@@ -27,7 +27,7 @@ _LARGEST_QUEUE = 1024 * 1024
 _LONGEST_LINE = 64 * 1024
 _WRITE_BYTES = 64 * 1024
 _POLL_MILLISECONDS = 1_000
-# How long the end of a process waits for its last words to be written.
+# How long an exiting process waits for its last lines to be written.
 _DRAIN_SECONDS = 2.0
 
 
