@@ -644,7 +644,7 @@ def main(wanted: list[str]) -> int:
     alive = []
     with tempfile.TemporaryDirectory(prefix="tb-mutants-") as folder:
         tree = Path(folder) / "tree"
-        for part in ("src", "tests", "docs", "examples", "pyproject.toml"):
+        for part in ("src", "tests", "tools", "docs", "examples", "pyproject.toml"):
             _copy(ROOT / part, tree / part)
         for mutant in chosen:
             is_dead = _is_noticed(mutant, tree)
