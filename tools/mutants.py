@@ -536,8 +536,8 @@ MUTANTS = (
     _one(
         "the same delay for every ticket",
         "engine/scheduler/ticket_publisher.py",
-        "min(2 * known.delay, _LONGEST_DELAY)",
-        "min(known.delay, _LONGEST_DELAY)",
+        "min(2 * ticket.delay, _LONGEST_DELAY)",
+        "min(ticket.delay, _LONGEST_DELAY)",
         f"{_DISPATCHER}::test_what_stays_unclaimed_gets_another_ticket_with_doubling_delay",
     ),
     _one(
@@ -644,7 +644,7 @@ def main(wanted: list[str]) -> int:
     alive = []
     with tempfile.TemporaryDirectory(prefix="tb-mutants-") as folder:
         tree = Path(folder) / "tree"
-        for part in ("src", "tests", "docs", "examples", "pyproject.toml"):
+        for part in ("src", "tests", "tools", "docs", "examples", "pyproject.toml"):
             _copy(ROOT / part, tree / part)
         for mutant in chosen:
             is_dead = _is_noticed(mutant, tree)

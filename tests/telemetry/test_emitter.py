@@ -35,7 +35,7 @@ def test_a_log_that_fails_harms_neither_the_engine_nor_the_counters(capsys: pyte
     assert counted(metrics, "timeball_telemetry_failures_total") == 5
     told = capsys.readouterr().err.splitlines()
     assert told == [
-        f"timeball: the log could not tell of ClockStepped: TypeError: cannot take ClockStepped ({number} failures so far)"
+        f"timeball: the log failed on ClockStepped: TypeError: cannot take ClockStepped ({number} failures so far)"
         for number in (1, 2, 4)
     ]
 

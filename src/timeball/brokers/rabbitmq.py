@@ -175,16 +175,17 @@ class _Connection:
         """The channel, and whether it is a new one; BrokerUnavailable, and a new one next time, if it fails."""
         try:
             async with self._lock:
-                known = self._channel
-                is_new = known is None or known.is_closed
-                channel = known if known is not None and not is_new else await self._open()
+                channel = self._channel
+                is_new = channel is None or channel.is_closed
+                if channel is None or is_new:
+                    channel = await self._open()
             yield channel, is_new
         except (*exceptions.CONNECTION_EXCEPTIONS, TimeoutError) as error:
             # One of them is StopAsyncIteration, when a connection ends while it is being opened: no generator may be left by that.
             await self.close()
             silence = "it did not answer in time" if isinstance(error, TimeoutError) else "the connection has ended"
-            said = str(error) or silence
-            raise BrokerUnavailable(f"RabbitMQ: {type(error).__name__}: {said}") from error
+            reason = str(error) or silence
+            raise BrokerUnavailable(f"RabbitMQ: {type(error).__name__}: {reason}") from error
 
     async def _open(self) -> AbstractChannel:
         await self.close()

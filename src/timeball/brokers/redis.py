@@ -62,8 +62,8 @@ class RedisBroker:
         # To Redis, 0 means to wait for ever.
         seconds = max(wait.total_seconds(), 0.001)
         async with self._client(seconds) as client:
-            found = await client.bzmpop(seconds, 1, [self._prefix + inbox], min=True, count=limit)
-        pairs = found[1] if found else ()
+            reply = await client.bzmpop(seconds, 1, [self._prefix + inbox], min=True, count=limit)
+        pairs = reply[1] if reply else ()
         read = (_ticket(member, score) for member, score in pairs)
         return sorted((ticket for ticket in read if ticket is not None), key=lambda ticket: ticket.rank)
 

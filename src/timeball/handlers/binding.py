@@ -177,20 +177,20 @@ class SignatureBinder:
         from timeball.handlers.payloads import has_schema, schema_of  # for a worker that starts, and for a catalogue
 
         hints = {name: hint for name, hint in _hints(self._function, self._parameters).items() if has_schema(hint)}
-        found = schema_of(_shape(self._function, self._parameters, hints))
+        schema = schema_of(_shape(self._function, self._parameters, hints))
         extra = _extra(self._parameters)
         if extra is not None and extra.name in hints:
             of_extras = schema_of(_dynamic_type(dict)[str, hints[extra.name]])
-            found["additionalProperties"] = of_extras.get("additionalProperties", True)
-            found["$defs"] = found.get("$defs", {}) | of_extras.get("$defs", {})
+            schema["additionalProperties"] = of_extras.get("additionalProperties", True)
+            schema["$defs"] = schema.get("$defs", {}) | of_extras.get("$defs", {})
         for p in self._parameters:
-            field = found.get("properties", {}).get(p.name)
+            field = schema.get("properties", {}).get(p.name)
             if isinstance(field, dict) and p.default is not _EMPTY and _is_json(p.default):
                 field["default"] = p.default
         if not self._parameters:
             # `_invoke_bare` takes both.
-            found["type"] = ["object", "null"]
-        return found
+            schema["type"] = ["object", "null"]
+        return schema
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The payload for these arguments; `InvalidInput` if the function could not be called with them."""

@@ -1,7 +1,7 @@
-"""The `emit` of a process: tells every event to the log and to the counters, and never raises into the engine.
+"""The `emit` of a process: passes every event to the log and to the counters, and never raises into the engine.
 
-A listener that fails costs its own line or its own count. The failure is told to the others as an event of its own; a failure of the
-log itself is also written to standard error, the first time, the second, the fourth, the eighth...
+A listener that fails loses its own line or its own count. The other listeners get the failure as an event. A failure of the log itself is
+also written to standard error: the first one, the second, the fourth, the eighth and so on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Emitter:
-    """Tells every event to a log and to other listeners; safe to call from any thread."""
+    """Passes every event to a log and to other listeners; safe to call from any thread."""
 
     def __init__(self, log: Emit, *others: Emit) -> None:
         self._listeners = (log, *others)
@@ -50,7 +50,7 @@ class Emitter:
 
 def _report_to_stderr(failure: TelemetryFailed) -> None:
     with suppress(Exception):
-        text = f"timeball: the log could not tell of {failure.event_name}: {failure.error} ({failure.failures} failures so far)"
+        text = f"timeball: the log failed on {failure.event_name}: {failure.error} ({failure.failures} failures so far)"
         sys.stderr.write(text.encode("ascii", "backslashreplace").decode().replace("\n", " ") + "\n")
         sys.stderr.flush()
 

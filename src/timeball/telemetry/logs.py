@@ -16,17 +16,14 @@ from timeball.telemetry.events import Emit, KeyRefused, ServiceFailed, Telemetry
 __all__ = ["structlog"]
 
 
-# structlog without what it imports wherever it is installed, and a worker has no use for.
-#
-# Rich and Pygments are for tracebacks that nobody here prints: five of the forty megabytes that an idle worker has for itself.
-# greenlet is for `structlog.threadlocal`, which structlog itself advises against: one more, with the library of C++ behind it.
-# Whoever has imported one of them already has paid for it, and keeps it.
-
+# structlog imports Rich and greenlet wherever they are installed. Rich is for tracebacks that Timeball does not print, and takes five of
+# the forty megabytes of an idle worker; greenlet is for `structlog.threadlocal`, which structlog advises against, and takes one more.
+# So both are hidden while structlog is imported, unless the program has imported them already.
 _SYS_MODULES: dict[str, Any] = sys.modules
 _HIDDEN_MODULES = [name for name in ("rich", "greenlet") if name not in _SYS_MODULES]
 
 try:
-    # What stands for None in there cannot be imported, and structlog can do without.
+    # A module that is None here cannot be imported, and structlog works without it.
     _SYS_MODULES.update(dict.fromkeys(_HIDDEN_MODULES))
     import structlog
 finally:
@@ -57,7 +54,7 @@ def logging_emit(log_format: str = "auto", level: str = "info", stream: TextIO |
 
 
 def _is_repetition(event: TelemetryEvent) -> bool:
-    """Of failures in a row the first is told, the second, the fourth, the eighth...: a night without a database is a page, not a book."""
+    """Whether the event gets no line: of failures in a row only the first is logged, the second, the fourth, the eighth and so on."""
     if isinstance(event, KeyRefused):
         return not event.count
     return isinstance(event, ServiceFailed | TelemetryFailed) and event.failures.bit_count() > 1
@@ -71,11 +68,11 @@ def _processors(*, is_text: bool, colors: bool) -> list[Any]:
 
 
 def _quote(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """What cannot be seen, or would move the cursor of a terminal, is shown as Python writes it; stacks stand below their line."""
+    """Show text that is invisible, or would move the cursor of a terminal, as Python writes it; stacks stand below their line."""
     traces = [fields.pop(name) for name in _TRACES if name in fields]
     shown = {name: _Quoted(value) if _is_unseen(value) else value for name, value in fields.items()}
     if traces:
-        # structlog puts the text of this name below the line, and takes nothing but a text.
+        # structlog puts the text of this name below the line, and accepts only text.
         shown["stack"] = "\n".join(f"    {_visible(line)}" for trace in traces for line in trace.splitlines())
     return shown
 
@@ -97,8 +94,8 @@ class _Quoted:
 
 
 def _fields(event: TelemetryEvent) -> dict[str, Any]:
-    found = ((f.name, getattr(event, f.name)) for f in fields(event))
-    return {name: _shown(name, value) for name, value in found if value is not None}
+    pairs = ((f.name, getattr(event, f.name)) for f in fields(event))
+    return {name: _shown(name, value) for name, value in pairs if value is not None}
 
 
 def _shown(name: str, value: Any) -> Any:

@@ -33,7 +33,7 @@ from timeball.telemetry.events import (
     TicketsUsed,
 )
 
-# A second is what is promised, twelve if the scheduler has just died.
+# One second is promised, and twelve if the scheduler has just died.
 _LATENESS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 12, 30, 60, 300, 3600)
 
 
@@ -44,7 +44,7 @@ class MetricsSource(Protocol):
 
 
 class ProcessMetrics:
-    """The counters of one process; hand `emit` every event."""
+    """The counters of one process; `emit` takes every event."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -206,7 +206,7 @@ def serve(metrics: ProcessMetrics, port: int, host: str) -> Callable[[], Any]:
 
     def end() -> None:
         server.shutdown()
-        # Otherwise the port goes on taking connections that nobody answers.
+        # Otherwise the port goes on accepting connections without answering them.
         server.server_close()
 
     return end

@@ -27,7 +27,7 @@ _LARGEST_QUEUE = 1024 * 1024
 _LONGEST_LINE = 64 * 1024
 _WRITE_BYTES = 64 * 1024
 _POLL_MILLISECONDS = 1_000
-# How long the end of a process waits for its last words to be written.
+# How long an exiting process waits for its last lines to be written.
 _DRAIN_SECONDS = 2.0
 
 
@@ -75,18 +75,18 @@ class QueuedOutput(io.RawIOBase):
 
     def write(self, data: ReadableBuffer, /) -> int:
         """Queue what is complete of it, at once."""
-        found = bytes(data)
+        chunk = bytes(data)
         if os.getpid() != self._pid:
             with suppress(OSError):
-                _write_all(self._descriptor, found)
-            return len(found)
+                _write_all(self._descriptor, chunk)
+            return len(chunk)
         with self._changed:
-            text = self._unfinished + found
+            text = self._unfinished + chunk
             end = len(text) if len(text) > _LONGEST_LINE else text.rfind(b"\n") + 1
             self._unfinished = text[end:]
             lost = self._put(text[:end])
         self._count(lost)
-        return len(found)
+        return len(chunk)
 
     def flush(self) -> None:
         """Queue the unfinished line too; nothing is waited for."""

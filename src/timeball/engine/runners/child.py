@@ -73,10 +73,10 @@ def load_handlers(app: str) -> HandlerSource:
     module, _, attribute = app.partition(":")
     if not module or not attribute:
         raise unexpected_value("the app", app, "module:attribute, such as app:tb", field="app")
-    found: Any = importlib.import_module(module)
+    target: Any = importlib.import_module(module)
     for name in attribute.split("."):
-        found = getattr(found, name)
-    source: HandlerSource = getattr(found, "registry", found)
+        target = getattr(target, name)
+    source: HandlerSource = getattr(target, "registry", target)
     return source
 
 

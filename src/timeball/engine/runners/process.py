@@ -375,13 +375,13 @@ class ChildOutput:
 
     def _read(self) -> bool:
         try:
-            found = os.read(self._outlet, _READ_BYTES)
+            data = os.read(self._outlet, _READ_BYTES)
         except BlockingIOError:
             return False
-        if not found:
+        if not data:
             self._stop_reading()
             return False
-        *lines, self._rest = (self._rest + found).split(b"\n")
+        *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._emit(line)
         if len(self._rest) > _LONGEST_LINE:

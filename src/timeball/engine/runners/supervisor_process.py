@@ -133,13 +133,13 @@ def descendants(ancestor: int) -> list[int]:
     for name in os.listdir("/proc"):
         if name.isdigit() and (parent := _parent_of(name)) is not None:
             children.setdefault(parent, []).append(int(name))
-    found: list[int] = []
+    descendants: list[int] = []
     to_visit = [ancestor]
     while to_visit:
         below = children.get(to_visit.pop(), [])
-        found += below
+        descendants += below
         to_visit += below
-    return found
+    return descendants
 
 
 def _parent_of(pid: str) -> int | None:

@@ -131,8 +131,8 @@ class Janitor(Service):
 
     async def _make_days(self, today: date) -> None:
         present = await self._history.days()
-        wanted = [today + timedelta(days=ahead) for ahead in range(self._settings.days_ahead + 1)]
-        for day in [*wanted, *await self._retention.days_outside(_MOST_DAYS)]:
+        days = [today + timedelta(days=ahead) for ahead in range(self._settings.days_ahead + 1)]
+        for day in [*days, *await self._retention.days_outside(_MOST_DAYS)]:
             if day not in present:
                 await self._history.add_day(day)
 

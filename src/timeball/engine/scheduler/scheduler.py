@@ -272,11 +272,11 @@ class Scheduler(Service):
         return row.origin is Origin.SCHEDULE and self._timetable(row) is None
 
     async def _load_timetables(self, rows: Iterable[DueRow]) -> None:
-        wanted = {row.job_id for row in rows if self._needs_timetable(row)}
-        if wanted:
+        job_ids = {row.job_id for row in rows if self._needs_timetable(row)}
+        if job_ids:
             if len(self._timetables) > self._settings.definitions:
                 self._timetables.clear()
-            self._timetables |= await self._jobs.timetables(sorted(wanted, key=lambda id_: id_.bytes))
+            self._timetables |= await self._jobs.timetables(sorted(job_ids, key=lambda id_: id_.bytes))
 
     def _timetable(self, row: DueRow) -> JobTiming | None:
         job = self._timetables.get(row.job_id)

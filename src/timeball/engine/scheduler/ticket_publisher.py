@@ -64,8 +64,8 @@ class TicketPublisher(Service):
         """Something is ready in these lanes, from these instants on."""
         for lane, run_at in wakeup.lanes.items():
             if self._owns(lane[0]):
-                known = self._announced.get(lane)
-                self._announced[lane] = run_at if known is None else min(known, run_at)
+                previous = self._announced.get(lane)
+                self._announced[lane] = run_at if previous is None else min(previous, run_at)
         if wakeup.look_everywhere or wakeup.nodes_changed:
             self._next_sweep = 0.0
         if self._announced or not self._next_sweep:
@@ -113,8 +113,8 @@ class TicketPublisher(Service):
         await self._publish(await self._read(lanes))
 
     async def _learn_inboxes(self) -> None:
-        known = await self._store.nodes.inboxes(self._broker.kind)
-        self._inboxes = [Inbox.of(queues, handlers) for queues, handlers in known]
+        rows = await self._store.nodes.inboxes(self._broker.kind)
+        self._inboxes = [Inbox.of(queues, handlers) for queues, handlers in rows]
         self._handlers = sorted({handler for inbox in self._inboxes for handler in inbox.handlers})
 
     async def _read(self, lanes: dict[Lane, datetime]) -> list[ReadyExecution]:
@@ -151,9 +151,9 @@ class TicketPublisher(Service):
         """Remember the published tickets; returns how many of them had been published before."""
         again = 0
         for row in rows:
-            known = self._out.get(row.id)
-            is_again = known is not None and known.fence == row.fence
-            delay = min(2 * known.delay, _LONGEST_DELAY) if known is not None and is_again else _FIRST_DELAY
+            ticket = self._out.get(row.id)
+            is_again = ticket is not None and ticket.fence == row.fence
+            delay = min(2 * ticket.delay, _LONGEST_DELAY) if ticket is not None and is_again else _FIRST_DELAY
             self._out[row.id] = _OpenTicket(row.queue, row.fence, now + delay, delay)
             again += is_again
         return again

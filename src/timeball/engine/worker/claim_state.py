@@ -64,8 +64,8 @@ class LaneTable:
     def note(self, lane: Lane, position: LanePosition) -> None:
         """There is something in this lane, from *position* on."""
         self._fresh.add(lane)
-        known = self._positions.get(lane)
-        self._positions[lane] = position if known is None else min(known, position)
+        current = self._positions.get(lane)
+        self._positions[lane] = position if current is None else min(current, position)
 
     def apply_sweep(self, lanes: Mapping[Lane, tuple[LanePosition, bool]]) -> None:
         """A sweep found exactly these lanes: forget all others, unless they were announced while it ran."""
@@ -105,9 +105,9 @@ class LaneTable:
 
     def _move(self, lane: Lane, asked_from: LanePosition, position: LanePosition) -> None:
         """Move forward, unless a wake-up has moved the lane back while the claim was under way."""
-        known = self._positions.get(lane)
-        if known is not None and known >= asked_from:
-            self._positions[lane] = max(known, position)
+        current = self._positions.get(lane)
+        if current is not None and current >= asked_from:
+            self._positions[lane] = max(current, position)
 
     def note_passed(self, lanes: Mapping[Lane, LanePosition]) -> None:
         """A claim skipped rows of these lanes that another worker was just claiming."""

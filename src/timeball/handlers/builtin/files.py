@@ -128,15 +128,15 @@ def _append(folder: int, name: str, data: bytes) -> int:
     try:
         # One after the other: taking back half a record must not take a neighbour's with it.
         fcntl.flock(file, fcntl.LOCK_EX)
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_mode & _EXECUTABLE:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or status.st_mode & _EXECUTABLE:
             raise PathRefused(f"{name} is executable, or no file of its own; nothing is appended to it")
         if os.write(file, data) < len(data):
             # Half a record is worse than none.
-            os.ftruncate(file, found.st_size)
+            os.ftruncate(file, status.st_size)
             raise OSError(f"{name}: the disk is full")
         os.fsync(file)
-        return found.st_size + len(data)
+        return status.st_size + len(data)
     finally:
         os.close(file)
 
@@ -189,8 +189,8 @@ def _holds(folder: int, name: str, data: bytes) -> bool:
     except OSError:
         return False
     try:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode) or found.st_size != len(data):
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size != len(data):
             return False
         rest = data
         while part := os.read(file, _READ_BYTES):

@@ -234,17 +234,17 @@ class QueuePublish:
     async def _connection(self, place: PublishDestination, connect: Callable[[], Awaitable[Any]]) -> Any:
         key = str(place.url)
         async with self._locks.setdefault(key, asyncio.Lock()):
-            known = self._connections.get(key)
-            if known is None or getattr(known, "is_closed", False):
+            connection = self._connections.get(key)
+            if connection is None or getattr(connection, "is_closed", False):
                 if len(self._connections) >= _MOST_CONNECTIONS:
                     await self.close()
-                known = self._connections[key] = await connect()
-            return known
+                connection = self._connections[key] = await connect()
+            return connection
 
     async def _forget(self, place: PublishDestination) -> None:
-        known = self._connections.pop(str(place.url), None)
-        if known is not None:
-            await _close(known)
+        connection = self._connections.pop(str(place.url), None)
+        if connection is not None:
+            await _close(connection)
 
 
 class _ConnectionUnusable(Exception):

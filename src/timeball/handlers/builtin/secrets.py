@@ -141,15 +141,15 @@ class SecretStore:
 
     def reveal(self, name: str) -> str:
         """The value of a secret; `SecretMissing` says where it was looked for."""
-        found = self._find(name)
-        if found is None:
+        value = self._find(name)
+        if value is None:
             places = f"{_PREFIX}{name} is not set" + (f", {self._folder}/{name} is not there" if self._folder else "")
             raise SecretMissing(f"this worker has no secret {name}: {places}")
-        return found
+        return value
 
     def _find(self, name: str) -> str | None:
-        found = self._environment.get(_PREFIX + name)
-        return _read(self._folder / name) if found is None and self._folder is not None else found
+        value = self._environment.get(_PREFIX + name)
+        return _read(self._folder / name) if value is None and self._folder is not None else value
 
     def binding(self, name: str) -> SecretBinding:
         """Where a secret may go, as it is set now."""
@@ -157,23 +157,23 @@ class SecretStore:
 
     def problems(self) -> list[str]:
         """What is wrong with the bindings in the environment: a host that is none, a binding of no secret."""
-        found = []
+        problems = []
         for variable in sorted(self._environment):
             ending = next((each for each in _BINDINGS if variable.endswith(each)), None)
             if ending is None or not variable.startswith(_PREFIX):
                 continue
             name = variable.removeprefix(_PREFIX).removesuffix(ending)
             if not is_secret_name(name) or self._find(name) is None:
-                found.append(f"{variable} is set, but this worker has no secret {name or 'of an empty name'}")
+                problems.append(f"{variable} is set, but this worker has no secret {name or 'of an empty name'}")
             if not (given := _listed(self._environment[variable])):
-                found.append(f"{variable} is empty, expected a list such as api.example.com,*.internal")
+                problems.append(f"{variable} is empty, expected a list such as api.example.com,*.internal")
             elif ending == "_HOSTS":
-                found += [
+                problems += [
                     f"{variable} has {host!r}, expected a host name, *.and.its.parents, or an address, without scheme and port"
                     for host in given
                     if not _HOST.fullmatch(host)
                 ]
-        return found
+        return problems
 
     async def disclose(self, payload: Payload) -> SecretScope:
         """What gives the secrets of a payload to the attempt that runs; SecretRefused if it may not have one of them."""

@@ -111,12 +111,12 @@ class ShellRules:
 
     def program(self, command: str) -> str:
         """The listed program that is meant."""
-        found = [path for path in self.programs if command in (path, os.path.basename(path))]
-        if not found:
+        matches = [path for path in self.programs if command in (path, os.path.basename(path))]
+        if not matches:
             raise CommandRefused(f"{command[:200]} is not among the programs allowed here: TIMEBALL_SHELL_PROGRAMS")
-        if len(found) > 1:
-            raise CommandRefused(f"{command[:200]} may be any of {', '.join(found)}; give the whole path")
-        return found[0]
+        if len(matches) > 1:
+            raise CommandRefused(f"{command[:200]} may be any of {', '.join(matches)}; give the whole path")
+        return matches[0]
 
     def check_variables(self, env: Mapping[str, object]) -> None:
         """Refuse variables that are not on the administrator's list."""
@@ -236,12 +236,12 @@ class CommandOutput:
         """Take lines until the stream ends or there are too many."""
         rest = b""
         is_cut = False
-        while found := await stream.read(_READ_BYTES):
-            self._left -= len(found) + found.count(b"\n") * _LINE_OVERHEAD
+        while chunk := await stream.read(_READ_BYTES):
+            self._left -= len(chunk) + chunk.count(b"\n") * _LINE_OVERHEAD
             if self._left < 0:
                 self.is_too_long = True
                 return
-            *lines, rest = (rest + found).split(b"\n")
+            *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 if not is_cut:
                     self._take(line, level)

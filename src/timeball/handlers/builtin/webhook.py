@@ -163,12 +163,12 @@ class Webhook:
         body = _body_of(payload, disclosure)
         headers = self._headers(payload, body or b"", disclosure)
         answer = await self._send(payload, headers, body, disclosure)
-        told = _WebhookReply(payload, answer, disclosure)
+        reply = _WebhookReply(payload, answer, disclosure)
         if 200 <= answer.status < 300:
-            return told.result()
+            return reply.result()
         if answer.status == 429 or answer.status >= 500:
-            raise self._retry(told)
-        raise WebhookRejected(told.refusal())
+            raise self._retry(reply)
+        raise WebhookRejected(reply.refusal())
 
     async def close(self) -> None:
         """Close the connections that are kept."""
@@ -225,9 +225,9 @@ class Webhook:
             "webhook-signature": " ".join(sign(key, current.execution_id, timestamp, body) for key in keys),
         }
 
-    def _retry(self, told: _WebhookReply) -> BaseException:
-        after = self._retry_after(told.answer.headers.get("retry-after"))
-        failed = WebhookFailed(told.refusal())
+    def _retry(self, reply: _WebhookReply) -> BaseException:
+        after = self._retry_after(reply.answer.headers.get("retry-after"))
+        failed = WebhookFailed(reply.refusal())
         if after is None:
             return failed
         word = Retry(str(failed), after=after)
@@ -269,13 +269,13 @@ class _WebhookReply:
 
     def refusal(self) -> str:
         answer = self.answer
-        said = " ".join(self._text[:_SHOWN_OF_BODY].split())
+        excerpt = " ".join(self._text[:_SHOWN_OF_BODY].split())
         reason = self._disclosure.redact(answer.reason)[:100]
         words = f"{_shown(self._payload)} was answered {answer.status} {reason}".rstrip()
         if 300 <= answer.status < 400:
             where = self._disclosure.redact(answer.headers.get("location", "elsewhere"))[:_SHOWN_OF_BODY]
             words += f"; redirects are not followed (it leads to {where})"
-        return words + (f": {said}" if said else "")
+        return words + (f": {excerpt}" if excerpt else "")
 
 
 def sign(key: bytes, message_id: str, timestamp: int, body: bytes) -> str:
