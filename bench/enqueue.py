@@ -84,10 +84,13 @@ class _Bare:
     """One of the statements that create jobs, with all that jobs of the handler have in common."""
 
     def __init__(self, system: System, name: str) -> None:
-        pattern, statement = system.parts.commands.jobs.pattern(JobSpec(handler="bench.noop")), all_statements()[name]
-        assert pattern is not None
+        prepared, statement = (
+            system.parts.commands.jobs.prepared_job(JobSpec(handler="bench.noop")),
+            all_statements()[name],
+        )
+        assert prepared is not None
         self._text, self._parameters = statement.numbered(), statement.parameters
-        self._given = {**pattern.columns, "now": None, "hint": None}
+        self._given = {**prepared.columns, "now": None, "hint": None}
 
     async def execute(self, connection: Any, **own: Any) -> None:
         given = self._given | own

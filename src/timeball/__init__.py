@@ -1,6 +1,6 @@
 """Timeball: jobs at their exact time, on one machine or many.
 
-The public names, listed once. Each is imported when it is first used, so that `import timeball` costs next to nothing.
+These are the public names. Each is imported when it is first used, so that `import timeball` costs next to nothing.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """This module, with one name that two things share: `timeball.current` is the object, for whoever asks.
+    """This module, with one name for two things: `timeball.current` is always the object.
 
-    Its module bears the same name, and Python would put it here as soon as anybody imports it.
+    The module of the object has the same name, and Python would set the attribute to the module at its first import.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""A Django project as the guide writes it, in a folder of its own, on the test's database."""
+"""The Django project of the guide, in its own folder, with the test's database."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from timeball.env import Env
 GUIDE = Path(__file__).parents[2] / "docs" / "howto" / "django.md"
 _BLOCK = re.compile(r"```python\n# (?P<path>\S+)\n(?P<code>.*?)```", re.DOTALL)
 
-# What a project has besides, as `startproject` would make it.
+# The other files of a project, as `startproject` writes them.
 _SETTINGS = """
 import os
 SECRET_KEY = "for tests"
@@ -90,28 +90,28 @@ def positions(*args, **kwargs):
 
 
 def write_project(folder: Path) -> None:
-    """The project of the guide, with what a project has besides."""
-    written = {found["path"]: found["code"] for found in _BLOCK.finditer(GUIDE.read_text(encoding="utf-8"))}
-    written["bookshop/settings.py"] += _SETTINGS
-    written["bookshop/tasks.py"] += _MORE_TASKS
-    written |= {"bookshop/models.py": _MODELS, "bookshop/__init__.py": "", "bookshop/nightly/__init__.py": ""}
-    for path, code in written.items():
+    """The files of the project: those of the guide, and those of `startproject`."""
+    files = {block["path"]: block["code"] for block in _BLOCK.finditer(GUIDE.read_text(encoding="utf-8"))}
+    files["bookshop/settings.py"] += _SETTINGS
+    files["bookshop/tasks.py"] += _MORE_TASKS
+    files |= {"bookshop/models.py": _MODELS, "bookshop/__init__.py": "", "bookshop/nightly/__init__.py": ""}
+    for path, code in files.items():
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(code.replace("from django.tasks import", f"from {tasks_are()} import"), encoding="utf-8")
 
 
 def tasks_are() -> str:
-    """Where this Django has its tasks."""
+    """The module of the task framework in this version of Django."""
     return "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
 
 
 def environment_of(database: FreshDatabase) -> dict[str, str]:
-    """What leads the settings of the project to a database."""
-    found = conninfo_to_dict(database.dsn)
+    """The variables by which the settings of the project find a database."""
+    parameters = conninfo_to_dict(database.dsn)
     names = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
-    given = {f"TEST_DB_{names[name]}": str(value) for name, value in found.items() if name in names}
-    return given | {"DJANGO_SETTINGS_MODULE": "bookshop.settings", "TASKS_ARE": tasks_are()}
+    variables = {f"TEST_DB_{names[name]}": str(value) for name, value in parameters.items() if name in names}
+    return variables | {"DJANGO_SETTINGS_MODULE": "bookshop.settings", "TASKS_ARE": tasks_are()}
 
 
 @pytest.fixture(scope="session")
@@ -124,7 +124,7 @@ def project_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def django_is_set_up(project_folder: Path) -> None:
-    """Django, set up in this process: it can be only once."""
+    """Django, set up in this process, which is possible only once."""
     sys.path.insert(0, str(project_folder))
     os.environ |= {"DJANGO_SETTINGS_MODULE": "bookshop.settings", "TASKS_ARE": tasks_are()}
     django.setup()
@@ -132,14 +132,14 @@ def django_is_set_up(project_folder: Path) -> None:
 
 @pytest.fixture
 def shop(django_is_set_up: None, fresh_database: FreshDatabase) -> Iterator[Any]:
-    """The project's program, on the test's database; Django is led there as its own test runner does it."""
+    """The Timeball of the project, with the test's database, to which Django is switched as by its own test runner."""
     from bookshop.models import Order
 
     from timeball.contrib.django import tb
 
-    given = environment_of(fresh_database)
+    variables = environment_of(fresh_database)
     connections["default"].settings_dict |= {
-        name.removeprefix("TEST_DB_"): value for name, value in given.items() if name.startswith("TEST_DB_")
+        name.removeprefix("TEST_DB_"): value for name, value in variables.items() if name.startswith("TEST_DB_")
     }
     with connections["default"].schema_editor() as editor:
         editor.create_model(Order)
@@ -150,5 +150,5 @@ def shop(django_is_set_up: None, fresh_database: FreshDatabase) -> Iterator[Any]
 
 @pytest.fixture
 def worker(shop: Any) -> Callable[[], AbstractContextManager[None]]:
-    """Serves the project: `with worker(): ...`."""
+    """Runs a worker for the project: `with worker(): ...`."""
     return lambda: running_node(shop, shop.settings)

@@ -43,7 +43,7 @@ def ended(result: Any, seconds: float = 60) -> Any:
 
 
 def stored() -> list[dict[str, Any]]:
-    """What is stored of each execution, the oldest first."""
+    """The stored executions, the oldest first."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT handler, queue, priority, state, scheduled_for > now() AS is_later FROM timeball.execution ORDER BY id"
@@ -85,7 +85,7 @@ def test_arguments_of_every_kind_arrive_as_they_were_given(tasks: Any, worker: W
     assert result.return_value == [[1, [2, 3]], {"name": "x", "deep": {"a": [None, 1.5]}}]
 
 
-def test_a_failed_task_is_tried_again_and_sees_it_in_its_context(tasks: Any, worker: Worker) -> None:
+def test_a_failed_task_is_retried_and_its_context_shows_the_attempts(tasks: Any, worker: Worker) -> None:
     quick = importlib.import_module("dataclasses").replace(tasks.fail_at_first, backoff="1ms")
     with worker():
         result = ended(quick.enqueue(times=2))
@@ -99,7 +99,7 @@ def test_a_failed_task_is_tried_again_and_sees_it_in_its_context(tasks: Any, wor
     assert "timeball/" not in result.errors[0].traceback
 
 
-def test_a_task_that_fails_for_good_says_why(tasks: Any, worker: Worker) -> None:
+def test_a_task_that_fails_for_good_shows_its_error(tasks: Any, worker: Worker) -> None:
     with worker():
         result = ended(tasks.fail_at_once.enqueue())
 
@@ -109,7 +109,7 @@ def test_a_task_that_fails_for_good_says_why(tasks: Any, worker: Worker) -> None
         _ = result.return_value
 
 
-def test_a_result_that_is_no_json_fails_at_the_first_try(tasks: Any, worker: Worker) -> None:
+def test_a_result_that_is_not_json_fails_without_a_retry(tasks: Any, worker: Worker) -> None:
     with worker():
         result = ended(tasks.returns_no_json.enqueue())
 
@@ -117,13 +117,13 @@ def test_a_result_that_is_no_json_fails_at_the_first_try(tasks: Any, worker: Wor
     assert issubclass(result.errors[0].exception_class, TypeError)
 
 
-def test_signals_tell_of_every_step(tasks: Any, worker: Worker) -> None:
+def test_django_signals_are_sent_at_every_step(tasks: Any, worker: Worker) -> None:
     from timeball.contrib.django.compat import task_enqueued, task_finished, task_started
 
-    told: list[tuple[str, str, int]] = []
+    steps: list[tuple[str, str, int]] = []
     receivers = [
-        lambda task_result, word=word, **_: told.append((word, str(task_result.status), task_result.attempts))
-        for word in ("enqueued", "started", "finished")
+        lambda task_result, step=step, **_: steps.append((step, str(task_result.status), task_result.attempts))
+        for step in ("enqueued", "started", "finished")
     ]
     signals = (task_enqueued, task_started, task_finished)
     quick = importlib.import_module("dataclasses").replace(tasks.fail_at_first, backoff="1ms", retries=1)
@@ -138,10 +138,10 @@ def test_signals_tell_of_every_step(tasks: Any, worker: Worker) -> None:
         for signal, receiver in zip(signals, receivers, strict=True):
             signal.disconnect(receiver)
 
-    # A worker may have begun before the program that enqueues is told so: only the steps of each have an order.
+    # A worker may start before the enqueue returns: only the steps of each side have an order.
     tries = [("started", "RUNNING", 1), ("started", "RUNNING", 2)]
-    assert [step for step in told if step[0] == "enqueued"] == [("enqueued", "READY", 0)] * 2
-    assert [step for step in told if step[0] != "enqueued"] == [
+    assert [step for step in steps if step[0] == "enqueued"] == [("enqueued", "READY", 0)] * 2
+    assert [step for step in steps if step[0] != "enqueued"] == [
         *tries,
         ("finished", "SUCCESSFUL", 2),
         *tries,
@@ -154,7 +154,7 @@ def test_connections_are_closed_after_a_task(tasks: Any, worker: Worker, name: s
     with worker():
         session = ended(getattr(tasks, name).enqueue()).return_value
 
-        # The server takes a moment to notice that its client has gone.
+        # The server takes a moment to notice that the client has closed the connection.
         deadline = time.monotonic() + patience(30)
         while is_alive(session):
             assert time.monotonic() < deadline
@@ -164,8 +164,8 @@ def test_connections_are_closed_after_a_task(tasks: Any, worker: Worker, name: s
 def is_alive(session: int) -> bool:
     with connection.cursor() as cursor:
         cursor.execute("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %s)", [session])
-        found: bool = cursor.fetchone()[0]
-        return found
+        is_open: bool = cursor.fetchone()[0]
+        return is_open
 
 
 # enqueuing
@@ -201,7 +201,7 @@ def test_an_enqueue_is_part_of_the_transaction_around_it(tasks: Any, worker: Wor
         assert ended(result).return_value == f"receipt {Order.objects.get().pk} -> a@b.co"
 
 
-def test_any_handler_can_be_enqueued_in_a_transaction_of_django_s(shop: Any) -> None:
+def test_any_handler_can_be_enqueued_in_a_django_transaction(shop: Any) -> None:
     for takes_it_back in (True, False):
         with transaction.atomic():
             shop.enqueue("test.echo", {"hello": "world"}, connection=connection)
@@ -210,7 +210,7 @@ def test_any_handler_can_be_enqueued_in_a_transaction_of_django_s(shop: Any) -> 
     assert [row["handler"] for row in stored()] == ["test.echo"]
 
 
-def test_a_task_in_a_transaction_is_nobodys_before_the_commit(tasks: Any, shop: Any) -> None:
+def test_a_task_in_a_transaction_is_not_visible_before_the_commit(tasks: Any, shop: Any) -> None:
     from timeball.contrib.django.compat import TaskResultDoesNotExist
 
     with transaction.atomic():
@@ -222,19 +222,17 @@ def test_a_task_in_a_transaction_is_nobodys_before_the_commit(tasks: Any, shop: 
     assert result.status == "READY"
 
 
-def test_workers_are_told_when_a_transaction_has_brought_something(
-    tasks: Any, shop: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[Any] = []
-    monkeypatch.setattr("timeball.store.db.notifier.Notifier.tell", lambda _self, hints: told.append(hints))
+def test_workers_are_woken_after_the_commit(tasks: Any, shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    wakeups: list[Any] = []
+    monkeypatch.setattr("timeball.store.db.notifier.Notifier.tell", lambda _self, wakeup: wakeups.append(wakeup))
 
     with transaction.atomic():
         tasks.positions.using(priority=20).enqueue()
         tasks.positions.using(run_after=timezone.now() + timedelta(hours=1)).enqueue()
-        assert told == []
+        assert wakeups == []
 
-    assert [sorted(hints.lanes) for hints in told] == [[("default", 60)], []]
-    assert [len(hints.shards) for hints in told] == [0, 1]
+    assert [sorted(wakeup.lanes) for wakeup in wakeups] == [[("default", 60)], []]
+    assert [len(wakeup.shards) for wakeup in wakeups] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -247,12 +245,12 @@ def test_workers_are_told_when_a_transaction_has_brought_something(
         (lambda tasks: tasks.send_receipt.using(priority=101), "priority must be"),
     ],
 )
-def test_what_cannot_be_run_is_refused_where_it_is_written(tasks: Any, enqueue: Any, error: str) -> None:
+def test_a_wrong_task_is_refused_at_its_definition(tasks: Any, enqueue: Any, error: str) -> None:
     with pytest.raises(Exception, match=error):
         enqueue(tasks)
 
 
-def test_results_that_are_not_there(tasks: Any, shop: Any) -> None:
+def test_an_unknown_result_raises(tasks: Any, shop: Any) -> None:
     from timeball.contrib.django.compat import TaskResultDoesNotExist
 
     foreign = shop.enqueue("test.echo", {"hello": "world"})
@@ -260,7 +258,7 @@ def test_results_that_are_not_there(tasks: Any, shop: Any) -> None:
     for result_id, why in [
         ("rubbish", "is not an id"),
         ("exe_" + "0" * 26, "there is no"),
-        (foreign.id, "no task of this"),
+        (foreign.id, "not a task of this"),
     ]:
         with pytest.raises(TaskResultDoesNotExist, match=why):
             tasks.send_receipt.get_result(result_id)
@@ -269,26 +267,26 @@ def test_results_that_are_not_there(tasks: Any, shop: Any) -> None:
 # the program
 
 
-def test_the_program_knows_all_tasks_and_what_is_declared_beside_them(shop: Any) -> None:
-    known = set(shop.registry.names())
+def test_the_registry_has_all_tasks_and_handlers(shop: Any) -> None:
+    names = set(shop.registry.names())
 
     assert {
         "bookshop.tasks.send_receipt",
         "bookshop.tasks.count_orders",
         "bookshop.nightly.tasks:clear_sessions",
-    } <= known
+    } <= names
     assert list(shop.schedules) == ["bookshop.nightly.tasks:clear_sessions"]
 
 
-def test_the_command_of_the_guide_serves_its_project(
+def test_the_worker_command_of_the_guide_runs_its_tasks(
     tasks: Any, project_folder: Path, fresh_database: FreshDatabase
 ) -> None:
-    """No variable of Timeball's names a database: the worker finds it through Django."""
-    given = os.environ | environment_of(fresh_database) | {"PYTHONPATH": str(SOURCES), "TIMEBALL_MIGRATE": "false"}
+    """No variable of Timeball's names the database: the worker finds it through Django."""
+    variables = os.environ | environment_of(fresh_database) | {"PYTHONPATH": str(SOURCES), "TIMEBALL_MIGRATE": "false"}
     result = tasks.send_receipt.enqueue(42, to="a@b.co")
 
     worker = subprocess.Popen(
-        [sys.executable, "-m", "timeball", "worker", "timeball.contrib.django:tb"], cwd=project_folder, env=given
+        [sys.executable, "-m", "timeball", "worker", "timeball.contrib.django:tb"], cwd=project_folder, env=variables
     )
     try:
         assert ended(result, seconds=120).return_value == "receipt 42 -> a@b.co"

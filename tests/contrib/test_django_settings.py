@@ -1,4 +1,4 @@
-"""What is read of the settings of a Django project: where its tasks are kept, and what `manage.py check` says."""
+"""The settings of a Django project: the database of its tasks, and the messages of `manage.py check`."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ SQLITE = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
 
 @pytest.fixture
 def databases(django_is_set_up: None, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Has Django know these databases: `databases(default=...)`."""
+    """Sets the databases of Django: `databases(default=...)`."""
 
-    def know(**given: Any) -> None:
-        monkeypatch.setattr(app, "connections", ConnectionHandler(given))
+    def configure(**settings: Any) -> None:
+        monkeypatch.setattr(app, "connections", ConnectionHandler(settings))
 
-    return know
+    return configure
 
 
-def test_django_s_own_database_is_the_home_of_those_who_say_nothing(databases: Any) -> None:
+def test_without_options_tasks_are_kept_in_the_default_database(databases: Any) -> None:
     databases(default=POSTGRES)
 
     assert find_task_database([NOT_SET]) == TaskDatabase(URL, "default")
 
 
-def test_a_database_of_another_kind_is_none(databases: Any) -> None:
+def test_a_default_database_that_is_not_postgresql_is_not_used(databases: Any) -> None:
     databases(default=SQLITE)
 
     assert find_task_database([NOT_SET]) == TaskDatabase(None, None)
@@ -60,7 +60,7 @@ def test_a_database_of_another_kind_is_none(databases: Any) -> None:
         ("postgresql://ana@elsewhere.example.com:5433/shop", None),
     ],
 )
-def test_timeball_s_own_setting_goes_before(
+def test_the_setting_of_timeball_goes_before_the_default_database(
     databases: Any, monkeypatch: pytest.MonkeyPatch, url: str, alias: str | None
 ) -> None:
     databases(default=POSTGRES)
@@ -69,7 +69,7 @@ def test_timeball_s_own_setting_goes_before(
     assert find_task_database([NOT_SET]) == TaskDatabase(url, alias)
 
 
-def test_the_options_can_say_it_outright(databases: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_name_the_database(databases: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     databases(default=SQLITE, queue=POSTGRES)
     assert find_task_database(["queue", "queue"]) == TaskDatabase(URL, "queue")
     assert find_task_database([None]) == TaskDatabase(None, None)
@@ -100,20 +100,20 @@ def test_the_options_can_say_it_outright(databases: Any, monkeypatch: pytest.Mon
         ),
     ],
 )
-def test_settings_of_django_s_become_a_url(databases: Any, changes: dict[str, Any], url: str) -> None:
+def test_django_database_settings_become_a_url(databases: Any, changes: dict[str, Any], url: str) -> None:
     databases(default=POSTGRES | changes)
 
     assert find_task_database([NOT_SET]).url == url
 
 
-def test_several_hosts_and_ports_of_django_s_are_several_for_timeball(databases: Any) -> None:
+def test_several_hosts_and_ports_are_kept(databases: Any) -> None:
     databases(default=POSTGRES | {"HOST": "a,b", "PORT": "1,2"})
 
     assert DatabaseUrl.parse(str(find_task_database([NOT_SET]).url), {}).hosts() == [Host("a", 1), Host("b", 2)]
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("options", "problem"),
     [
         (["queue", NOT_SET], "several databases, expected one and the same: 'queue', nothing"),
         (["moon"], "'moon', expected None or one of DATABASES: 'default', 'queue'"),
@@ -121,56 +121,54 @@ def test_several_hosts_and_ports_of_django_s_are_several_for_timeball(databases:
         (["default"], "'default', which is sqlite, expected a PostgreSQL"),
     ],
 )
-def test_what_cannot_be_a_home_is_refused(databases: Any, said: list[Any], why: str) -> None:
+def test_a_wrong_database_option_is_refused(databases: Any, options: list[Any], problem: str) -> None:
     databases(default=SQLITE, queue=POSTGRES)
 
-    with pytest.raises(InvalidInput, match=why):
-        find_task_database(said)
+    with pytest.raises(InvalidInput, match=problem):
+        find_task_database(options)
 
 
 @pytest.fixture
 def check(django_is_set_up: None, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What the checks say of a backend with these OPTIONS."""
+    """The messages of the checks for a backend with these OPTIONS."""
     from timeball.contrib.django import backend
     from timeball.contrib.django.app import DjangoTimeball
 
     def look(**options: Any) -> list[tuple[str, str]]:
-        made = backend.Backend("default", {"OPTIONS": options})
+        checked = backend.Backend("default", {"OPTIONS": options})
         fresh = DjangoTimeball()
-        monkeypatch.setattr("timeball.contrib.django.app.own_backends", lambda: [made])
+        monkeypatch.setattr("timeball.contrib.django.app.own_backends", lambda: [checked])
         monkeypatch.setattr(backend, "tb", fresh)
-        return [(message.id, str(message.msg)) for message in made.check()]
+        return [(message.id, str(message.msg)) for message in checked.check()]
 
     return look
 
 
-def test_checks_are_silent_when_all_is_well(check: Any) -> None:
+def test_checks_pass_for_right_settings(check: Any) -> None:
     assert check() == []
     assert check(database="default", retries=5, modules=["bookshop.checkout"]) == []
     assert check(database=None) == []
 
 
-def test_checks_name_what_cannot_be(check: Any) -> None:
-    ((code, words),) = check(retry=5)
-    assert (code, "OPTIONS has no word 'retry'; known are" in words) == ("timeball.E001", True)
+def test_checks_report_wrong_options(check: Any) -> None:
+    ((code, message),) = check(retry=5)
+    assert (code, "OPTIONS has 'retry', expected some of" in message) == ("timeball.E001", True)
 
-    ((code, words),) = check(database="moon")
-    assert (code, "expected None or one of DATABASES" in words) == ("timeball.E001", True)
+    ((code, message),) = check(database="moon")
+    assert (code, "expected None or one of DATABASES" in message) == ("timeball.E001", True)
 
 
-def test_checks_tell_when_a_rollback_does_not_take_a_task_back(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_report_that_a_rollback_does_not_undo_an_enqueue(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIMEBALL_DATABASE_URL", "postgresql://elsewhere/shop")
 
-    ((code, words),) = check()
+    ((code, message),) = check()
 
     assert code == "timeball.I001"
-    assert "the database of TIMEBALL_DATABASE_URL, which is no database of Django's" in words
+    assert "the database of TIMEBALL_DATABASE_URL, which is not a database of Django's" in message
     assert check(database=None) == []
 
 
-def test_without_settings_a_worker_is_told_what_is_missing(
-    django_is_set_up: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_without_settings_raises_with_a_hint(django_is_set_up: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app.apps, "ready", False)
     monkeypatch.setattr(app, "django_settings", LazySettings())
     monkeypatch.delenv("DJANGO_SETTINGS_MODULE")
@@ -181,9 +179,7 @@ def test_without_settings_a_worker_is_told_what_is_missing(
     assert "DJANGO_SETTINGS_MODULE=project.settings timeball worker" in str(error.value.hint)
 
 
-def test_settings_that_are_not_there_are_told_of_in_a_sentence(
-    django_is_set_up: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_settings_module_raises_with_a_hint(django_is_set_up: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def set_up() -> None:
         import_module(os.environ["DJANGO_SETTINGS_MODULE"])
 
@@ -195,13 +191,13 @@ def test_settings_that_are_not_there_are_told_of_in_a_sentence(
         _ = app.DjangoTimeball().settings
 
 
-def test_django_s_own_classes_are_not_taken_for_generic_ones() -> None:
-    """Those of the backport are, and it is the backport that most tests run with."""
+def test_the_task_class_of_django_need_not_be_generic() -> None:
+    """The class of the backport is generic, and most tests run with the backport."""
     sources = Path(app.__file__).parent.glob("*.py")
     classes = [
         node for path in sources for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
     ]
 
-    generic = [base.value.id for made in classes for base in made.bases if isinstance(base, ast.Subscript)]
+    generic = [base.value.id for definition in classes for base in definition.bases if isinstance(base, ast.Subscript)]
 
     assert not {"Task", "TaskResult", "AnyTask"} & set(generic)

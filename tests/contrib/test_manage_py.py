@@ -1,4 +1,4 @@
-"""`manage.py test` in a project as Django makes it: Timeball goes along to the test database, and is gone when Django drops it."""
+"""`manage.py test` in a new project: Timeball uses the test database, and has left it when Django drops it."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from shop.tasks import noop
 def jobs() -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*), current_database() FROM timeball.job")
-        found, name = cursor.fetchone()
+        exists, name = cursor.fetchone()
         assert name.startswith("test_"), name
-        return found
+        return exists
 
 
 class InATransaction(TestCase):
@@ -67,7 +67,7 @@ class CommittedElsewhere(TransactionTestCase):
 
 @pytest.fixture
 def role(postgres_server: PostgresServer) -> Iterator[str]:
-    """A role that may create databases, and is no superuser."""
+    """A role that may create databases, and is not a superuser."""
     role = f"django_{os.getpid()}"
     postgres_server.execute(f"CREATE ROLE {role} LOGIN CREATEDB")
     postgres_server.execute(f'CREATE DATABASE "{role}" OWNER {role}')
@@ -79,17 +79,17 @@ def role(postgres_server: PostgresServer) -> Iterator[str]:
 
 
 def left_behind(server: PostgresServer, role: str) -> list[str]:
-    found = server.execute("SELECT datname FROM pg_database")
-    return [str(name) for (name,) in found if str(name).startswith(f"test_{role}")]
+    names = server.execute("SELECT datname FROM pg_database")
+    return [str(name) for (name,) in names if str(name).startswith(f"test_{role}")]
 
 
 @pytest.fixture
 def manage(
     tmp_path: Path, postgres_server: PostgresServer, role: str
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs `manage.py` of a new project with these arguments, and these variables."""
+    """Runs `manage.py` of a new project with these arguments and variables."""
     subprocess.run([sys.executable, "-m", "django", "startproject", "site_of_tests", str(tmp_path)], check=True)
-    words = {
+    values = {
         "tasks": tasks_are(),
         "name": role,
         "role": role,
@@ -97,9 +97,9 @@ def manage(
         "port": POSTGRES_PORT,
     }
     with (tmp_path / "site_of_tests" / "settings.py").open("a") as settings:
-        settings.write(_SETTINGS.format(**words))
+        settings.write(_SETTINGS.format(**values))
     (tmp_path / "shop").mkdir()
-    for name, text in {"__init__": "", "tasks": _TASKS.format(**words), "tests": _TESTS}.items():
+    for name, text in {"__init__": "", "tasks": _TASKS.format(**values), "tests": _TESTS}.items():
         (tmp_path / "shop" / f"{name}.py").write_text(text)
 
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -131,7 +131,7 @@ def test_tests_that_enqueue_end_well_and_leave_no_database(
     assert left_behind(postgres_server, role) == []
 
 
-def test_tests_do_not_touch_the_database_that_timeball_is_told_of(
+def test_tests_do_not_touch_the_database_of_timeball_s_settings(
     manage: Callable[..., subprocess.CompletedProcess[str]], postgres_server: PostgresServer, role: str
 ) -> None:
     url = f"postgresql://{role}@/{role}?host={postgres_server.host}&port={POSTGRES_PORT}"

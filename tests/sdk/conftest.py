@@ -37,13 +37,13 @@ def settings(fresh_database: FreshDatabase) -> Settings:
 @pytest.fixture
 def tb(settings: Settings) -> Iterator[Timeball]:
     """A program's Timeball on a database of its own."""
-    with Timeball(settings=settings) as made:
-        yield made
+    with Timeball(settings=settings) as program:
+        yield program
 
 
 @pytest.fixture
 def rows(fresh_database: FreshDatabase) -> Callable[[str], list[dict[str, Any]]]:
-    """Reads from the test's database, past Timeball."""
+    """Reads from the test's database without Timeball."""
 
     def read(query: str) -> list[dict[str, Any]]:
         with psycopg.connect(fresh_database.server.dsn(fresh_database.name), row_factory=dict_row) as connection:
@@ -96,22 +96,22 @@ class _Nodes:
 
 @pytest.fixture
 def node(tb: Timeball, settings: Settings) -> Callable[[], Any]:
-    """Serves the test's program, once its handlers are declared: `with node(): ...`."""
+    """Runs a worker and a scheduler for the test's program, once its handlers are declared: `with node(): ...`."""
     return lambda: running_node(tb, settings)
 
 
 @pytest.fixture
 def start_program(tmp_path: Path, settings: Settings) -> Callable[..., subprocess.Popen[str]]:
-    """Starts a program in a process of its own, on the test's database; a variable that is None is not set."""
+    """Starts a program in its own process, with the test's database; a variable that is None is not set."""
 
     def start(source: str, **environment: str | None) -> subprocess.Popen[str]:
         program = tmp_path / "program.py"
         program.write_text(source)
-        given = {"TIMEBALL_DATABASE_URL": settings.database_url, "PYTHONPATH": str(SOURCES), **environment}
+        variables = {"TIMEBALL_DATABASE_URL": settings.database_url, "PYTHONPATH": str(SOURCES), **environment}
         return subprocess.Popen(
             [sys.executable, str(program)],
             cwd=tmp_path,
-            env={name: value for name, value in {**os.environ, **given}.items() if value is not None},
+            env={name: value for name, value in {**os.environ, **variables}.items() if value is not None},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -131,7 +131,7 @@ def run_program(start_program: Callable[..., subprocess.Popen[str]]) -> Callable
 
 
 def finish(process: subprocess.Popen[str]) -> list[str]:
-    """Wait for a program that must end well; returns what it printed, line by line."""
+    """Wait for a program that must succeed; returns what it printed, line by line."""
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     return output.splitlines()

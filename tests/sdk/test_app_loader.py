@@ -1,4 +1,4 @@
-"""Finding a program by the reference people type."""
+"""Finding a program by its reference on the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ number = 7
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder one is in, with a few programs; afterwards nobody remembers them."""
+    """The current folder, with a few programs; they are not imported any more afterwards."""
     before = set(sys.modules)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("reference", ["shop:tb", "shop:web.tb", "shop"])
-def test_an_app_is_found_in_the_folder_one_is_in(reference: str) -> None:
+def test_an_app_is_found_in_the_current_folder(reference: str) -> None:
     assert isinstance(load_app(reference), Timeball)
 
 
@@ -59,9 +59,7 @@ def test_an_app_is_found_in_the_folder_one_is_in(reference: str) -> None:
         ("none:tb", "none:tb is a builtins.int", "make one in none: tb = Timeball()"),
     ],
 )
-def test_what_is_no_app_is_refused_with_what_was_found_and_what_to_do(
-    reference: str, problem: str, hint: str | None
-) -> None:
+def test_a_wrong_reference_is_refused_with_a_hint(reference: str, problem: str, hint: str | None) -> None:
     with pytest.raises(InvalidInput) as caught:
         load_app(reference)
 
@@ -78,9 +76,7 @@ def test_what_is_no_app_is_refused_with_what_was_found_and_what_to_do(
         ("import json\n\ndef broken():\n    json.loads('')\n\nbroken()", "JSONDecodeError: Expecting value", 4),
     ],
 )
-def test_what_is_wrong_with_a_program_itself_is_told_with_its_place(
-    text: str, problem: str, line: int, folder: Path
-) -> None:
+def test_an_error_of_the_program_is_shown_with_its_line(text: str, problem: str, line: int, folder: Path) -> None:
     (folder / "broken.py").write_text(text)
 
     with pytest.raises(InvalidInput) as caught:
@@ -92,7 +88,7 @@ def test_what_is_wrong_with_a_program_itself_is_told_with_its_place(
     assert (caught.value.hint or "").endswith('python -c "import broken"')
 
 
-def test_what_is_declared_wrong_is_told_as_ever(folder: Path) -> None:
+def test_an_error_of_a_declaration_is_passed_on(folder: Path) -> None:
     (folder / "broken.py").write_text("from timeball import Timeball\nTimeball().cron('0 25 * * *')(print)")
 
     with pytest.raises(CronSyntaxError, match="hour is 25, expected 0-23"):

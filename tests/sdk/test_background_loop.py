@@ -1,4 +1,4 @@
-"""The background thread: opened by the first call, shared by all, gone at the end; and what a fork does to it."""
+"""The background loop: opened by the first call, shared by all callers, closed at the end; and forks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from timeball.store.embedded.cluster import FileLock
 
 
 class Thing:
-    """Something asynchronous: it can be used only in the loop it was opened in."""
+    """An asynchronous resource, which can be used only in the loop it was opened in."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -34,7 +34,7 @@ class Thing:
 
 
 class Opener:
-    """Opens things and takes note."""
+    """Opens things and counts them."""
 
     def __init__(self) -> None:
         self.opened = 0
@@ -63,13 +63,13 @@ def opener() -> Opener:
 
 @pytest.fixture
 def background_loop(opener: Opener) -> Any:
-    made = BackgroundLoop(opener.open)
-    yield made
-    made.close()
+    loop = BackgroundLoop(opener.open)
+    yield loop
+    loop.close()
 
 
 def threads() -> list[str]:
-    """The background loops of this process; threads of handlers, which outlive other tests, have longer names."""
+    """The threads of background loops; those of handlers, which outlive other tests, have longer names."""
     return [thread.name for thread in threading.enumerate() if thread.name == "timeball"]
 
 
@@ -105,7 +105,7 @@ def test_many_first_calls_open_once(background_loop: BackgroundLoop[Thing], open
     assert opener.opened == 1
 
 
-def test_what_could_not_be_opened_is_tried_again_by_the_next_call(
+def test_a_resource_that_cannot_be_opened_is_tried_again_by_the_next_call(
     background_loop: BackgroundLoop[Thing], opener: Opener
 ) -> None:
     opener.failures = 1
@@ -132,7 +132,7 @@ def test_closing_closes_the_resource_and_ends_the_thread(
 def test_closing_needs_no_new_thread(
     background_loop: BackgroundLoop[Thing], opener: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python 3.12.1 refuses one to a program that is about to end, which is when a portal closes itself."""
+    """Python 3.12.1 refuses a new thread at the end of a program, which is when a background loop closes itself."""
 
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
@@ -156,7 +156,7 @@ async def test_closing_from_a_coroutine_does_not_block_its_loop(
     assert opener.closed == 1
 
 
-def test_a_call_after_closing_opens_anew(background_loop: BackgroundLoop[Thing], opener: Opener) -> None:
+def test_a_call_after_closing_opens_again(background_loop: BackgroundLoop[Thing], opener: Opener) -> None:
     background_loop.call(Thing.number)
     background_loop.close()
 
@@ -164,15 +164,15 @@ def test_a_call_after_closing_opens_anew(background_loop: BackgroundLoop[Thing],
     assert opener.opened == 2
 
 
-def test_what_is_under_way_hears_of_the_closing(background_loop: BackgroundLoop[Thing], opener: Opener) -> None:
+def test_closing_fails_a_call_that_is_under_way(background_loop: BackgroundLoop[Thing], opener: Opener) -> None:
     background_loop.call(Thing.number)
-    heard: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def wait() -> None:
         try:
             background_loop.call(Thing.never)
         except StoreUnavailable as error:
-            heard.append(error)
+            errors.append(error)
 
     waiting = threading.Thread(target=wait)
     waiting.start()
@@ -181,10 +181,10 @@ def test_what_is_under_way_hears_of_the_closing(background_loop: BackgroundLoop[
     background_loop.close()
     waiting.join(10)
 
-    assert "closed while this call was under way" in str(heard[0])
+    assert "closed while this call was under way" in str(errors[0])
 
 
-async def test_a_caller_that_gives_up_cancels_its_work_alone(
+async def test_a_cancelled_caller_cancels_its_own_work_only(
     background_loop: BackgroundLoop[Thing], opener: Opener
 ) -> None:
     with pytest.raises(TimeoutError):
@@ -194,7 +194,7 @@ async def test_a_caller_that_gives_up_cancels_its_work_alone(
     assert await background_loop.acall(Thing.number) == 7
 
 
-def test_a_call_from_the_portals_own_thread_is_refused(background_loop: BackgroundLoop[Thing]) -> None:
+def test_a_call_from_the_background_thread_is_refused(background_loop: BackgroundLoop[Thing]) -> None:
     async def call_back(_thing: Thing) -> int:
         return background_loop.call(Thing.number)
 
@@ -235,13 +235,13 @@ note.enqueue(7)
 
 
 @ON_ONE_SERVER
-def test_a_forked_child_makes_its_own_way_and_leaves_the_parents_alone(
+def test_a_forked_child_opens_its_own_connections(
     run_program: Callable[..., list[str]], rows: Callable[[str], list[dict[str, Any]]]
 ) -> None:
     run_program(FORKING)
 
-    found = rows("SELECT payload ->> 'n' AS n FROM timeball.job ORDER BY created_at")
-    assert [row["n"] for row in found] == ["1", "2", "3", "4", "5", "6", "7"]
+    jobs = rows("SELECT payload ->> 'n' AS n FROM timeball.job ORDER BY created_at")
+    assert [row["n"] for row in jobs] == ["1", "2", "3", "4", "5", "6", "7"]
 
 
 FORKING_UNDER_LOAD = """
@@ -273,13 +273,13 @@ for thread in busy: thread.join()
 
 
 @ON_ONE_SERVER
-def test_a_fork_in_the_middle_of_calls_of_other_threads_is_no_trap(
+def test_a_fork_during_calls_of_other_threads_is_safe(
     run_program: Callable[..., list[str]], rows: Callable[[str], list[dict[str, Any]]]
 ) -> None:
     run_program(FORKING_UNDER_LOAD)
 
-    found = rows("SELECT (payload ->> 'n')::int AS n FROM timeball.job WHERE payload ->> 'n' <> '0' ORDER BY 1")
-    assert [row["n"] for row in found] == list(range(1, 11))
+    jobs = rows("SELECT (payload ->> 'n')::int AS n FROM timeball.job WHERE payload ->> 'n' <> '0' ORDER BY 1")
+    assert [row["n"] for row in jobs] == list(range(1, 11))
 
 
 LEAVING = """
@@ -303,5 +303,5 @@ def test_a_program_that_ends_leaves_the_embedded_server(
     printed = run_program(LEAVING, TIMEBALL_DATABASE_URL=None, TIMEBALL_DATA_DIR=str(data))
 
     assert printed == ["queued"]
-    # The server holds this lock as long as anything of it is there.
+    # The server holds this lock while any of its processes lives.
     assert FileLock(data / "server.lock").try_exclusive()

@@ -136,7 +136,7 @@ def test_no_caller_waits_for_the_connection_to_be_opened(server: FakeServer) -> 
     assert server.attempts == 1
 
 
-def test_after_a_crowd_a_tight_loop_has_to_show_itself_again(server: FakeServer) -> None:
+def test_after_concurrent_calls_a_tight_loop_is_counted_from_the_start(server: FakeServer) -> None:
     connection = server.warm_up()
     server.path.forget_loop()
 
@@ -207,9 +207,7 @@ async def test_a_thread_with_a_loop_of_its_own_may_take_it_too(server: FakeServe
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("away"), ImportError("no such driver")])
-def test_where_no_connection_can_be_opened_it_is_not_tried_with_every_call(
-    server: FakeServer, error: Exception
-) -> None:
+def test_a_connection_that_cannot_be_opened_is_not_tried_with_every_call(server: FakeServer, error: Exception) -> None:
     server.error = error
     for _ in range(_TIGHT_LOOP_CALLS + 1):
         assert server.run() is None

@@ -26,7 +26,7 @@ pytestmark = ON_ONE_SERVER
 
 @pytest.fixture
 def web(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
-    """The example, on the test's database."""
+    """The application of the example, with the test's database."""
     monkeypatch.setenv("TIMEBALL_DATABASE_URL", settings.database_url or "")
     monkeypatch.setenv("TIMEBALL_MIGRATE", "false")
     monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
@@ -38,41 +38,41 @@ def web(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestCli
     sys.modules.pop("web_app", None)
 
 
-def test_an_application_runs_its_own_work_and_shows_it_under_a_prefix(web: TestClient) -> None:
+def test_an_application_runs_a_worker_and_mounts_the_dashboard(web: TestClient) -> None:
     ordered = web.post("/orders/42")
     assert ordered.json()["receipt"] == "receipt 42 -> a@b.co"
 
     seen = web.get(f"/timeball/api/v1/executions/{ordered.json()['execution']}", headers=STAFF)
     assert seen.json()["state"] == "succeeded"
-    made = web.post("/timeball/api/v1/jobs", json={"handler": "test.echo", "name": "x"}, headers=STAFF)
-    assert made.status_code == 201
+    response = web.post("/timeball/api/v1/jobs", json={"handler": "test.echo", "name": "x"}, headers=STAFF)
+    assert response.status_code == 201
     page = web.get("/timeball/jobs", headers=STAFF)
     assert page.status_code == 200
     assert "/timeball/static/" in page.text
 
 
-def test_nothing_is_open_in_an_application_whose_address_we_do_not_know(web: TestClient) -> None:
+def test_a_mounted_dashboard_needs_authentication(web: TestClient) -> None:
     assert web.get("/timeball/api/v1/jobs").status_code == 401
     assert web.get("/timeball/api/v1/jobs", headers={"Authorization": "Bearer tb_wrong"}).status_code == 401
     assert "daily" not in web.get("/timeball/jobs", follow_redirects=False).text
 
 
-def test_people_of_the_host_application_have_names_of_their_own(web: TestClient) -> None:
+def test_callers_of_the_host_application_have_their_own_names(web: TestClient) -> None:
     grace = {"x-staff": "grace@example.com"}
-    made = {"handler": "test.echo", "name": "named", "interval_seconds": 3600}
+    job = {"handler": "test.echo", "name": "named", "interval_seconds": 3600}
     once = {"Idempotency-Key": "the same word"}
 
-    first = web.post("/timeball/api/v1/jobs", json=made, headers=STAFF | once)
-    # Another person may use the same key for something else.
-    second = web.post("/timeball/api/v1/jobs", json=made | {"name": "other"}, headers=grace | once)
+    first = web.post("/timeball/api/v1/jobs", json=job, headers=STAFF | once)
+    # Another caller may use the same key for another request.
+    second = web.post("/timeball/api/v1/jobs", json=job | {"name": "other"}, headers=grace | once)
     token = re.search(r'name="form-token" content="([0-9a-f]+)"', web.get("/timeball/jobs", headers=grace).text)
     assert token is not None
     paused = web.post("/timeball/jobs/named/pause", data={"token": token[1]}, headers=grace, follow_redirects=False)
 
     assert (first.status_code, second.status_code, paused.status_code) == (201, 201, 303)
     rows = web.get("/timeball/api/v1/audit", headers=STAFF).json()["data"]
-    told = {(row["action"], row["actor"], row["place"].partition(" ")[0]) for row in rows}
-    assert told >= {
+    entries = {(row["action"], row["actor"], row["place"].partition(" ")[0]) for row in rows}
+    assert entries >= {
         ("job.create", "host:ada@example.com", "http"),
         ("job.create", "host:grace@example.com", "http"),
         ("job.pause", "host:grace@example.com", "dashboard"),
@@ -80,7 +80,7 @@ def test_people_of_the_host_application_have_names_of_their_own(web: TestClient)
 
 
 class Nodes:
-    """Nodes that break, are cancelled, or stay."""
+    """Nodes that fail, are cancelled, or go on."""
 
     def __init__(self, ends: list[Exception | None]) -> None:
         self._ends = ends
@@ -101,21 +101,24 @@ class Nodes:
 
 
 @pytest.mark.usefixtures("settings")
-async def test_nodes_that_break_or_are_cancelled_in_an_application_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_embedded_nodes_that_fail_or_are_cancelled_are_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding, "_PAUSE", timedelta(0))
-    heard: list[TelemetryEvent] = []
+    events: list[TelemetryEvent] = []
     nodes = Nodes([ZeroDivisionError("a bug"), None])
-    hosted = embedding._EmbeddedNodes(nodes.make, heard.append)
+    hosted = embedding._EmbeddedNodes(nodes.make, events.append)
 
     hosted.begin()
     async with asyncio.timeout(30):
         await nodes.running.wait()
         nodes.running.clear()
-        # As a handler does that cancels every task it can find.
+        # Like a handler that cancels every task of the loop.
         assert hosted._task is not None
         hosted._task.cancel()
         await nodes.running.wait()
         await hosted.stop()
 
-    told = [(event.service, event.error, event.failures) for event in heard if isinstance(event, ServiceFailed)]
-    assert told == [("nodes", "ZeroDivisionError: a bug", 1), ("nodes", "CancelledError: the task was cancelled", 2)]
+    failures = [(event.service, event.error, event.failures) for event in events if isinstance(event, ServiceFailed)]
+    assert failures == [
+        ("nodes", "ZeroDivisionError: a bug", 1),
+        ("nodes", "CancelledError: the task was cancelled", 2),
+    ]

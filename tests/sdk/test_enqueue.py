@@ -1,4 +1,4 @@
-"""Enqueuing: what is written, what comes back, and what is refused."""
+"""Enqueues: what is written, what is returned, and what is refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Receipt:
 # results
 
 
-def test_what_the_handler_returns_comes_back_as_what_it_is_annotated_to_return(tb: Timeball, node: Node) -> None:
+def test_a_result_has_the_annotated_type(tb: Timeball, node: Node) -> None:
     @tb.handler
     def send(order_id: int, at: datetime) -> Receipt:
         return Receipt(order_id, at)
@@ -66,7 +66,7 @@ async def test_coroutines_enqueue_and_wait_without_blocking(tb: Timeball, node: 
         assert await runs[0].astate() == "succeeded"
 
 
-def test_a_result_that_does_not_fit_its_annotation_is_given_as_it_is(tb: Timeball, node: Node) -> None:
+def test_a_result_that_does_not_fit_its_annotation_stays_json(tb: Timeball, node: Node) -> None:
     @tb.handler
     def lie() -> int:
         return "seven"  # type: ignore[return-value]
@@ -75,7 +75,7 @@ def test_a_result_that_does_not_fit_its_annotation_is_given_as_it_is(tb: Timebal
         assert lie.enqueue().result(timeout=20) == "seven"  # type: ignore[comparison-overlap]
 
 
-def test_an_execution_that_dies_raises_with_what_went_wrong(tb: Timeball, node: Node) -> None:
+def test_a_dead_execution_raises_its_error(tb: Timeball, node: Node) -> None:
     @tb.handler(retries=0)
     def fail() -> None:
         raise KeyError("order 42")
@@ -97,7 +97,7 @@ def test_waiting_goes_on_through_retries(tb: Timeball, node: Node) -> None:
         assert third_time_lucky.enqueue().result(timeout=20) == 3
 
 
-def test_a_result_that_could_not_be_kept_is_told_apart_from_a_result(tb: Timeball, node: Node) -> None:
+def test_a_result_that_was_too_large_raises(tb: Timeball, node: Node) -> None:
     @tb.handler
     def huge() -> str:
         return "x" * 300_000
@@ -106,7 +106,7 @@ def test_a_result_that_could_not_be_kept_is_told_apart_from_a_result(tb: Timebal
         huge.enqueue().result(timeout=20)
 
 
-def test_waiting_in_vain_says_what_the_execution_waits_for(tb: Timeball) -> None:
+def test_a_timeout_names_the_state_and_the_queue(tb: Timeball) -> None:
     @tb.handler(name="send", queue="mail")
     def send() -> None: ...
 
@@ -149,21 +149,26 @@ def test_a_run_is_found_again_by_its_id(tb: Timeball) -> None:
 # options
 
 
-def test_an_enqueue_says_what_its_handler_said_unless_it_says_otherwise(tb: Timeball, rows: Rows) -> None:
+def test_options_of_an_enqueue_override_those_of_its_handler(tb: Timeball, rows: Rows) -> None:
     @tb.handler(queue="mail", priority=20, retries=5, timeout="30s", tags=["a"], delivery="at_most_once")
     def send(n: int) -> None: ...
 
     send.enqueue(1)
     send.options(priority=90, queue="fast", retries=0, timeout=None, tags=("b", "c"), backoff="5s").enqueue(2)
 
-    said, overruled = rows("SELECT * FROM timeball.job ORDER BY payload ->> 'n'")
-    assert (said["queue"], said["priority"], said["max_retries"], said["timeout_ms"]) == ("mail", 20, 5, 30_000)
-    assert (said["tags"], said["at_most_once"]) == (["a"], True)
-    assert (overruled["queue"], overruled["priority"], overruled["max_retries"]) == ("fast", 90, 0)
-    assert (overruled["timeout_ms"], overruled["tags"], overruled["initial_backoff_ms"]) == (None, ["b", "c"], 5_000)
+    inherited, overridden = rows("SELECT * FROM timeball.job ORDER BY payload ->> 'n'")
+    assert (inherited["queue"], inherited["priority"], inherited["max_retries"], inherited["timeout_ms"]) == (
+        "mail",
+        20,
+        5,
+        30_000,
+    )
+    assert (inherited["tags"], inherited["at_most_once"]) == (["a"], True)
+    assert (overridden["queue"], overridden["priority"], overridden["max_retries"]) == ("fast", 90, 0)
+    assert (overridden["timeout_ms"], overridden["tags"], overridden["initial_backoff_ms"]) == (None, ["b", "c"], 5_000)
 
 
-def test_options_add_up(tb: Timeball, rows: Rows) -> None:
+def test_options_are_merged(tb: Timeball, rows: Rows) -> None:
     @tb.handler
     def send() -> None: ...
 
@@ -173,7 +178,7 @@ def test_options_add_up(tb: Timeball, rows: Rows) -> None:
     assert job == {"queue": "fast", "priority": 80}
 
 
-def test_a_delay_counts_from_the_databases_now(tb: Timeball, rows: Rows) -> None:
+def test_a_delay_counts_from_the_database_time(tb: Timeball, rows: Rows) -> None:
     @tb.handler
     def send() -> None: ...
 
@@ -184,21 +189,21 @@ def test_a_delay_counts_from_the_databases_now(tb: Timeball, rows: Rows) -> None
     assert timedelta(minutes=9, seconds=50) < due["ahead"] <= timedelta(minutes=10, seconds=1)
 
 
-def test_an_instant_is_kept_exactly_and_read_on_the_clock_of_its_zone(tb: Timeball, rows: Rows) -> None:
+def test_an_instant_is_kept_exactly_and_read_in_its_timezone(tb: Timeball, rows: Rows) -> None:
     @tb.handler
     def send() -> None: ...
 
     send.options(at=datetime(2100, 7, 1, 12, 0, 0, 7, tzinfo=UTC)).enqueue()
     send.options(at="2100-07-02 12:00", timezone="Europe/Berlin").enqueue()
 
-    found = rows("SELECT scheduled_for FROM timeball.due ORDER BY 1")
-    assert [row["scheduled_for"] for row in found] == [
+    due = rows("SELECT scheduled_for FROM timeball.due ORDER BY 1")
+    assert [row["scheduled_for"] for row in due] == [
         datetime(2100, 7, 1, 12, 0, 0, 7, tzinfo=UTC),
         datetime(2100, 7, 2, 10, 0, tzinfo=UTC),
     ]
 
 
-def test_while_a_key_is_alive_enqueuing_gives_the_one_that_holds_it(tb: Timeball, rows: Rows) -> None:
+def test_an_enqueue_with_a_live_key_returns_the_execution_that_holds_it(tb: Timeball, rows: Rows) -> None:
     @tb.handler
     def send(n: int) -> None: ...
 
@@ -214,7 +219,7 @@ def test_while_a_key_is_alive_enqueuing_gives_the_one_that_holds_it(tb: Timeball
     assert send.options(key="r-42").enqueue(4).is_new
 
 
-async def test_of_many_at_once_with_one_key_one_is_new(tb: Timeball) -> None:
+async def test_of_concurrent_enqueues_with_one_key_one_is_new(tb: Timeball) -> None:
     @tb.handler
     def send(n: int) -> None: ...
 
@@ -248,7 +253,7 @@ def test_the_limit_of_a_handler_is_shared_by_all_its_jobs(tb: Timeball, rows: Ro
 # many
 
 
-def test_many_calls_are_written_in_one_go(tb: Timeball, node: Node, rows: Rows) -> None:
+def test_many_calls_are_written_in_one_transaction(tb: Timeball, node: Node, rows: Rows) -> None:
     @tb.handler(queue="bulk", priority=70)
     def square(n: int) -> int:
         return n * n
@@ -284,7 +289,7 @@ def test_many_calls_of_a_limited_handler_keep_to_the_limit(tb: Timeball, rows: R
     assert len(rows("SELECT FROM timeball.blocked")) == 7
 
 
-def test_if_one_of_many_cannot_be_none_is_written(tb: Timeball, rows: Rows) -> None:
+def test_a_refused_call_of_many_writes_none(tb: Timeball, rows: Rows) -> None:
     @tb.handler
     def send(value: Any) -> None: ...
 
@@ -314,9 +319,9 @@ async def test_concurrent_enqueues_share_commits(tb: Timeball, rows: Rows) -> No
     await send.aenqueue(-1)
     await asyncio.gather(*(send.aenqueue(n) for n in range(300)))
 
-    (found,) = rows("SELECT count(*) AS jobs, count(DISTINCT xmin::text) AS commits FROM timeball.job")
-    assert found["jobs"] == 301
-    assert found["commits"] <= 10
+    (counts,) = rows("SELECT count(*) AS jobs, count(DISTINCT xmin::text) AS commits FROM timeball.job")
+    assert counts["jobs"] == 301
+    assert counts["commits"] <= 10
 
 
 def test_threads_share_commits_too(tb: Timeball, rows: Rows) -> None:
@@ -337,19 +342,19 @@ def test_threads_share_commits_too(tb: Timeball, rows: Rows) -> None:
     for thread in threads:
         thread.join()
 
-    (found,) = rows("SELECT count(*) AS jobs, count(DISTINCT xmin::text) AS commits FROM timeball.job")
-    assert found["jobs"] == 161
-    assert found["commits"] < 160
+    (counts,) = rows("SELECT count(*) AS jobs, count(DISTINCT xmin::text) AS commits FROM timeball.job")
+    assert counts["jobs"] == 161
+    assert counts["commits"] < 160
 
 
-async def test_one_that_cannot_be_does_not_fail_those_beside_it(tb: Timeball, rows: Rows) -> None:
+async def test_a_refused_enqueue_does_not_fail_concurrent_ones(tb: Timeball, rows: Rows) -> None:
     await tb.aenqueue("first")
-    found = await asyncio.gather(
+    answers = await asyncio.gather(
         *(tb.aenqueue("elsewhere", {"n": n}, priority=101 if n == 7 else 50) for n in range(20)),
         return_exceptions=True,
     )
 
-    refused = [answer for answer in found if isinstance(answer, BaseException)]
+    refused = [answer for answer in answers if isinstance(answer, BaseException)]
     assert [type(error) for error in refused] == [InvalidInput]
     assert len(rows("SELECT FROM timeball.job WHERE handler = 'elsewhere'")) == 19
 
@@ -357,7 +362,7 @@ async def test_one_that_cannot_be_does_not_fail_those_beside_it(tb: Timeball, ro
 # by name
 
 
-def test_a_handler_that_is_not_known_here_is_enqueued_by_its_name(tb: Timeball, rows: Rows) -> None:
+def test_a_handler_of_another_program_is_enqueued_by_its_name(tb: Timeball, rows: Rows) -> None:
     tb.enqueue("billing:charge", {"order_id": 42}, queue="billing", key="c-42")
     tb.enqueue("billing:tick")
     tb.enqueue("billing:list", [1, 2])
@@ -369,7 +374,9 @@ def test_a_handler_that_is_not_known_here_is_enqueued_by_its_name(tb: Timeball, 
     ]
 
 
-def test_a_handler_that_is_known_here_keeps_its_options_and_checks_its_arguments(tb: Timeball, rows: Rows) -> None:
+def test_a_declared_handler_enqueued_by_name_keeps_its_options_and_checks_its_arguments(
+    tb: Timeball, rows: Rows
+) -> None:
     @tb.handler(name="send", queue="mail")
     def send(to: str, copy: bool = False) -> None: ...
 
@@ -411,7 +418,7 @@ async def test_jobs_are_triggered_paused_and_resumed_by_name(tb: Timeball, node:
 # opening and closing
 
 
-def test_a_database_that_is_away_is_told_and_tried_again(fresh_database: Any) -> None:
+def test_an_unavailable_database_raises_and_is_tried_again(fresh_database: Any) -> None:
     with Timeball("postgresql://timeball@/nothing?host=/nowhere") as tb:
         for _ in range(2):
             with pytest.raises(StoreUnavailable, match="PostgreSQL cannot be reached"):

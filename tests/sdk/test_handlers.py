@@ -1,4 +1,4 @@
-"""Declaring handlers: what a handle is, and what is refused where it is written."""
+"""Declarations of handlers: what a handle is, and what is refused."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def fresh() -> Timeball:
     return Timeball("postgresql://nobody@nowhere.invalid/nothing")
 
 
-def test_a_handler_called_directly_is_just_the_function() -> None:
+def test_a_handler_called_directly_is_the_function() -> None:
     assert add(1, b=2) == 3
 
 
-async def test_an_async_handler_called_directly_is_just_the_coroutine_function() -> None:
+async def test_an_async_handler_called_directly_is_the_coroutine_function() -> None:
     assert await double(2) == 4
 
 
@@ -47,7 +47,7 @@ def test_a_handle_looks_like_its_function() -> None:
     assert repr(add) == "<handler tests.sdk.test_handlers:add>"
 
 
-def test_a_handle_is_pickled_by_its_place_as_functions_are() -> None:
+def test_a_handle_is_pickled_by_name_like_a_function() -> None:
     assert pickle.loads(pickle.dumps(add)) is add
 
 
@@ -63,7 +63,7 @@ def test_a_handler_can_be_given_a_name(fresh: Timeball) -> None:
     assert fresh.registry.names() == ("mail.send",)
 
 
-def test_what_is_said_with_a_handler_is_kept_with_it() -> None:
+def test_a_handler_keeps_its_options() -> None:
     options = double.handler.options
 
     assert (options.queue, options.priority, options.max_retries, options.timeout_ms) == ("slow", 90, 7, None)
@@ -105,14 +105,12 @@ def test_declaring_starts_and_opens_nothing(fresh: Timeball) -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_options_that_cannot_be_are_refused_where_they_are_written(
-    fresh: Timeball, options: dict[str, Any], problem: str
-) -> None:
+def test_wrong_options_are_refused_at_the_declaration(fresh: Timeball, options: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidInput, match=problem.replace("(", r"\(")):
         fresh.handler(**options)(lambda: None)
 
 
-def test_a_name_given_by_position_is_refused_with_the_right_way(fresh: Timeball) -> None:
+def test_a_name_given_by_position_is_refused_with_a_hint(fresh: Timeball) -> None:
     with pytest.raises(InvalidInput, match=r"'mail', expected a function; options have names: @tb.handler\(name=...\)"):
         fresh.handler("mail")  # type: ignore[call-overload]
 
@@ -125,7 +123,7 @@ def test_generators_are_refused(fresh: Timeball) -> None:
             yield 1
 
 
-def test_two_handlers_of_one_name_are_refused_with_both_places(fresh: Timeball) -> None:
+def test_two_handlers_of_one_name_are_refused_with_both_locations(fresh: Timeball) -> None:
     fresh.handler(name="twice")(lambda: None)
 
     with pytest.raises(Conflict, match=r"declared twice: by .*test_handlers.py:\d+ and by"):
@@ -146,7 +144,7 @@ def test_a_handle_of_another_timeball_is_refused(fresh: Timeball) -> None:
     ],
     ids=["both", "negative", "unknown"],
 )
-def test_options_of_an_enqueue_that_cannot_be_are_refused(options: dict[str, Any], problem: str) -> None:
+def test_wrong_options_of_an_enqueue_are_refused(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidInput, match=problem):
         add.options(**options).enqueue(1)
 
@@ -156,17 +154,17 @@ def test_arguments_that_do_not_fit_are_refused_before_anything_is_opened() -> No
         add.enqueue(b=2)  # type: ignore[call-arg]
 
 
-def test_settings_go_alone(fresh: Timeball) -> None:
+def test_settings_exclude_other_arguments(fresh: Timeball) -> None:
     with pytest.raises(InvalidInput, match="expected one or the other"):
         Timeball("postgresql:///x", settings=fresh.settings)
 
 
-def test_handles_are_found_by_whoever_takes_any_handler() -> None:
+def test_a_handle_is_an_instance_of_the_public_base_class() -> None:
     assert isinstance(add, HandlerHandle)
     assert isinstance(double, HandlerHandle)
 
 
-def test_a_misspelt_option_is_answered_with_what_was_probably_meant(fresh: Timeball) -> None:
+def test_a_misspelt_option_is_refused_with_a_suggestion(fresh: Timeball) -> None:
     with pytest.raises(InvalidInput, match="has no option 'prority'") as refusal:
         fresh.handler(prority=3)  # type: ignore[call-overload]
 
@@ -174,7 +172,7 @@ def test_a_misspelt_option_is_answered_with_what_was_probably_meant(fresh: Timeb
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("arguments", "problem"),
     [
         ({"settings": "postgresql://h"}, "settings is str, expected Settings"),
         ({"settings": {"port": 1}}, "settings is dict, expected Settings"),
@@ -185,8 +183,8 @@ def test_a_misspelt_option_is_answered_with_what_was_probably_meant(fresh: Timeb
     ],
     ids=["text", "mapping", "both"],
 )
-def test_settings_that_a_program_cannot_use_are_refused_where_it_is_made(given: dict[str, Any], problem: str) -> None:
+def test_settings_of_the_wrong_type_are_refused_by_the_constructor(arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidInput, match=problem) as refusal:
-        Timeball(**given)
+        Timeball(**arguments)
 
     assert "load_settings" in (refusal.value.hint or "")

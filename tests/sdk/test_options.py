@@ -1,4 +1,4 @@
-"""Every option of the Python face becomes a field of the stored job, whichever way it is enqueued or declared."""
+"""Every option in Python becomes a field of the stored job, for every kind of enqueue and declaration."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SCHEDULE: dict[str, Any] = COMMON | {
 
 
 def stored(options: dict[str, Any]) -> dict[str, Any]:
-    """What the row of a job holds for these options; the key of a one-off stands in a table of its own."""
+    """The columns of a job for these options; the key of a one-off is in another table."""
     fields = job_fields(options)
     del fields["delivery"]
     fields.pop("unique_key", None)
@@ -65,7 +65,7 @@ def test_every_option_has_a_value_here() -> None:
     assert {*job_fields(LATER), *job_fields(SCHEDULE), *beside} == SPEC_FIELDS
 
 
-async def one(handle: Any, _settings: Settings) -> list[Run[Any]]:
+async def single(handle: Any, _settings: Settings) -> list[Run[Any]]:
     return [await handle.aenqueue(3)]
 
 
@@ -87,16 +87,20 @@ async def in_a_transaction(handle: Any, settings: Settings) -> list[Run[Any]]:
 
 
 @ON_ONE_SERVER
-@pytest.mark.parametrize("way", [one, many, from_a_thread, in_a_transaction])
+@pytest.mark.parametrize("enqueue", [single, many, from_a_thread, in_a_transaction])
 @pytest.mark.parametrize("options", [ENQUEUE, LATER], ids=["now", "later"])
 async def test_every_option_of_an_enqueue_is_kept(
-    tb: Timeball, settings: Settings, rows: Rows, way: Callable[..., Awaitable[list[Run[Any]]]], options: dict[str, Any]
+    tb: Timeball,
+    settings: Settings,
+    rows: Rows,
+    enqueue: Callable[..., Awaitable[list[Run[Any]]]],
+    options: dict[str, Any],
 ) -> None:
     @tb.handler
     def noted(number: int) -> int:
         return number
 
-    await way(noted.options(**options), settings)
+    await enqueue(noted.options(**options), settings)
 
     (job,) = rows("SELECT * FROM timeball.job")
     (key,) = rows("SELECT * FROM timeball.live_key")
@@ -115,6 +119,6 @@ async def test_every_option_of_a_schedule_is_kept(tb: Timeball, rows: Rows, rhyt
     await tb.async_sync_schedules()
 
     (job,) = rows("SELECT * FROM timeball.job")
-    # The clock changes only for cron.
+    # Only cron has options for changes of the clock.
     expected = stored(SCHEDULE) if rhythm == "cron" else stored(SCHEDULE) | {"on_gap": None, "on_repeat": None}
     assert {name: job[name] for name in expected} == expected

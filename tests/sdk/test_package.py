@@ -1,4 +1,4 @@
-"""`import timeball`: cheap, and the same names for everybody."""
+"""`import timeball`: cheap, and always the same names."""
 
 from __future__ import annotations
 

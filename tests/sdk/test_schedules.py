@@ -1,4 +1,4 @@
-"""Schedules declared in code: one job by name, whoever declares it and however often."""
+"""Schedules declared in code: one job for each name, in however many processes it is declared."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Rows = Callable[[str], list[dict[str, Any]]]
 
 @pytest.fixture
 def restarted(settings: Settings) -> Iterator[Callable[[], Timeball]]:
-    """The program again, as if started anew: it may declare other things."""
-    made: list[Timeball] = []
+    """The program after a restart: it may declare other schedules."""
+    programs: list[Timeball] = []
 
     def start() -> Timeball:
-        made.append(Timeball(settings=settings))
-        return made[-1]
+        programs.append(Timeball(settings=settings))
+        return programs[-1]
 
     yield start
-    for program in made:
+    for program in programs:
         program.close()
 
 
@@ -49,7 +49,7 @@ def test_a_schedule_is_a_job_named_after_its_handler(tb: Timeball, rows: Rows) -
     assert len(rows("SELECT FROM timeball.due")) == 1
 
 
-def test_a_schedule_inherits_what_its_handler_said_and_may_say_otherwise(tb: Timeball, rows: Rows) -> None:
+def test_a_schedule_inherits_the_options_of_its_handler_and_may_override_them(tb: Timeball, rows: Rows) -> None:
     @tb.every("90s", name="often", retries=1)
     @tb.handler(queue="mail", retries=5, timeout="30s")
     def send() -> None: ...
@@ -81,23 +81,23 @@ def test_one_handler_can_have_several_schedules_of_different_names(tb: Timeball,
 
     assert tb.sync_schedules() == ["large", "small"]
 
-    found = rows("SELECT name, payload FROM timeball.job ORDER BY name")
-    assert found == [{"name": "large", "payload": {"size": 100}}, {"name": "small", "payload": {"size": 1}}]
+    jobs = rows("SELECT name, payload FROM timeball.job ORDER BY name")
+    assert jobs == [{"name": "large", "payload": {"size": 100}}, {"name": "small", "payload": {"size": 1}}]
 
 
-def test_it_runs_with_its_arguments(tb: Timeball, node: Callable[[], AbstractContextManager[None]]) -> None:
-    told: list[str] = []
+def test_a_schedule_runs_with_its_arguments(tb: Timeball, node: Callable[[], AbstractContextManager[None]]) -> None:
+    greeted: list[str] = []
     has_run = threading.Event()
 
     @tb.every(1, arguments={"whom": "world"})
     def greet(whom: str) -> None:
-        told.append(whom)
+        greeted.append(whom)
         has_run.set()
 
     with node():
         assert has_run.wait(20)
 
-    assert told[0] == "world"
+    assert greeted[0] == "world"
 
 
 TEN = """
@@ -124,7 +124,7 @@ def test_ten_processes_declare_one_job(start_program: Callable[..., Any], rows: 
     assert len(rows("SELECT FROM timeball.due")) == 2
 
 
-async def test_what_a_program_declares_no_more_is_named_and_goes_on(
+async def test_a_schedule_that_is_no_longer_declared_is_reported_and_goes_on(
     settings: Settings, restarted: Callable[[], Timeball], rows: Rows
 ) -> None:
     before, after = restarted(), restarted()
@@ -200,7 +200,7 @@ def test_a_schedule_that_has_ended_does_not_keep_a_program_from_starting(tb: Tim
     assert rows("SELECT name FROM timeball.job") == [{"name": "goes on"}]
 
 
-def test_taking_turns_is_a_limit_of_the_schedule_not_of_its_handler(tb: Timeball, rows: Rows) -> None:
+def test_a_serial_overlap_limits_the_schedule_and_not_its_handler(tb: Timeball, rows: Rows) -> None:
     @tb.every("1h", name="in turns", overlap="queue")
     @tb.handler(name="work", max_running=5)
     def work() -> None: ...
@@ -208,9 +208,9 @@ def test_taking_turns_is_a_limit_of_the_schedule_not_of_its_handler(tb: Timeball
     work.enqueue()
     tb.sync_schedules()
 
-    found = rows("SELECT key, max_running FROM timeball.running_limit ORDER BY max_running")
-    assert [row["max_running"] for row in found] == [1, 5]
-    assert found[1]["key"] == "work"
+    limits = rows("SELECT key, max_running FROM timeball.running_limit ORDER BY max_running")
+    assert [row["max_running"] for row in limits] == [1, 5]
+    assert limits[1]["key"] == "work"
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_taking_turns_is_a_limit_of_the_schedule_not_of_its_handler(tb: Timeball
     ],
     ids=["hour", "never", "zone", "zero", "half", "overlap", "jitter", "arguments", "option"],
 )
-def test_a_schedule_that_cannot_be_is_refused_where_it_is_written(
+def test_a_wrong_schedule_is_refused_at_the_declaration(
     tb: Timeball, make: Callable[[Timeball], Any], problem: str
 ) -> None:
     def work(n: int = 0) -> None: ...
@@ -261,6 +261,6 @@ def test_two_schedules_of_one_name_are_refused(tb: Timeball) -> None:
         tb.cron("@hourly", name="a")(tb.cron("@daily", name="a")(tb.handler(name="b")(work)))
 
 
-def test_errors_of_schedules_are_told_from_others(tb: Timeball) -> None:
+def test_errors_of_schedules_have_their_own_class(tb: Timeball) -> None:
     with pytest.raises(ScheduleError):
         tb.cron("nonsense")(print)

@@ -1,4 +1,4 @@
-"""Enqueuing inside the caller's own transaction: there if it commits, never there if it does not."""
+"""Enqueues inside the caller's own transaction: the job exists if and only if it commits."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Rows = Callable[[str], list[dict[str, Any]]]
 
 @dataclass
 class Open:
-    """An open transaction: what `connection=` is given, and its two ends."""
+    """An open transaction: the value for `connection=`, its commit and its rollback."""
 
     connection: Any
     commit: Callable[[], Any]
     rollback: Callable[[], Any]
 
 
-# the ways people have, not asynchronous
+# drivers that block
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def with_scoped_session(dsn: str) -> Iterator[Open]:
         session.remove()
 
 
-WAYS = [
+DRIVERS = [
     with_psycopg,
     with_psycopg_of_other_tastes,
     with_sqlalchemy_connection,
@@ -87,7 +87,7 @@ WAYS = [
 ]
 
 
-# the ways people have, asynchronous
+# asynchronous drivers
 
 
 @asynccontextmanager
@@ -100,8 +100,8 @@ async def transaction_of(connection: Any) -> AsyncIterator[Open]:
 @asynccontextmanager
 async def with_asyncpg(dsn: str) -> AsyncIterator[Open]:
     connection = await asyncpg.connect(dsn)
-    async with transaction_of(connection) as found:
-        yield found
+    async with transaction_of(connection) as transaction:
+        yield transaction
     await connection.close()
 
 
@@ -111,8 +111,8 @@ async def with_asyncpg_and_codecs(dsn: str) -> AsyncIterator[Open]:
     for kind in ("json", "jsonb"):
         await connection.set_type_codec(kind, schema="pg_catalog", encoder=json.dumps, decoder=json.loads)
     await connection.set_type_codec("uuid", schema="pg_catalog", encoder=str, decoder=str)
-    async with transaction_of(connection) as found:
-        yield found
+    async with transaction_of(connection) as transaction:
+        yield transaction
     await connection.close()
 
 
@@ -121,9 +121,9 @@ async def with_asyncpg_pool(dsn: str) -> AsyncIterator[Open]:
     async with (
         asyncpg.create_pool(dsn, min_size=1) as pool,
         pool.acquire() as connection,
-        transaction_of(connection) as found,
+        transaction_of(connection) as transaction,
     ):
-        yield found
+        yield transaction
 
 
 @asynccontextmanager
@@ -165,7 +165,7 @@ async def with_async_session_on_psycopg(dsn: str) -> AsyncIterator[Open]:
     await engine.dispose()
 
 
-ASYNC_WAYS = [
+ASYNC_DRIVERS = [
     with_asyncpg,
     with_asyncpg_and_codecs,
     with_asyncpg_pool,
@@ -175,11 +175,11 @@ ASYNC_WAYS = [
     with_async_session_on_psycopg,
 ]
 
-every_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-every_async_way = pytest.mark.parametrize("way", ASYNC_WAYS, ids=lambda way: way.__name__)
+every_driver = pytest.mark.parametrize("driver", DRIVERS, ids=lambda driver: driver.__name__)
+every_async_driver = pytest.mark.parametrize("driver", ASYNC_DRIVERS, ids=lambda driver: driver.__name__)
 
-Way = Callable[[str], AbstractContextManager[Open]]
-AsyncWay = Callable[[str], AbstractAsyncContextManager[Open]]
+Driver = Callable[[str], AbstractContextManager[Open]]
+AsyncDriver = Callable[[str], AbstractAsyncContextManager[Open]]
 
 
 @pytest.fixture
@@ -187,15 +187,15 @@ def dsn(fresh_database: FreshDatabase) -> str:
     return fresh_database.dsn
 
 
-# there, or not
+# commit and rollback
 
 
-@every_way
-def test_a_job_is_there_once_the_transaction_is_committed(tb: Timeball, rows: Rows, dsn: str, way: Way) -> None:
+@every_driver
+def test_a_job_exists_after_the_commit(tb: Timeball, rows: Rows, dsn: str, driver: Driver) -> None:
     @tb.handler(queue="mail")
     def send(order_id: int, to: str) -> None: ...
 
-    with way(dsn) as opened:
+    with driver(dsn) as opened:
         run = send.options(connection=opened.connection, priority=90).enqueue(42, to="50 % off: 'x'; --")
         later = send.options(connection=opened.connection, delay="1h").enqueue(43, to="")
         assert rows("SELECT FROM timeball.job") == []
@@ -203,16 +203,16 @@ def test_a_job_is_there_once_the_transaction_is_committed(tb: Timeball, rows: Ro
 
         assert run.state() == "queued"
         assert later.state() == "scheduled"
-    found, _ = rows("SELECT payload, queue, priority FROM timeball.job ORDER BY priority DESC")
-    assert found == {"payload": {"order_id": 42, "to": "50 % off: 'x'; --"}, "queue": "mail", "priority": 90}
+    job, _ = rows("SELECT payload, queue, priority FROM timeball.job ORDER BY priority DESC")
+    assert job == {"payload": {"order_id": 42, "to": "50 % off: 'x'; --"}, "queue": "mail", "priority": 90}
 
 
-@every_way
-def test_a_job_is_never_there_if_the_transaction_is_rolled_back(tb: Timeball, rows: Rows, dsn: str, way: Way) -> None:
+@every_driver
+def test_a_job_does_not_exist_after_a_rollback(tb: Timeball, rows: Rows, dsn: str, driver: Driver) -> None:
     @tb.handler
     def send(order_id: int) -> None: ...
 
-    with way(dsn) as opened:
+    with driver(dsn) as opened:
         send.options(connection=opened.connection, key="k").enqueue(42)
         send.options(connection=opened.connection).enqueue_many(send.call(n) for n in range(3))
         opened.rollback()
@@ -221,9 +221,9 @@ def test_a_job_is_never_there_if_the_transaction_is_rolled_back(tb: Timeball, ro
         assert rows(f"SELECT FROM timeball.{table}") == []
 
 
-@every_way
-def test_a_command_is_audited_in_the_same_transaction(tb: Timeball, rows: Rows, dsn: str, way: Way) -> None:
-    with way(dsn) as opened:
+@every_driver
+def test_a_command_is_audited_in_the_same_transaction(tb: Timeball, rows: Rows, dsn: str, driver: Driver) -> None:
+    with driver(dsn) as opened:
         tb.enqueue("shell.command", {"command": "id"}, connection=opened.connection)
         tb.enqueue("test.echo", {}, connection=opened.connection)
         assert rows("SELECT FROM timeball.audit") == []
@@ -235,23 +235,25 @@ def test_a_command_is_audited_in_the_same_transaction(tb: Timeball, rows: Rows, 
     assert job["created_by"].startswith("program:")
 
 
-@every_async_way
+@every_async_driver
 async def test_a_command_of_a_coroutine_is_audited_in_the_same_transaction(
-    tb: Timeball, rows: Rows, dsn: str, way: AsyncWay
+    tb: Timeball, rows: Rows, dsn: str, driver: AsyncDriver
 ) -> None:
-    async with way(dsn) as opened:
+    async with driver(dsn) as opened:
         await tb.aenqueue("shell.command", {"command": "id"}, connection=opened.connection)
         await opened.commit()
 
     assert len(rows("SELECT FROM timeball.audit WHERE action = 'job.create'")) == 1
 
 
-@every_async_way
-async def test_coroutines_have_the_same_with_a_commit(tb: Timeball, rows: Rows, dsn: str, way: AsyncWay) -> None:
+@every_async_driver
+async def test_a_job_of_a_coroutine_exists_after_the_commit(
+    tb: Timeball, rows: Rows, dsn: str, driver: AsyncDriver
+) -> None:
     @tb.handler(queue="mail")
     def send(order_id: int, to: str) -> None: ...
 
-    async with way(dsn) as opened:
+    async with driver(dsn) as opened:
         run = await send.options(connection=opened.connection, priority=90).aenqueue(42, to="50 % off: 'x'; --")
         later = await send.options(connection=opened.connection, delay="1h").aenqueue(43, to="")
         assert rows("SELECT FROM timeball.job") == []
@@ -259,16 +261,18 @@ async def test_coroutines_have_the_same_with_a_commit(tb: Timeball, rows: Rows, 
 
         assert await run.astate() == "queued"
         assert await later.astate() == "scheduled"
-    found, _ = rows("SELECT payload, queue, priority FROM timeball.job ORDER BY priority DESC")
-    assert found == {"payload": {"order_id": 42, "to": "50 % off: 'x'; --"}, "queue": "mail", "priority": 90}
+    job, _ = rows("SELECT payload, queue, priority FROM timeball.job ORDER BY priority DESC")
+    assert job == {"payload": {"order_id": 42, "to": "50 % off: 'x'; --"}, "queue": "mail", "priority": 90}
 
 
-@every_async_way
-async def test_coroutines_have_the_same_with_a_rollback(tb: Timeball, rows: Rows, dsn: str, way: AsyncWay) -> None:
+@every_async_driver
+async def test_a_job_of_a_coroutine_does_not_exist_after_a_rollback(
+    tb: Timeball, rows: Rows, dsn: str, driver: AsyncDriver
+) -> None:
     @tb.handler
     def send(order_id: int) -> None: ...
 
-    async with way(dsn) as opened:
+    async with driver(dsn) as opened:
         await send.options(connection=opened.connection, key="k").aenqueue(42)
         await send.options(connection=opened.connection).aenqueue_many(send.call(n) for n in range(3))
         await opened.rollback()
@@ -280,13 +284,13 @@ async def test_coroutines_have_the_same_with_a_rollback(tb: Timeball, rows: Rows
 # keys, limits, many
 
 
-@every_way
-def test_a_key_that_is_alive_gives_its_holder(tb: Timeball, rows: Rows, dsn: str, way: Way) -> None:
+@every_driver
+def test_a_live_key_returns_its_holder(tb: Timeball, rows: Rows, dsn: str, driver: Driver) -> None:
     @tb.handler
     def send(n: int) -> None: ...
 
     before = send.options(key="before").enqueue(1)
-    with way(dsn) as opened:
+    with driver(dsn) as opened:
         inside = send.options(connection=opened.connection, key="inside").enqueue(2)
         again = [
             send.options(connection=opened.connection, key="before").enqueue(3),
@@ -299,15 +303,15 @@ def test_a_key_that_is_alive_gives_its_holder(tb: Timeball, rows: Rows, dsn: str
     assert len(rows("SELECT FROM timeball.job")) == 2
 
 
-@every_async_way
-async def test_a_key_that_is_alive_gives_its_holder_to_coroutines_too(
-    tb: Timeball, rows: Rows, dsn: str, way: AsyncWay
+@every_async_driver
+async def test_a_live_key_returns_its_holder_to_coroutines(
+    tb: Timeball, rows: Rows, dsn: str, driver: AsyncDriver
 ) -> None:
     @tb.handler
     def send(n: int) -> None: ...
 
     before = await send.options(key="before").aenqueue(1)
-    async with way(dsn) as opened:
+    async with driver(dsn) as opened:
         again = await send.options(connection=opened.connection, key="before").aenqueue(3)
         await opened.commit()
 
@@ -316,7 +320,7 @@ async def test_a_key_that_is_alive_gives_its_holder_to_coroutines_too(
     assert len(rows("SELECT FROM timeball.job")) == 1
 
 
-async def test_a_limited_job_waits_for_its_place(tb: Timeball, rows: Rows, dsn: str) -> None:
+async def test_a_limited_job_is_blocked(tb: Timeball, rows: Rows, dsn: str) -> None:
     @tb.handler(name="crawl", max_running=1)
     def crawl(n: int) -> None: ...
 
@@ -328,7 +332,9 @@ async def test_a_limited_job_waits_for_its_place(tb: Timeball, rows: Rows, dsn: 
     assert rows("SELECT limit_key, count(*) AS n FROM timeball.blocked GROUP BY 1") == [{"limit_key": "crawl", "n": 3}]
 
 
-async def test_many_are_written_in_pieces_of_one_transaction(tb: Timeball, rows: Rows, dsn: str) -> None:
+async def test_many_jobs_are_written_by_several_statements_of_one_transaction(
+    tb: Timeball, rows: Rows, dsn: str
+) -> None:
     @tb.handler
     def send(n: int) -> None: ...
 
@@ -343,25 +349,25 @@ async def test_many_are_written_in_pieces_of_one_transaction(tb: Timeball, rows:
 
 
 async def test_nothing_is_announced_from_the_callers_transaction(tb: Timeball, dsn: str) -> None:
-    heard: list[object] = []
+    notifications: list[object] = []
     listener = await asyncpg.connect(dsn)
-    await listener.add_listener("timeball", lambda *_: heard.append(_))
+    await listener.add_listener("timeball", lambda *_: notifications.append(_))
 
     async with with_asyncpg(dsn) as opened:
         await tb.aenqueue("elsewhere", connection=opened.connection)
         await opened.commit()
     await listener.execute("NOTIFY timeball, 'the end'")
-    while not heard:
+    while not notifications:
         await asyncio.sleep(0.005)
 
-    assert len(heard) == 1
+    assert len(notifications) == 1
     await listener.close()
 
 
-# all the way
+# with a worker
 
 
-async def test_what_was_enqueued_in_a_transaction_is_run_and_not_before_its_commit(
+async def test_a_job_of_a_transaction_runs_after_the_commit(
     tb: Timeball, dsn: str, node: Callable[[], AbstractContextManager[None]]
 ) -> None:
     @tb.handler(max_running=1)
@@ -380,10 +386,10 @@ async def test_what_was_enqueued_in_a_transaction_is_run_and_not_before_its_comm
             assert await runs[1].aresult(timeout=30) == 44
 
 
-# what is no transaction
+# wrong connections
 
 
-async def test_what_is_no_connection_is_refused_with_what_is(tb: Timeball, dsn: str) -> None:
+async def test_an_object_that_is_not_a_connection_is_refused(tb: Timeball, dsn: str) -> None:
     async with asyncpg.create_pool(dsn, min_size=1) as pool:
         with pytest.raises(ConnectionUnknown, match=r"connection is of type asyncpg\.pool\.Pool, expected") as caught:
             await tb.aenqueue("elsewhere", connection=pool)
@@ -395,7 +401,7 @@ async def test_what_is_no_connection_is_refused_with_what_is(tb: Timeball, dsn: 
         tb.enqueue("elsewhere", connection=dsn)
 
 
-async def test_the_wrong_twin_is_refused_with_the_right_one(tb: Timeball, rows: Rows, dsn: str) -> None:
+async def test_a_connection_for_the_other_kind_of_call_is_refused(tb: Timeball, rows: Rows, dsn: str) -> None:
     async with with_async_psycopg(dsn) as opened:
         with pytest.raises(ConnectionUnknown, match=r"it is asynchronous: await aenqueue\(...\) instead"):
             tb.enqueue("elsewhere", connection=opened.connection)

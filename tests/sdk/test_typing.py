@@ -1,4 +1,4 @@
-"""Strict type checkers accept what is right and refuse what is wrong, line by line."""
+"""Strict type checkers accept right programs and refuse the marked lines of wrong ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.servers import ServiceMissing, give_up_on
 
 CASES = Path(__file__).parent / "typing_cases"
 ROOT = Path(__file__).parents[2]
-KNOWN = ROOT / ".mypy_cache"
+CACHE = ROOT / ".mypy_cache"
 MARK = re.compile(r"# refused: (?P<mypy>[\w, -]+) \| (?P<pyright>[\w, ]+)$")
 
 # File -> line -> reasons.
@@ -26,35 +26,35 @@ Findings = dict[str, dict[int, set[str]]]
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project of somebody who uses Timeball."""
+    """A project that uses Timeball."""
     for case in CASES.glob("*.py"):
         shutil.copy(case, tmp_path)
     return tmp_path
 
 
 def expected(checker: str) -> Findings:
-    """The marked lines, with the reasons this checker is to give."""
-    found: Findings = {}
+    """The marked lines, with the reasons that this checker must give."""
+    findings: Findings = {}
     for case in CASES.glob("*.py"):
         for number, line in enumerate(case.read_text().splitlines(), start=1):
             if mark := MARK.search(line):
-                found.setdefault(case.name, {})[number] = set(mark[checker].split(", "))
-    return found
+                findings.setdefault(case.name, {})[number] = set(mark[checker].split(", "))
+    return findings
 
 
 def gathered(problems: Iterable[tuple[str, int, str]]) -> Findings:
-    found: Findings = {}
+    findings: Findings = {}
     for file, line, reason in problems:
-        found.setdefault(Path(file).name, {}).setdefault(line, set()).add(reason)
-    return found
+        findings.setdefault(Path(file).name, {}).setdefault(line, set()).add(reason)
+    return findings
 
 
 @pytest.mark.slow
-def test_mypy_accepts_what_is_right_and_refuses_what_is_wrong(project: Path) -> None:
-    # Strict, as our own sources are checked: what `make types` has found out about them need not be found out again.
-    if KNOWN.is_dir():
-        shutil.copytree(KNOWN, project / "known")
-    command = [sys.executable, "-m", "mypy", "--output=json", "--cache-dir", project / "known", *project.glob("*.py")]
+def test_mypy_accepts_right_programs_and_refuses_wrong_lines(project: Path) -> None:
+    # Strict like `make types`, so that its cache of our own sources can be used.
+    if CACHE.is_dir():
+        shutil.copytree(CACHE, project / "cache")
+    command = [sys.executable, "-m", "mypy", "--output=json", "--cache-dir", project / "cache", *project.glob("*.py")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
     problems = [json.loads(line) for line in done.stdout.splitlines()]
@@ -65,7 +65,7 @@ def test_mypy_accepts_what_is_right_and_refuses_what_is_wrong(project: Path) -> 
 
 
 @pytest.mark.slow
-def test_pyright_accepts_what_is_right_and_refuses_what_is_wrong(project: Path) -> None:
+def test_pyright_accepts_right_programs_and_refuses_wrong_lines(project: Path) -> None:
     if shutil.which("node") is None:
         give_up_on(ServiceMissing("pyright needs node: apt-get install nodejs"))
     settings = {"extraPaths": [str(SOURCES)], "typeCheckingMode": "strict"}
@@ -75,5 +75,5 @@ def test_pyright_accepts_what_is_right_and_refuses_what_is_wrong(project: Path) 
     done = subprocess.run(command, cwd=project, capture_output=True, text=True)
     problems = json.loads(done.stdout)["generalDiagnostics"]
 
-    found = gathered((each["file"], each["range"]["start"]["line"] + 1, each["rule"]) for each in problems)
-    assert found == expected("pyright")
+    findings = gathered((each["file"], each["range"]["start"]["line"] + 1, each["rule"]) for each in problems)
+    assert findings == expected("pyright")

@@ -60,13 +60,13 @@ async def test_a_bulk_enqueue_keeps_the_order_it_was_given(store: Store) -> None
 async def test_an_enqueue_is_one_statement_by_itself(store: Store) -> None:
     """Whoever asks for it: each statement is a commit, unless it stands in a transaction."""
     commands = Commands(store, store.env)
-    pattern = commands.jobs.pattern(JobSpec(handler="work"))
-    assert pattern is not None
+    prepared = commands.jobs.prepared_job(JobSpec(handler="work"))
+    assert prepared is not None
     asked: Counter[str] = Counter()
     store.env.fault = lambda point: asked.update([point])
 
     for _ in range(5):
-        await commands.jobs.enqueue(pattern, ["{}"])
+        await commands.jobs.enqueue(prepared, ["{}"])
         await commands.jobs.create(JobSpec(handler="work"))
 
     assert asked == {"enqueue_one.before": 10, "enqueue_one.after_commit": 10}
@@ -75,8 +75,8 @@ async def test_an_enqueue_is_one_statement_by_itself(store: Store) -> None:
 async def test_a_plain_enqueue_meets_no_check_and_calls_no_function_for_its_rules(store: Store) -> None:
     """PostgreSQL reads and prepares each CHECK of a table for every statement that inserts into it: 25 took half its time, one a tenth."""
     commands = Commands(store, store.env)
-    pattern = commands.jobs.pattern(JobSpec(handler="work"))
-    assert pattern is not None
+    prepared = commands.jobs.prepared_job(JobSpec(handler="work"))
+    assert prepared is not None
     async with store.database.connection() as connection:
         checks = await connection.fetch(
             "SELECT conname FROM pg_constraint WHERE contype = 'c' AND conrelid = ANY ('{timeball.job, timeball.ready}'::regclass[])"
@@ -90,7 +90,7 @@ async def test_a_plain_enqueue_meets_no_check_and_calls_no_function_for_its_rule
             )
             for number in (1, 3):
                 rows = [(store.env.new_id(), 0, "{}") for _ in range(number)]
-                await store.enqueuer.enqueue(pattern, rows, connection)
+                await store.enqueuer.enqueue(prepared, rows, connection)
             assert await connection.fetchval(called) == 0
 
             await store.enqueuer.create(
@@ -102,15 +102,15 @@ async def test_a_plain_enqueue_meets_no_check_and_calls_no_function_for_its_rule
 @pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
 async def test_enqueues_that_come_together_are_one_statement(store: Store) -> None:
     commands = Commands(store, store.env)
-    pattern = commands.jobs.pattern(JobSpec(handler="work"))
-    assert pattern is not None
+    prepared = commands.jobs.prepared_job(JobSpec(handler="work"))
+    assert prepared is not None
     asked: Counter[str] = Counter()
     store.env.fault = lambda point: asked.update([point])
 
-    made = await commands.jobs.enqueue(pattern, ["{}"] * 100)
+    created = await commands.jobs.enqueue(prepared, ["{}"] * 100)
 
     assert asked == {"enqueue_alike.before": 1, "enqueue_alike.after_commit": 1}
-    assert len({created.execution_id for created in made}) == 100
+    assert len({job.execution_id for job in created}) == 100
 
 
 @pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
@@ -171,13 +171,13 @@ async def test_what_comes_next_in_a_bulk_is_made_while_the_database_writes(
 async def test_an_enqueue_checks_and_encodes_only_what_is_its_own(store: Store) -> None:
     """What jobs have in common is not looked at again: that took more calls than all the rest."""
     commands = Commands(store, store.env)
-    pattern = commands.jobs.pattern(JobSpec(handler="work"))
-    assert pattern is not None
-    await commands.jobs.enqueue(pattern, ["{}"])
+    prepared = commands.jobs.prepared_job(JobSpec(handler="work"))
+    assert prepared is not None
+    await commands.jobs.enqueue(prepared, ["{}"])
 
     with _calls() as made:
         for _ in range(100):
-            await commands.jobs.enqueue(pattern, ["{}"])
+            await commands.jobs.enqueue(prepared, ["{}"])
 
     # About 45, and half as many again for a hint that has to go by itself, which a slow machine makes of every one.
     assert sum(made.values()) / 100 <= 82, made

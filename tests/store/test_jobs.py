@@ -176,10 +176,10 @@ async def test_a_plain_one_off_is_written_like_any_other(store: Store, monkeypat
         return define_job(store, **plain, name=None, scheduled_at=store.database.env.clock.now())
 
     job = one()
-    pattern = enqueue_module.prepare_job(job)
-    assert pattern is not None
+    prepared = enqueue_module.prepare_job(job)
+    assert prepared is not None
     await _create_now(store, job)
-    await store.enqueuer.enqueue(pattern, [(new_id(1, bits), 1, job.payload) for bits in range(2)])
+    await store.enqueuer.enqueue(prepared, [(new_id(1, bits), 1, job.payload) for bits in range(2)])
     await _create_now(store, one(), one())
     monkeypatch.setattr(enqueue_module, "prepare_job", lambda job: None)
     monkeypatch.setattr(enqueue_module, "is_plain", lambda job, columns: False)

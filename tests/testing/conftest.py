@@ -1,4 +1,4 @@
-"""Rehearsals of small programs, on a database that the tests have anyway."""
+"""A harness with a database of the test suite."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from timeball.testing import TimeballHarness
 
 
 @pytest.fixture
-def rehearsal(fresh_database: FreshDatabase) -> Iterator[TimeballHarness]:
-    """What the plugin gives to a test."""
-    made = TimeballHarness(fresh_database.dsn)
-    yield made
-    made.close()
+def harness(fresh_database: FreshDatabase) -> Iterator[TimeballHarness]:
+    """The value of the fixture `timeball`."""
+    opened = TimeballHarness(fresh_database.dsn)
+    yield opened
+    opened.close()

@@ -1,4 +1,4 @@
-"""The databases of a test session, made and dropped by a role that may create databases and nothing else."""
+"""The databases of a test session, created and dropped by a role that may create databases and nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DROPPING = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND que
 
 @pytest.fixture
 def tester(postgres_server: PostgresServer) -> Iterator[str]:
-    """A role that may create databases, and is no superuser."""
+    """A role that may create databases, and is not a superuser."""
     role = f"tester_{os.getpid()}"
     postgres_server.execute(f"CREATE ROLE {role} LOGIN CREATEDB")
     yield role
@@ -28,9 +28,9 @@ def tester(postgres_server: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture
 def session(postgres_server: PostgresServer, tester: str) -> Iterator[SessionDatabases]:
-    made = SessionDatabases(postgres_server.dsn().replace("//timeball@", f"//{tester}@"))
-    yield made
-    made.close()
+    databases = SessionDatabases(postgres_server.dsn().replace("//timeball@", f"//{tester}@"))
+    yield databases
+    databases.close()
 
 
 def databases_of(server: PostgresServer, role: str) -> int:
@@ -39,11 +39,11 @@ def databases_of(server: PostgresServer, role: str) -> int:
 
 
 def of_superuser(server: PostgresServer, url: str) -> psycopg.Connection[tuple[object, ...]]:
-    """A superuser's session in a database of the session, as an autovacuum worker has one."""
+    """A connection of a superuser to a database of the session; an autovacuum worker has one, too."""
     return psycopg.connect(server.dsn(url.partition("?")[0].rsplit("/", 1)[1]))
 
 
-def test_a_superuser_s_process_in_the_database_is_waited_for(
+def test_dropping_waits_for_a_process_of_a_superuser(
     postgres_server: PostgresServer, tester: str, session: SessionDatabases
 ) -> None:
     url = session.create()
@@ -60,7 +60,9 @@ def test_a_superuser_s_process_in_the_database_is_waited_for(
     assert databases_of(postgres_server, tester) == 1, "the template"
 
 
-def test_own_sessions_are_ended(postgres_server: PostgresServer, tester: str, session: SessionDatabases) -> None:
+def test_dropping_ends_sessions_of_the_same_role(
+    postgres_server: PostgresServer, tester: str, session: SessionDatabases
+) -> None:
     url = session.create()
     with psycopg.connect(url) as forgotten:
         session.drop(url)
@@ -71,7 +73,7 @@ def test_own_sessions_are_ended(postgres_server: PostgresServer, tester: str, se
     assert databases_of(postgres_server, tester) == 1
 
 
-def test_a_database_that_stays_in_use_is_told(
+def test_dropping_a_database_that_stays_in_use_raises(
     postgres_server: PostgresServer, session: SessionDatabases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "_DROP_TRIES", 1)
@@ -88,10 +90,10 @@ def test_a_name_in_the_query_does_not_lead_to_another_database(postgres_server: 
     try:
         url = session.create()
         with psycopg.connect(url) as connection:
-            found = connection.execute("SELECT current_database()").fetchone()
+            row = connection.execute("SELECT current_database()").fetchone()
         session.drop(url)
     finally:
         session.close()
 
-    assert found is not None
-    assert str(found[0]).startswith("timeball_test_")
+    assert row is not None
+    assert str(row[0]).startswith("timeball_test_")

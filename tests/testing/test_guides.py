@@ -1,4 +1,4 @@
-"""What the pages about Python say is true: their programs run, and they name every word there is."""
+"""The pages about Python are true: their programs run, and the reference has every name and option."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def run_page(page: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
-def test_what_the_guide_declares_and_enqueues_runs(rehearsal: TimeballHarness) -> None:
+def test_the_program_of_the_guide_runs(harness: TimeballHarness) -> None:
     guide = run_page(DOCS / "howto" / "python.md")
-    rehearsal.use(guide["tb"], schedules=False)
+    harness.use(guide["tb"], schedules=False)
 
     guide["remind_all"]({1: "a@b.co", 2: "b@b.co"})
     paging = guide["import_pages"].enqueue(["one", "two"])
 
-    assert rehearsal.drain(raise_errors=True) == (3, 0, 0)
+    assert harness.drain(raise_errors=True) == (3, 0, 0)
     assert paging.result() == 2
-    assert rehearsal.last(guide["send_receipt"]).result == "receipt 2 -> b@b.co"
+    assert harness.last(guide["send_receipt"]).result == "receipt 2 -> b@b.co"
 
 
-def test_what_the_page_on_switching_declares_is_accepted() -> None:
+def test_the_declarations_of_the_page_on_switching_are_accepted() -> None:
     tb: Timeball = run_page(DOCS / "howto" / "switch.md")["tb"]
 
     assert sorted(tb.schedules) == ["guide:report", "poll"]
@@ -55,7 +55,7 @@ def test_the_reference_has_every_public_name() -> None:
     ("place", "declared"), [(1, HandlerDeclaration), (2, ScheduleOptions), (3, EnqueueOptions)], ids=str
 )
 def test_the_table_of_options_ticks_what_each_takes(place: int, declared: Any) -> None:
-    rows = [found.groups() for found in OPTION.finditer(SDK)]
+    rows = [option.groups() for option in OPTION.finditer(SDK)]
     ticked = {word.strip("` ") for row in rows if row[place] for word in row[0].split(",")}
 
     assert ticked == set(declared.__optional_keys__)

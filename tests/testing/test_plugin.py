@@ -1,4 +1,4 @@
-"""The pytest plugin as its users have it: in a pytest of their own."""
+"""The pytest plugin, in a pytest run of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from tests.support.servers import PostgresServer
 from timeball.store.embedded.data_directory import SYSTEM_DIRECTORY
 
-# Known before a pytest inside of this one is started: what that imports first is forgotten again at its end.
+# Imported before an inner pytest starts: modules that the inner one imports first are removed at its end.
 from timeball.testing import TimeballHarness, environment  # noqa: F401
 
 pytest_plugins = ["pytester"]
@@ -46,7 +46,7 @@ PROGRAM = """
 
 @pytest.fixture
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs tests with the plugin, and with no other that happens to be installed."""
+    """Runs tests with this plugin and no other installed one."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeini("[pytest]\nasyncio_mode = strict\nasyncio_default_fixture_loop_scope = function\n")
     pytester.makepyfile(program=PROGRAM)
@@ -83,7 +83,7 @@ def test_the_page_about_testing_is_true(run: Run, on_server: PostgresServer) -> 
 
 
 @ON_ONE_SERVER
-def test_a_test_starts_empty_and_leaves_the_program_as_it_was(run: Run, on_server: PostgresServer) -> None:
+def test_a_test_has_an_empty_database_and_leaves_the_program_as_it_was(run: Run, on_server: PostgresServer) -> None:
     result = run(
         test_it="""
         import program
@@ -136,7 +136,7 @@ def test_the_program_is_named_in_the_configuration_or_by_a_marker(run: Run, on_s
 
 
 @ON_ONE_SERVER
-def test_what_went_wrong_is_shown(run: Run, on_server: PostgresServer) -> None:
+def test_failures_are_reported(run: Run, on_server: PostgresServer) -> None:
     result = run(
         test_it="""
         import program
@@ -171,7 +171,7 @@ def test_what_went_wrong_is_shown(run: Run, on_server: PostgresServer) -> None:
 
 
 @ON_ONE_SERVER
-def test_coroutines_of_anyio_are_served_too(run: Run, on_server: PostgresServer) -> None:
+def test_the_fixture_works_with_anyio(run: Run, on_server: PostgresServer) -> None:
     result = run(
         "-p",
         "anyio.pytest_plugin",
@@ -216,7 +216,7 @@ def test_without_a_server_the_embedded_one_is_used(
     result.assert_outcomes(passed=1)
     assert not (pytester.path / ".timeball").exists()
     assert list(short_folder.iterdir()) == []
-    # What root's server could not reach would have been put there.
+    # A cluster that the account of root's server cannot reach would be put there.
     assert not [
         origin for origin in SYSTEM_DIRECTORY.glob("*/origin") if origin.read_text().startswith(str(short_folder))
     ]
@@ -227,12 +227,12 @@ def test_without_a_server_the_embedded_one_is_used(
     [
         (
             "mysql://root:hunter2@db/x",
-            "TIMEBALL_TEST_DATABASE_URL is no address of PostgreSQL, expected postgresql://*",
+            "TIMEBALL_TEST_DATABASE_URL is not a PostgreSQL URL, expected postgresql://*",
         ),
         ("postgresql://root:hunter2@127.0.0.1:1/x", "PostgreSQL cannot be reached: *"),
     ],
 )
-def test_a_server_that_cannot_be_used_is_told_without_its_password(
+def test_a_server_that_cannot_be_used_fails_without_its_password(
     run: Run, monkeypatch: pytest.MonkeyPatch, address: str, message: str
 ) -> None:
     monkeypatch.setenv("TIMEBALL_TEST_DATABASE_URL", address)
@@ -245,7 +245,7 @@ def test_a_server_that_cannot_be_used_is_told_without_its_password(
 
 
 def test_loading_the_plugin_imports_next_to_nothing() -> None:
-    code = "import pytest, sys; known = set(sys.modules); import timeball.testing.plugin; print(*sorted(set(sys.modules) - known))"
+    code = "import pytest, sys; before = set(sys.modules); import timeball.testing.plugin; print(*sorted(set(sys.modules) - before))"
 
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 

@@ -1,4 +1,4 @@
-"""The clock that tests move by hand."""
+"""The clock that tests move."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from timeball.errors import InvalidInput
 from timeball.testing import VirtualClock
 
 
-def test_it_is_a_clock_that_stands_still() -> None:
+def test_the_clock_stands_still() -> None:
     clock: Clock = VirtualClock()
 
     assert clock.now() == clock.now() == clock.statement_now() == datetime(2026, 3, 2, 12, tzinfo=UTC)
     assert clock.monotonic() == 0
 
 
-def test_it_starts_where_it_is_told_to() -> None:
+def test_the_clock_starts_at_the_given_instant() -> None:
     clock = VirtualClock(datetime(2030, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))))
 
     assert clock.now() == datetime(2030, 1, 1, tzinfo=UTC)
     assert clock.now().tzinfo is UTC
 
 
-def test_it_moves_by_spans_of_any_kind() -> None:
+def test_the_clock_moves_by_spans_of_any_kind() -> None:
     clock = VirtualClock()
     start = clock.now()
 
@@ -39,7 +39,7 @@ def test_it_moves_by_spans_of_any_kind() -> None:
     assert clock.epoch_milliseconds() == int(clock.now().timestamp() * 1000)
 
 
-def test_it_never_goes_back() -> None:
+def test_the_clock_never_goes_back() -> None:
     clock = VirtualClock()
     later = clock.advance("1h")
 
@@ -48,7 +48,7 @@ def test_it_never_goes_back() -> None:
         clock.advance(-1)
 
 
-def test_monotonic_seconds_and_instants_are_two_names_of_one_time() -> None:
+def test_monotonic_seconds_and_instants_agree() -> None:
     clock = VirtualClock()
     instant = clock.now() + timedelta(days=900, microseconds=1)
 
@@ -56,7 +56,7 @@ def test_monotonic_seconds_and_instants_are_two_names_of_one_time() -> None:
     assert clock.instant_at(clock.monotonic()) == clock.now()
 
 
-async def test_sleeping_moves_it_after_the_others_have_had_a_turn() -> None:
+async def test_sleeping_moves_the_clock_after_other_tasks_had_a_turn() -> None:
     clock = VirtualClock()
     start = clock.now()
     order = []

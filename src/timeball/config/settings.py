@@ -314,7 +314,7 @@ class Settings(HandlerSettings, BaseSettings):
         default=8,
         ge=2,
         le=200,
-        description="The most connections a process opens, besides three of its own, and two for whoever enqueues in a row.",
+        description="The most connections a process opens, besides three of its own, and one for enqueues in a tight loop.",
     )
     behind_pgbouncer: bool = Field(
         default=False, description="Whether the database is reached through PgBouncer in transaction mode."

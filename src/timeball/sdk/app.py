@@ -1,4 +1,4 @@
-"""`Timeball`: the face for Python users.
+"""`Timeball`: declares the handlers and schedules of a Python program, and enqueues them.
 
     tb = Timeball()                       # TIMEBALL_DATABASE_URL, or the embedded PostgreSQL
 
@@ -10,8 +10,8 @@
 
     run = send_receipt.enqueue(42, to="a@b.co")
 
-Declaring only takes note: nothing is read, opened or started before the first use, so a module with handlers can be
-imported anywhere. Schedules are declarations by name: however many processes declare one, there is one job.
+A declaration reads, opens and starts nothing: settings and database are needed at the first enqueue. So a module with handlers can
+be imported anywhere. A schedule is declared by name: however many processes declare it, there is one job.
 """
 
 from __future__ import annotations
@@ -57,10 +57,14 @@ Function = Callable[..., Any]
 
 
 class Timeball:
-    """Handlers and schedules of a program, and the way to the database they are kept in.
+    """The handlers and schedules of a program, and its connection to the database that keeps them.
 
-    Settings are read from the environment and from `timeball.toml` when first needed; what is given here goes before.
-    Verbs have twins for coroutines, with an `a` before their names.
+    Arguments given here go before the environment (`TIMEBALL_...`) and `timeball.toml`, which are read when they are first needed.
+    Without a `database_url` from any of them, an embedded PostgreSQL is started in `data_dir`.
+
+    One object serves all threads and event loops of a program, and its forked children. Every method that waits for the database has
+    a twin for coroutines with an `a` before its name: `enqueue`, `aenqueue`. Connections are opened by the first use and closed by
+    `close`, at the end of a `with` block, or at the end of the program.
     """
 
     def __init__(
@@ -76,8 +80,8 @@ class Timeball:
                 hint="give them to load_settings: Timeball(settings=load_settings(database_url=...))",
             )
         _check_settings(settings)
-        self._given = {"database_url": database_url, "data_dir": data_dir}
-        self._known_settings = settings
+        self._arguments = {"database_url": database_url, "data_dir": data_dir}
+        self._cached_settings = settings
         self._env: Env | None = None
         self._enqueue_client = EnqueueClient(lambda: self.settings, lambda: self._env)
         self._handles: dict[str, HandlerHandle[..., Any]] = {}
@@ -85,16 +89,16 @@ class Timeball:
         self._schedules = DeclaredSchedules()
         self._mounted: list[MountedDashboard] = []
 
-    # what is declared
+    # declarations
 
     @property
     def settings(self) -> Settings:
-        """The settings of this program; read when first asked for."""
-        if self._known_settings is None:
+        """The settings of this program; read when they are first needed."""
+        if self._cached_settings is None:
             from timeball.config.settings import load_settings
 
-            self._known_settings = load_settings(**{k: v for k, v in self._given.items() if v is not None})
-        return self._known_settings
+            self._cached_settings = load_settings(**{k: v for k, v in self._arguments.items() if v is not None})
+        return self._cached_settings
 
     @property
     def registry(self) -> Registry:
@@ -103,14 +107,14 @@ class Timeball:
 
     @property
     def schedules(self) -> Mapping[str, JobSpec]:
-        """The schedules declared so far, by name, as the jobs they ask for."""
+        """The schedules declared so far, by name: the definition of the job that each becomes."""
         return self._schedules.specs()
 
     def declarations(self) -> list[tuple[str, JobSpec]]:
-        """The schedules declared so far, as the jobs they ask for, each with the module that declares it."""
+        """The schedules declared so far: the module that declares each, and the definition of the job that it becomes."""
         return self._schedules.by_origin()
 
-    # A coroutine function is a function too: of the first two, the first that fits is meant.
+    # A coroutine function is a function, too. A type checker takes the first overload that fits.
     @overload
     def handler(  # type: ignore[overload-overlap]
         self, function: Callable[P, Coroutine[Any, Any, R]], /
@@ -120,7 +124,12 @@ class Timeball:
     @overload
     def handler(self, /, **options: Unpack[HandlerDeclaration]) -> HandlerDecorator: ...
     def handler(self, function: Function | None = None, /, **options: Any) -> Any:
-        """Declare a handler: `@tb.handler`, or with options `@tb.handler(queue="mail", retries=5, timeout="30s")`."""
+        """Make a function a handler: `@tb.handler`, or with options `@tb.handler(queue="mail", retries=5, timeout="30s")`.
+
+        Called directly, the decorated function does what it did before. `.enqueue(...)` has a worker call it, with the options given
+        here unless the enqueue has others. Its parameters need annotations only if they are more than JSON: a `datetime`, a
+        dataclass or a pydantic model is converted back before the call.
+        """
         check_options(options, HandlerDeclaration, "@tb.handler")
         declaration = cast(HandlerDeclaration, options)
         if function is not None:
@@ -128,25 +137,29 @@ class Timeball:
         return lambda function: self._declare(function, declaration)
 
     def cron(self, expression: str, **options: Unpack[ScheduleOptions]) -> HandlerDecorator:
-        """Declare a handler that runs at the times of a cron expression; also above `@tb.handler(...)`."""
+        """Run a function at the times of a cron expression: `@tb.cron("0 9 * * mon-fri", timezone="Europe/Berlin")`.
+
+        The function becomes a handler; above `@tb.handler(...)`, that handler gets the schedule. Several schedules of one handler need
+        names of their own: `name="..."`. Schedules become jobs when a worker starts with this program, or by `sync_schedules`.
+        """
         return self._scheduled({"schedule": expression}, options, "@tb.cron")
 
     def every(self, interval: Duration, **options: Unpack[ScheduleOptions]) -> HandlerDecorator:
-        """Declare a handler that runs in a steady rhythm, such as `30s`; also above `@tb.handler(...)`."""
+        """Run a function at a fixed interval, such as `@tb.every("30s")`; like `cron` in everything else."""
         seconds = parse_duration(interval, "interval").total_seconds()
         return self._scheduled({"interval_seconds": seconds}, options, "@tb.every")
 
-    def _scheduled(self, rhythm: Mapping[str, Any], options: ScheduleOptions, where: str) -> HandlerDecorator:
+    def _scheduled(self, timing: Mapping[str, Any], options: ScheduleOptions, where: str) -> HandlerDecorator:
         check_options(options, ScheduleOptions, where)
 
         def decorate(function: Function) -> Any:
-            known = self._handle_of(function)
-            handle = known or self._declare(function, {})
+            declared = self._handle_of(function)
+            handle = declared or self._declare(function, {})
             try:
-                self._schedules.add(handle, rhythm, options)
+                self._schedules.add(handle, timing, options)
             except TimeballError:
-                # Whoever corrects it in the same session is not to be told that it is declared twice.
-                if known is None:
+                # Corrected in the same interactive session, it must not be refused as declared twice.
+                if declared is None:
                     self._forget(handle)
                 raise
             return handle
@@ -159,37 +172,40 @@ class Timeball:
 
     def _declare(self, function: Function, options: HandlerDeclaration) -> HandlerHandle[..., Any]:
         _check_function(function)
-        known = self._handle_of(function)
-        declared = make_handler(
-            function if known is None else known.handler.function,
-            name=options.get("name") or (None if known is None else known.name),
+        handle = self._handle_of(function)
+        handler = make_handler(
+            function if handle is None else handle.handler.function,
+            name=options.get("name") or (None if handle is None else handle.name),
             isolate=options.get("isolate", False),
             options=handler_options(options),
         )
-        check_handler(declared)
-        if known is None:
-            self._registry.add(declared)
-            handle = self._handles[declared.name] = make_handle(self._enqueue_client, declared)
+        check_handler(handler)
+        if handle is None:
+            self._registry.add(handler)
+            handle = self._handles[handler.name] = make_handle(self._enqueue_client, handler)
             return handle
-        others = [handler for handler in self._registry if handler.name != known.name]
-        self._registry = Registry([*others, declared])
-        del self._handles[known.name]
-        known.redeclare(declared)
-        self._handles[declared.name] = known
-        return known
+        others = [other for other in self._registry if other.name != handle.name]
+        self._registry = Registry([*others, handler])
+        del self._handles[handle.name]
+        handle.redeclare(handler)
+        self._handles[handler.name] = handle
+        return handle
 
     def _handle_of(self, function: object) -> HandlerHandle[..., Any] | None:
-        """The handle itself, if it is one of ours already."""
+        """The same object if it is a handle of this Timeball; None if it is a plain function."""
         if not isinstance(function, HandlerHandle):
             return None
         if self._handles.get(function.name) is not function:
             raise InvalidInput(f"{function!r} belongs to another Timeball; declare its function here instead")
         return function
 
-    # schedules become jobs
+    # schedules
 
     def sync_schedules(self) -> list[str]:
-        """Make the declared schedules jobs, or bring those of the same names up to date; returns the names."""
+        """Create the jobs of the declared schedules, or update those that exist under the same names; returns the names.
+
+        A worker does this when it starts; a program without workers of its own calls it, for example when it is deployed.
+        """
         return self._enqueue_client.background_loop.call(self._sync)
 
     async def async_sync_schedules(self) -> list[str]:
@@ -197,19 +213,19 @@ class Timeball:
         return await self._enqueue_client.background_loop.acall(self._sync)
 
     async def declare_with(self, commands: Commands) -> list[Job]:
-        """The same through commands that are open already, in their event loop: for a starting worker.
+        """Like `sync_schedules`, for a starting worker: through its own commands, in its event loop.
 
-        Returns the jobs that this program's modules declared once and declare no more: they go on running.
+        Returns the jobs that modules of this program declared once and no longer declare; these go on running.
         """
         await self._schedules.declare(commands)
         modules = {default_name(handler.function).partition(":")[0] for handler in self.registry}
         return await commands.jobs.undeclared(sorted(modules), sorted(self._schedules.specs()))
 
     async def _sync(self, runtime: SdkRuntime) -> list[str]:
-        await runtime.now()  # first occurrences are computed from it
+        await runtime.now()  # compares the clocks: first occurrences are computed from this time
         return await self._schedules.declare(runtime.commands)
 
-    # by name
+    # jobs and executions by name or id
 
     @overload
     def enqueue(
@@ -220,8 +236,12 @@ class Timeball:
     def enqueue(
         self, handler: str | HandlerHandle[..., Any], payload: Any = None, **options: Unpack[EnqueueOptions]
     ) -> Run[Any]:
-        """Enqueue a handler that need not be known here: `tb.enqueue("http.webhook", {"url": ...}, queue="web")`."""
-        target, text = self._addressed(handler, payload)
+        """Enqueue a handler by its name: `tb.enqueue("http.webhook", {"url": ...}, queue="web")`; committed when this returns.
+
+        The handler need not be declared in this program. The payload is checked against what workers have published of it; the option
+        `unchecked=True` skips that.
+        """
+        target, text = self._target_and_payload(handler, payload)
         return target.options(**options).enqueue_payload(text)
 
     @overload
@@ -234,24 +254,26 @@ class Timeball:
         self, handler: str | HandlerHandle[..., Any], payload: Any = None, **options: Unpack[EnqueueOptions]
     ) -> Run[Any]:
         """Like `enqueue`, for coroutines."""
-        target, text = self._addressed(handler, payload)
+        target, text = self._target_and_payload(handler, payload)
         return await target.options(**options).aenqueue_payload(text)
 
-    def _addressed(self, handler: str | HandlerHandle[..., Any], payload: Any) -> tuple[Enqueueable[..., Any], str]:
+    def _target_and_payload(
+        self, handler: str | HandlerHandle[..., Any], payload: Any
+    ) -> tuple[Enqueueable[..., Any], str]:
         target = handler if isinstance(handler, HandlerHandle) else self._handles.get(handler)
         if target is not None:
             return target, target.call(**_arguments(target.name, payload)).payload
-        given = {} if payload is None else payload
-        text = encode_object(given) if isinstance(given, dict) else to_json(given)
+        document = {} if payload is None else payload
+        text = encode_object(document) if isinstance(document, dict) else to_json(document)
         return Enqueueable(self._enqueue_client, EnqueueTarget.elsewhere(str(handler)), {}), text
 
     def get_run(self, execution_id: str) -> Run[Any]:
-        """A hold on an execution by its id (`exe_...`), from another process for example; nothing is looked up yet."""
+        """The run of an execution by its id (`exe_...`), which another process may have enqueued; the database is not asked yet."""
         id_ = ExecutionId(parse_id("exe", execution_id))
         return Run(self._enqueue_client.background_loop, id_, JobId(id_), is_new=False)
 
     def trigger(self, job: str, payload: Any = None) -> Run[Any]:
-        """Run a job now, beside its schedule, by its name or id; with another payload, if one is given."""
+        """Run a job now, in addition to its schedule, by its name or id; *payload* replaces the job's own for this run."""
         return self._triggered(*self._enqueue_client.background_loop.call(partial(_trigger, job, payload)))
 
     async def atrigger(self, job: str, payload: Any = None) -> Run[Any]:
@@ -262,7 +284,7 @@ class Timeball:
         return Run(self._enqueue_client.background_loop, execution_id, job_id)
 
     def pause(self, job: str, until: datetime | None = None, reason: str | None = None) -> None:
-        """Let nothing of a job start until it is resumed, by hand or at *until*."""
+        """Start no execution of a job, by its name or id, until `resume` or the instant *until*; *reason* is shown to operators."""
         self._enqueue_client.background_loop.call(partial(_pause, job, until, reason))
 
     async def apause(self, job: str, until: datetime | None = None, reason: str | None = None) -> None:
@@ -270,7 +292,7 @@ class Timeball:
         await self._enqueue_client.background_loop.acall(partial(_pause, job, until, reason))
 
     def resume(self, job: str, reason: str | None = None) -> None:
-        """Let a paused job go on from now."""
+        """Resume a paused job; occurrences that fell into the pause are skipped."""
         self._enqueue_client.background_loop.call(partial(_resume, job, reason))
 
     async def aresume(self, job: str, reason: str | None = None) -> None:
@@ -282,10 +304,10 @@ class Timeball:
     def lifespan(
         self, *, worker: bool = False, scheduler: bool = False
     ) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-        """For `FastAPI(lifespan=tb.lifespan())`: closes what was used when the application ends.
+        """For `FastAPI(lifespan=tb.lifespan())`: closes the database connections when the application ends.
 
-        Asked to, it runs a worker, a scheduler or both in the application's own process and event loop; not while the program
-        is redirected, for then somebody else does their work.
+        With *worker* or *scheduler*, these run in the application's process and event loop as long as the application does. In a test
+        with the `timeball` fixture they do not: the test moves its own.
         """
 
         @asynccontextmanager
@@ -308,11 +330,11 @@ class Timeball:
         return lifespan
 
     def dashboard(self, auth: HostAuth | None = None) -> MountedDashboard:
-        """API and dashboard, for `app.mount("/timeball", tb.dashboard(auth=...))`.
+        """API and dashboard as an ASGI application: `app.mount("/timeball", tb.dashboard(auth=...))`.
 
-        *auth* is given the headers of a request and says who sent it: a name and a role (viewer, operator, editor, admin), such as
-        `("ada@example.com", "editor")`, or a role alone, or None. The name stands in the audit, and has limits of its own; all
-        who are given only a role are one caller, `host`. Without *auth*, and for None, an API key is needed; nothing is open here.
+        *auth* is called with the headers of each request and returns the caller: a name and a role (viewer, operator, editor, admin),
+        such as `("ada@example.com", "editor")`, or a role alone, or None. The audit shows the name, and each name has its own rate
+        limit; callers with a role alone share the name `host`. Without *auth*, and if it returns None, a request needs an API key.
         """
         from timeball.sdk.embedding import MountedDashboard
 
@@ -328,7 +350,7 @@ class Timeball:
     # opening and closing
 
     def close(self) -> None:
-        """Give the database connections back and leave the embedded server; the next use opens them again."""
+        """Close the database connections, and leave the embedded server if one is used; the next use opens them again."""
         self._enqueue_client.background_loop.close()
 
     async def aclose(self) -> None:
@@ -337,15 +359,15 @@ class Timeball:
 
     @contextmanager
     def redirected(self, settings: Settings, env: Env) -> Iterator[None]:
-        """Keep to other settings, and to another clock, until the block ends: how a test takes a program to its own database."""
-        before = self._known_settings, self._env
+        """Use other settings and another clock until the block ends: for tests, which have a database of their own."""
+        before = self._cached_settings, self._env
         self.close()
-        self._known_settings, self._env = settings, env
+        self._cached_settings, self._env = settings, env
         try:
             yield
         finally:
             self.close()
-            self._known_settings, self._env = before
+            self._cached_settings, self._env = before
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""Finding a program's `Timeball` by the reference people type: `app:tb`."""
+"""Finds the `Timeball` of a program by its reference on the command line: `app:tb`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _EXAMPLE = "expected module:attribute, such as app:tb"
 def load_app(reference: str) -> Timeball:
     """Import the module and return its `Timeball`; `app` alone will do if the module has only one.
 
-    The current directory is looked in first. What the module itself raises while it is imported is the cause of what is
-    raised here.
+    The current directory comes before the installed packages. An error that the module raises while it is imported is the cause of
+    the error raised here.
     """
     module_name, colon, attribute = reference.partition(":")
     if not module_name or (colon and not attribute):
@@ -40,7 +40,7 @@ def _import(name: str) -> ModuleType:
     try:
         return import_module(name)
     except TimeballError:
-        raise  # it says itself what is wrong with what was declared
+        raise  # its message names the wrong declaration already
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             raise _not_an_app(
@@ -51,16 +51,16 @@ def _import(name: str) -> ModuleType:
 
 
 def _broken(name: str, error: Exception) -> InvalidInput:
-    """The module is there, and cannot be imported."""
-    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    """The error for a module that exists and cannot be imported."""
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
     return _not_an_app(
-        f"{name} cannot be imported: {type(error).__name__}: {quote_text(said, 300)}\n{_place(error)}",
+        f"{name} cannot be imported: {type(error).__name__}: {quote_text(message, 300)}\n{_place(error)}",
         f'correct it there; the whole stack is shown by: python -c "import {name}"',
     )
 
 
 def _place(error: Exception) -> str:
-    """The innermost line of the program itself, which may have called something that is not its own."""
+    """The innermost line of the program itself; the error may come from a package that it calls."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -69,27 +69,25 @@ def _place(error: Exception) -> str:
 
 
 def _attribute_of(module: ModuleType, path: str) -> Timeball:
-    found: Any = module
+    value: Any = module
     for name in path.split("."):
-        if not hasattr(found, name):
-            raise _not_an_app(f"{module.__name__} has no attribute {path!r}", _what_there_is(module))
-        found = getattr(found, name)
-    if not isinstance(found, Timeball):
-        kind = f"{type(found).__module__}.{type(found).__qualname__}"
-        raise _not_an_app(f"{module.__name__}:{path} is a {kind}, expected a Timeball", _what_there_is(module))
-    return found
+        if not hasattr(value, name):
+            raise _not_an_app(f"{module.__name__} has no attribute {path!r}", _suggestion(module))
+        value = getattr(value, name)
+    if not isinstance(value, Timeball):
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise _not_an_app(f"{module.__name__}:{path} is a {kind}, expected a Timeball", _suggestion(module))
+    return value
 
 
 def _only_one_in(module: ModuleType) -> Timeball:
-    found = {id(value): value for value in vars(module).values() if isinstance(value, Timeball)}
-    if len(found) != 1:
-        raise _not_an_app(
-            f"{module.__name__} has {len(found)} Timeballs, expected one; {_EXAMPLE}", _what_there_is(module)
-        )
-    return next(iter(found.values()))
+    apps = {id(value): value for value in vars(module).values() if isinstance(value, Timeball)}
+    if len(apps) != 1:
+        raise _not_an_app(f"{module.__name__} has {len(apps)} Timeballs, expected one; {_EXAMPLE}", _suggestion(module))
+    return next(iter(apps.values()))
 
 
-def _what_there_is(module: ModuleType) -> str:
+def _suggestion(module: ModuleType) -> str:
     names = [name for name, value in vars(module).items() if isinstance(value, Timeball)]
     if not names:
         return f"make one in {module.__name__}: tb = Timeball()"

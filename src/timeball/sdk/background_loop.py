@@ -1,14 +1,14 @@
-"""A thread with an event loop of its own, through which programs of any kind reach something asynchronous.
+"""An event loop in a background thread, through which any program reaches something asynchronous.
 
-A pool of database connections belongs to one event loop. Programs have none (a script), one (a web server), or one after the
-other (`asyncio.run` twice); so the pool lives in a loop that is ours, and everybody hands work in: threads wait for
-the answer, coroutines await it. The way there and back took 50 µs at the median on two busy cores (quartiles 47-99).
+A pool of database connections belongs to one event loop. A script has none, a web server has one, and a program that calls
+`asyncio.run` twice has two, one after the other. So the pool lives in a loop of ours. Threads submit work and wait for the answer,
+coroutines submit work and await it; the way there and back took 50 µs at the median on two busy cores (quartiles 47-99).
 
-- Nothing is started before the first call, and what could not be opened is tried again by the next one.
-- `close` ends what is under way and may be called any number of times; a later call opens anew.
-- At the end of the program the portal closes itself. A thread that is no daemon would keep the program from ending.
-- After `os.fork()` the child has no such thread. It begins with a portal of its own and keeps its hands off what it
-  inherited: those sockets are the parent's, and even collecting them as garbage could disturb it.
+- The thread is started by the first call. If the resource cannot be opened, the next call tries again.
+- `close` ends what is under way, and may be called any number of times; a later call opens the resource again.
+- At the end of the program the loop closes itself. Its thread is a daemon: another one would keep the program from ending.
+- After `os.fork()` the child has no such thread, and starts one of its own. It does not touch what it inherited, and keeps it from
+  being collected as garbage: those sockets are the parent's.
 """
 
 from __future__ import annotations
@@ -31,56 +31,56 @@ Work = Callable[[T], Coroutine[Any, Any, Answer]]
 
 
 class BackgroundLoop(Generic[T]):
-    """The way to a resource that lives in an event loop of its own; opened by the first call."""
+    """A resource that lives in an event loop in a background thread; opened by the first call."""
 
     def __init__(self, open_resource: Callable[[], AbstractAsyncContextManager[T]]) -> None:
         self._open_resource = open_resource
         self._mutex = threading.Lock()
-        self._host: _LoopThread[T] | None = None
+        self._loop_thread: _LoopThread[T] | None = None
         self._inherited: list[_LoopThread[T]] = []
         self._is_prepared_for_fork = False
 
     @property
     def resource(self) -> T | None:
-        """The resource if it is open; a call opens it. Only what is made for other threads may be used of it."""
-        host = self._host
-        return None if host is None else host.resource
+        """The resource, if it is open. Other threads may use only those of its parts that are made for them."""
+        loop_thread = self._loop_thread
+        return None if loop_thread is None else loop_thread.resource
 
     def call(self, work: Work[T, Answer]) -> Answer:
-        """Have *work* done with the resource, and wait for what comes of it."""
+        """Run *work* with the resource in the background loop, and wait for its result."""
         future = self._submit(work)
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # Ctrl-C: nobody waits for the answer any more
+            future.cancel()  # Ctrl-C: no caller waits for the result any more
             raise
 
     async def acall(self, work: Work[T, Answer]) -> Answer:
-        """The same, for coroutines of any event loop."""
+        """Like `call`, for coroutines of any event loop."""
         return await asyncio.wrap_future(self._submit(work))
 
     def close(self) -> None:
         """Close the resource and end the thread."""
         with self._mutex:
-            host, self._host = self._host, None
-        if host is not None:
+            loop_thread, self._loop_thread = self._loop_thread, None
+        if loop_thread is not None:
             atexit.unregister(self.close)
-            host.stop()
+            loop_thread.stop()
 
     async def aclose(self) -> None:
-        """The same, for coroutines."""
+        """Like `close`, for coroutines."""
         await asyncio.get_running_loop().run_in_executor(None, self.close)
 
     def _submit(self, work: Work[T, Answer]) -> Future[Answer]:
-        # Under the mutex, so that no work is handed to a loop that has just been stopped.
+        # Under the mutex, so that no work is submitted to a loop that has just been stopped.
         with self._mutex:
-            if self._host is None:
-                self._host = self._new_host()
-            if self._host.is_own_thread:
+            if self._loop_thread is None:
+                self._loop_thread = self._new_loop_thread()
+            if self._loop_thread.is_own_thread:
                 raise TimeballError("Timeball was called from its own background thread, which would wait for itself")
-            return asyncio.run_coroutine_threadsafe(self._host.perform(work), self._host.loop)
+            return asyncio.run_coroutine_threadsafe(self._loop_thread.perform(work), self._loop_thread.loop)
 
-    def _new_host(self) -> _LoopThread[T]:
+    def _new_loop_thread(self) -> _LoopThread[T]:
         if not self._is_prepared_for_fork:
             self._is_prepared_for_fork = True
             os.register_at_fork(after_in_child=_weak_callback(self._reset_after_fork))
@@ -88,27 +88,27 @@ class BackgroundLoop(Generic[T]):
         return _LoopThread(self._open_resource)
 
     def _reset_after_fork(self) -> None:
-        """In a forked child: whoever held the mutex is not here, nor is the thread."""
+        """In a forked child: the thread is missing, and so is the one that may have held the mutex."""
         self._mutex = threading.Lock()
-        if self._host is not None:
-            self._inherited.append(self._host)
-            self._host = None
+        if self._loop_thread is not None:
+            self._inherited.append(self._loop_thread)
+            self._loop_thread = None
 
 
 def _weak_callback(method: Callable[[], None]) -> Callable[[], None]:
-    """A call of *method* that does not keep its object alive: what is registered for forks stays for good."""
+    """A call of *method* that does not keep its object alive: a function that is registered for forks stays for good."""
     reference = weakref.WeakMethod(method)
 
     def call() -> None:
-        found = reference()
-        if found is not None:
-            found()
+        method = reference()
+        if method is not None:
+            method()
 
     return call
 
 
 class _LoopThread(Generic[T]):
-    """A running thread with its loop and, once somebody needs it, the open resource."""
+    """A running thread with its loop and, after the first call, the open resource."""
 
     def __init__(self, open_resource: Callable[[], AbstractAsyncContextManager[T]]) -> None:
         self.loop = _new_loop()
@@ -124,7 +124,7 @@ class _LoopThread(Generic[T]):
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether this is the host's own thread."""
+        """Whether the caller is in this thread."""
         return threading.get_ident() == self._thread.ident
 
     async def perform(self, work: Work[T, Answer]) -> Answer:
@@ -147,7 +147,7 @@ class _LoopThread(Generic[T]):
         finally:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
-            # Not by the loop: for that it starts a thread, which some Pythons refuse to a program that is about to end.
+            # Not by the loop, which starts a thread for it: some versions of Python refuse that at the end of a program.
             self._executor.shutdown(wait=True)
             self.loop.close()
 
@@ -161,7 +161,7 @@ class _LoopThread(Generic[T]):
 
 
 class _Executor(ThreadPoolExecutor):
-    """Threads for the loop; when the program ends, Python forbids new work for them, and it is done on the spot."""
+    """Threads for the loop. When the program ends, Python forbids new work for them, and the loop does it itself."""
 
     def submit(self, function: Callable[..., Answer], /, *args: Any, **kwargs: Any) -> Future[Answer]:
         try:
@@ -182,6 +182,6 @@ def _run_inline(function: Callable[..., Answer], *args: Any, **kwargs: Any) -> F
 def _new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
-    except ImportError:  # not on this platform: slower, and right all the same
+    except ImportError:  # not on this platform: slower, and just as correct
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()

@@ -1,4 +1,4 @@
-"""Timeball inside another web application: its nodes in that application's lifespan, its API and dashboard under a prefix."""
+"""Timeball inside another web application: nodes in its lifespan, API and dashboard under one of its paths."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 _PAUSE = timedelta(seconds=1)
 
-# A role (viewer, operator, editor, admin), or the name of a person or program and its role; None is not known.
+# A role (viewer, operator, editor, admin), or the name of a caller and its role; None: the application does not know the caller.
 HostIdentity: TypeAlias = "str | tuple[str, str] | None"
-# Told the headers of a request, it says who sent it.
+# Called with the headers of a request; returns its caller.
 HostAuth = Callable[[Mapping[str, str]], "HostIdentity | Awaitable[HostIdentity]"]
 
 
@@ -47,12 +47,14 @@ class MountedDashboard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            raise InvalidInput(f"a {scope['type']} connection cannot be answered here", hint="the API speaks HTTP")
+            raise InvalidInput(
+                f"a {scope['type']} connection cannot be answered here", hint="the API is served over HTTP"
+            )
         front = self._front or await self.open()
         await front(scope, receive, send)
 
     async def open(self) -> ASGIApp:
-        """Open the database, unless that is done."""
+        """Open the database, unless it is open."""
         with explain_missing_extra():
             from timeball.dashboard.app import make_web_app
             from timeball.runtime import make_server_runtime, open_runtime
@@ -67,33 +69,33 @@ class MountedDashboard:
         return self._front
 
     async def close(self) -> None:
-        """Give the connections back; the next request opens them again."""
+        """Close the connections; the next request opens them again."""
         self._front = None
         await self._stack.aclose()
 
 
 def make_host_authenticator(keys: Any, auth: HostAuth | None) -> Any:
-    """A gate that asks the host application first, and then for a key; never open."""
+    """An authenticator that asks the host application first, and then for an API key; no request passes without either."""
     from starlette.datastructures import Headers
 
     from timeball.api.auth import Caller, KeyAuthenticator, Role
     from timeball.domain.values.text import check_label
 
-    class HostGate(KeyAuthenticator):
-        """Tells who is calling, as the host application sees it."""
+    class HostAuthenticator(KeyAuthenticator):
+        """Takes the caller from the host application."""
 
         async def identify(self, scope: Scope) -> Caller | None:
-            known = None if auth is None else auth(Headers(scope=scope))
-            if inspect.isawaitable(known):
-                known = await known
-            if known is None:
+            identity = None if auth is None else auth(Headers(scope=scope))
+            if inspect.isawaitable(identity):
+                identity = await identity
+            if identity is None:
                 return await super().identify(scope)
-            if isinstance(known, str):
-                return Caller("host", Role(known))
-            name, role = known
+            if isinstance(identity, str):
+                return Caller("host", Role(identity))
+            name, role = identity
             return Caller(f"host:{check_label(name, 'the name that auth returned')}", Role(role))
 
-    return HostGate(keys, "a host application")
+    return HostAuthenticator(keys, "a host application")
 
 
 @asynccontextmanager
@@ -127,7 +129,7 @@ async def run_nodes(
 
 
 class _EmbeddedNodes:
-    """Nodes in a loop that belongs to another program: should they break, or be cancelled, they begin again."""
+    """Nodes in an event loop that belongs to another program; if they fail or are cancelled, they are started again."""
 
     def __init__(self, make: Callable[[], Supervisor], emit: Emit) -> None:
         self._make = make

@@ -134,7 +134,7 @@ class SdkRuntime:
         if cached is None:
             if len(self._prepared) >= _MAX_CACHED:
                 self._prepared.clear()
-            prepared = self.commands.jobs.pattern(request.spec) if request.delay is None else None
+            prepared = self.commands.jobs.prepared_job(request.spec) if request.delay is None else None
             # With the request itself: while it is kept, no other one can have its id.
             cached = self._prepared[id(request)] = (request, prepared)
         return cached[1]

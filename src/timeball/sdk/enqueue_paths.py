@@ -217,7 +217,7 @@ class DirectPath:
         self._monotonic = monotonic
         self._mutex = threading.Lock()
         self.is_closed = False
-        # From here on, under the mutex.
+        # From here on, changed under the mutex; `forget_loop` is not, and may be lost: then a loop is taken for tight too early.
         self._connection: DirectConnection | None = None
         self._is_opening = False
         self._open_after = float("-inf")

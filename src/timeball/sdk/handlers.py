@@ -1,7 +1,7 @@
-"""Handlers as a program sees them: called directly, a handle is just the function; `.enqueue` has a worker call it.
+"""Handlers in a program: called directly, a handle is the function; `.enqueue(...)` has a worker call it.
 
-The types follow the function: wrong arguments are refused by mypy and pyright, and `run.result()` has the type that the
-function returns, for `async def` the awaited one.
+The types follow the function: mypy and pyright refuse wrong arguments, and `run.result()` has the type that the function returns
+(for `async def`, the type it returns when awaited).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-# Not frozen: that would make each three times as dear, and there are hundreds of thousands of them.
+# Not frozen: that triples the cost of making one, and a bulk enqueue makes hundreds of thousands.
 @dataclass(slots=True, unsafe_hash=True)
 class Call(Generic[P, R]):
-    """One call of a handler that has not been made: arguments that fit, for `enqueue_many`."""
+    """The arguments of one call of a handler, checked and encoded for `enqueue_many`; made by `handler.call(...)`."""
 
     handler: str
     payload: str
@@ -40,13 +40,13 @@ class Call(Generic[P, R]):
 
 @dataclass(frozen=True, slots=True)
 class EnqueueTarget:
-    """What is to be called: a handler, as far as it is known here."""
+    """The handler that an enqueue is for, as far as this program declares it."""
 
     name: str
     inherited: Mapping[str, Any]
     encode: Callable[[Sequence[Any], Mapping[str, Any]], str]
     returns: ResultConverter | None
-    is_known_here: bool = True
+    is_declared_here: bool = True
 
     @classmethod
     def of(cls, handler: Handler) -> EnqueueTarget:
@@ -56,8 +56,8 @@ class EnqueueTarget:
 
     @classmethod
     def elsewhere(cls, name: str) -> EnqueueTarget:
-        """A handler that only workers know: its options are those that they have published; what it returns is not known here."""
-        return cls(name, {}, _encode_unchecked, None, is_known_here=False)
+        """A handler of another program: its options are those that workers have published, and its results stay JSON."""
+        return cls(name, {}, _encode_unchecked, None, is_declared_here=False)
 
 
 def _encode_unchecked(_args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -65,7 +65,10 @@ def _encode_unchecked(_args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 
 class Enqueueable(Generic[P, R]):
-    """What can be enqueued: a handler, or a handler with options. Twins for coroutines have an `a` before their names."""
+    """A handler, or a handler with options, that can be enqueued.
+
+    Methods for coroutines have an `a` before their names.
+    """
 
     def __init__(self, enqueue_client: EnqueueClient, target: EnqueueTarget, options: EnqueueOptions) -> None:
         self._enqueue_client = enqueue_client
@@ -75,24 +78,31 @@ class Enqueueable(Generic[P, R]):
 
     @property
     def name(self) -> str:
-        """The name of the handler, by which jobs and workers know it."""
+        """The name of the handler in jobs and workers."""
         return self._target.name
 
     def options(self, **options: Unpack[EnqueueOptions]) -> Enqueueable[P, R]:
-        """The same with options: `send.options(priority=90, delay="10m", key="r-42").enqueue(42)`."""
+        """The same handler with options for an enqueue: `send.options(priority=90, delay="10m", key="r-42").enqueue(42)`.
+
+        They go before the options of the handler. Kept in a variable, the object may be enqueued any number of times.
+        """
         check_options(options, EnqueueOptions, "options()")
         return Enqueueable(self._enqueue_client, self._target, self._options | options)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
-        """Have a worker call the handler with these arguments; when this returns, that is certain (committed)."""
+        """Have a worker call the handler with these arguments; the job is committed when this returns.
+
+        Arguments that do not fit the function, or that JSON cannot hold, are refused here. With `options(connection=...)` the job is
+        written in that transaction instead, and exists if it commits. Calls of several threads at a time share commits.
+        """
         return self.enqueue_payload(self._target.encode(args, kwargs))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
-        """Like `enqueue`, for coroutines. Many at a time share commits."""
+        """Like `enqueue`, for coroutines; calls of several coroutines at a time share commits."""
         return await self.aenqueue_payload(self._target.encode(args, kwargs))
 
     def enqueue_payload(self, payload: str) -> Run[R]:
-        """Enqueue with arguments that are encoded already."""
+        """Enqueue with a payload that is JSON text already."""
         request = self._current_request()
         return self._run(request, self._enqueue_client.send(request, payload))
 
@@ -102,12 +112,15 @@ class Enqueueable(Generic[P, R]):
         return self._run(request, await self._enqueue_client.asend(request, payload))
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[P, R]:
-        """One call for `enqueue_many`; the arguments are checked and encoded now."""
+        """The arguments of one call, for `enqueue_many`; they are checked and encoded now."""
         target = self._target
         return Call(target.name, target.encode(args, kwargs))
 
     def enqueue_many(self, calls: Iterable[Call[P, R]]) -> list[Run[R]]:
-        """Enqueue many calls in one go, all or none: `send.enqueue_many(send.call(order.id) for order in orders)`."""
+        """Enqueue many calls in one transaction, all or none: `send.enqueue_many(send.call(order.id) for order in orders)`.
+
+        Tens of thousands a second, where `enqueue` makes some thousands. Options hold for all of them; a unique `key` cannot be given.
+        """
         payloads, request = self._payloads(calls), self._current_request()
         return self._runs(request, self._enqueue_client.send_many(request, payloads))
 
@@ -120,9 +133,9 @@ class Enqueueable(Generic[P, R]):
         payloads: list[str] = []
         for call in calls:
             if not isinstance(call, Call):
-                found = type(call).__name__
+                kind = type(call).__name__
                 raise InvalidInput(
-                    f"enqueue_many was given a {found}, expected calls: {self.name}.call(...)", field="calls"
+                    f"enqueue_many was given a {kind}, expected calls: {self.name}.call(...)", field="calls"
                 )
             if call.handler != self.name:
                 raise InvalidInput(f"enqueue_many of {self.name} was given a call of {call.handler}", field="calls")
@@ -154,9 +167,9 @@ class Enqueueable(Generic[P, R]):
 
 
 class HandlerHandle(Enqueueable[P, R]):
-    """A declared handler."""
+    """A function that `@tb.handler`, `@tb.cron` or `@tb.every` has made a handler."""
 
-    # What `update_wrapper` copies from the function.
+    # Copied from the function by `update_wrapper`.
     __name__: str
     __qualname__: str
     __wrapped__: Callable[..., Any]
@@ -168,11 +181,11 @@ class HandlerHandle(Enqueueable[P, R]):
 
     @property
     def handler(self) -> Handler:
-        """What a worker needs to know of it."""
+        """The declaration, as a worker uses it."""
         return self._handler
 
     def redeclare(self, handler: Handler) -> None:
-        """Put a fuller declaration in the place of the one so far: `@tb.handler(...)` above `@tb.cron(...)`."""
+        """Replace the declaration by a fuller one: `@tb.handler(...)` above `@tb.cron(...)`."""
         self._handler, self._target, self._request = handler, EnqueueTarget.of(handler), None
 
     def __reduce__(self) -> str:
@@ -184,7 +197,7 @@ class HandlerHandle(Enqueueable[P, R]):
 
 
 class SyncHandlerHandle(HandlerHandle[P, R]):
-    """A handler made of a function."""
+    """A handler that is a plain function."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function, here and now."""
@@ -193,7 +206,7 @@ class SyncHandlerHandle(HandlerHandle[P, R]):
 
 
 class AsyncHandlerHandle(HandlerHandle[P, R]):
-    """A handler made of a coroutine function."""
+    """A handler that is a coroutine function."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Call the coroutine function, here and now."""
@@ -202,9 +215,9 @@ class AsyncHandlerHandle(HandlerHandle[P, R]):
 
 
 class HandlerDecorator(Protocol):
-    """What makes a function a handler."""
+    """A decorator that makes a function a handler."""
 
-    # A coroutine function is a function too: the first that fits is meant.
+    # A coroutine function is a function, too. A type checker takes the first overload that fits.
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self, function: Callable[P, Coroutine[Any, Any, R]], /
@@ -220,15 +233,15 @@ def make_handle(enqueue_client: EnqueueClient, handler: Handler) -> HandlerHandl
 
 
 def _make_request(target: EnqueueTarget, options: EnqueueOptions) -> EnqueueRequest:
-    """What an enqueue asks for: the handler's word, unless the options say otherwise."""
+    """The request of an enqueue: the options of the handler, overridden by those of the enqueue."""
     if "delay" in options and "at" in options:
         raise InvalidInput("delay and at are both given, expected one of them", field="delay")
     fields = {**target.inherited, **job_fields(options)}
     if fields.get("max_running") is not None:
-        # The limit is that of all jobs of the handler; a one-off's own would limit nothing.
+        # All jobs of the handler share the limit; the limit of a single one-off would limit nothing.
         fields.setdefault("limit_key", target.name)
     delay = parse_duration(options["delay"], "delay") if "delay" in options else None
-    given_fields = None if target.is_known_here else frozenset(fields)
+    given_fields = None if target.is_declared_here else frozenset(fields)
     is_unchecked = options.get("unchecked", False)
     return EnqueueRequest(
         JobSpec(handler=target.name, **fields), delay, options.get("connection"), given_fields, is_unchecked

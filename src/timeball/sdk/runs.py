@@ -1,4 +1,4 @@
-"""`Run`: what `enqueue` gives back, a hold on one execution."""
+"""`Run`: one execution, as `enqueue` returns it to a program."""
 
 from __future__ import annotations
 
@@ -21,16 +21,21 @@ from timeball.sdk.enqueue import SdkRuntime
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.2
 _PAUSES_GROW_BY = 1.5
-# How much longer than its timeout a wait may take, because the database does not answer.
+# How much longer than its timeout a wait may take while the database does not answer.
 _GRACE_SECONDS = 2.0
 
 R = TypeVar("R")
 
 
 class Run(Generic[R]):
-    """One execution, seen by whoever enqueued it. Every verb has a twin for coroutines, with an `a` before its name."""
+    """One execution: ask for its state, wait for its result, or cancel it.
 
-    __slots__ = ("_convert", "_execution_id", "_is_committed", "_job_id", "_portal", "is_new")
+    `enqueue` returns it, and `tb.get_run(id)` finds it again, in another process for example. `is_new` is False if the enqueue had a
+    key and an execution with the same key was unfinished: then this run is that execution. Methods for coroutines have an `a` before
+    their names.
+    """
+
+    __slots__ = ("_background_loop", "_convert", "_execution_id", "_is_committed", "_job_id", "is_new")
 
     def __init__(
         self,
@@ -42,50 +47,51 @@ class Run(Generic[R]):
         is_committed: bool = True,
         convert: Callable[[Any], R] | None = None,
     ) -> None:
-        self._portal = background_loop
+        self._background_loop = background_loop
         self._execution_id = execution_id
         self._job_id = job_id
-        # False when an execution with the same key was unfinished: then this is that one.
         self.is_new = is_new
         self._is_committed = is_committed
         self._convert = convert
 
     @property
     def id(self) -> str:
-        """The execution's id, `exe_...`."""
+        """The id of the execution, `exe_...`."""
         return format_execution_id(self._execution_id)
 
     @property
     def job_id(self) -> str:
-        """The id of its job, `job_...`."""
+        """The id of the job, `job_...`."""
         return format_job_id(self._job_id)
 
     def result(self, timeout: Duration | None = None) -> R:
-        """Wait until the execution has ended, and return what its handler returned.
+        """Wait until the execution has ended, through all its retries, and return what the handler returned.
 
-        Raises ExecutionFailed if it did not succeed, and ResultTimeout if it has not ended in time; it goes on then.
+        The value is converted to the type that the handler is annotated to return. Raises ExecutionFailed if the execution ended
+        otherwise than by success, and ResultTimeout if it has not ended within *timeout* (`30s`, seconds or a timedelta); the
+        execution is not cancelled then. Without *timeout* this waits for ever.
         """
-        return self._portal.call(partial(self._wait, _seconds(timeout)))
+        return self._background_loop.call(partial(self._wait, _seconds(timeout)))
 
     async def aresult(self, timeout: Duration | None = None) -> R:
         """Like `result`, for coroutines."""
-        return await self._portal.acall(partial(self._wait, _seconds(timeout)))
+        return await self._background_loop.acall(partial(self._wait, _seconds(timeout)))
 
     def state(self) -> ExecutionState:
-        """Where the execution is now; NotFound if its transaction is not committed, or its history has been trimmed."""
-        return self._portal.call(self._look).state
+        """The state now: `queued`, `running`, `succeeded`, ...; NotFound if it is not committed yet, or past its retention."""
+        return self._background_loop.call(self._look).state
 
     async def astate(self) -> ExecutionState:
         """Like `state`, for coroutines."""
-        return (await self._portal.acall(self._look)).state
+        return (await self._background_loop.acall(self._look)).state
 
     def cancel(self, reason: str | None = None) -> bool:
-        """Cancel the execution if it waits, ask it to stop if it runs; False if it has ended already."""
-        return self._portal.call(partial(self._cancel, reason))
+        """Cancel the execution if it waits, ask it to stop if it runs; False if it has ended before. *reason* is kept with it."""
+        return self._background_loop.call(partial(self._cancel, reason))
 
     async def acancel(self, reason: str | None = None) -> bool:
         """Like `cancel`, for coroutines."""
-        return await self._portal.acall(partial(self._cancel, reason))
+        return await self._background_loop.acall(partial(self._cancel, reason))
 
     def __repr__(self) -> str:
         return f"<Run {self.id}>"
@@ -96,69 +102,71 @@ class Run(Generic[R]):
     def __hash__(self) -> int:
         return hash(self._execution_id)
 
-    # in the portal's loop
+    # in the background loop
 
     async def _wait(self, seconds: float | None, runtime: SdkRuntime) -> R:
         try:
             async with asyncio.timeout(None if seconds is None else seconds + _GRACE_SECONDS):
                 return self._value(await self._ended(seconds, runtime))
         except TimeoutError:
-            raise ResultTimeout(f"the database has not told within {seconds:g} s what became of {self.id}") from None
+            raise ResultTimeout(f"no answer from the database about {self.id} within {seconds:g} s") from None
 
     async def _ended(self, seconds: float | None, runtime: SdkRuntime) -> Execution:
-        """Look again and again, at growing distances."""
+        """Ask again and again, at growing intervals."""
         clock = asyncio.get_running_loop().time
         started, pause = clock(), _FIRST_PAUSE
         while True:
-            found = await self._find(runtime)
-            if found is not None and found.state.is_final:
-                return found
+            execution = await self._find(runtime)
+            if execution is not None and execution.state.is_final:
+                return execution
             left = _LONGEST_PAUSE if seconds is None else seconds - (clock() - started)
             if left <= 0:
-                raise self._timed_out(seconds or 0, found)
+                raise self._timed_out(seconds or 0, execution)
             await asyncio.sleep(min(pause, left))
             pause = min(pause * _PAUSES_GROW_BY, _LONGEST_PAUSE)
 
     async def _find(self, runtime: SdkRuntime) -> Execution | None:
-        found = await runtime.parts.store.history.find(self._execution_id)
-        if found is None and self._is_committed:
+        execution = await runtime.parts.store.history.find(self._execution_id)
+        if execution is None and self._is_committed:
             raise NotFound("execution", self.id)
-        return found
+        return execution
 
     async def _look(self, runtime: SdkRuntime) -> Execution:
-        found = await self._find(runtime)
-        if found is None:
+        execution = await self._find(runtime)
+        if execution is None:
             raise NotFound("execution", self.id)
-        return found
+        return execution
 
     async def _cancel(self, reason: str | None, runtime: SdkRuntime) -> bool:
-        reached = await runtime.commands.executions.cancel([self._execution_id], runtime.actor(reason))
-        return self._execution_id in reached
+        cancelled = await runtime.commands.executions.cancel([self._execution_id], runtime.actor(reason))
+        return self._execution_id in cancelled
 
     def _value(self, ended: Execution) -> R:
         if ended.state is not ExecutionState.SUCCEEDED:
-            raise ExecutionFailed(self.id, ended.state.value, _words(ended))
-        why_dropped = _why_dropped(ended.result)
-        if why_dropped is not None:
-            raise PayloadError(f"execution {self.id} has succeeded, but {why_dropped}", field="result")
+            raise ExecutionFailed(self.id, ended.state.value, _error_text(ended))
+        why_missing = _why_missing(ended.result)
+        if why_missing is not None:
+            raise PayloadError(f"execution {self.id} has succeeded, but {why_missing}", field="result")
         value: R = ended.result if self._convert is None else self._convert(ended.result)
         return value
 
-    def _timed_out(self, seconds: float, found: Execution | None) -> ResultTimeout:
+    def _timed_out(self, seconds: float, execution: Execution | None) -> ResultTimeout:
         span = format_duration(parse_duration(seconds))
-        if found is None:
+        if execution is None:
             return ResultTimeout(f"after {span} {self.id} is not there; has its transaction been committed?")
-        error = ResultTimeout(f"after {span} {self.id} is still {found.state.value}")
-        if found.state is ExecutionState.QUEUED:
-            error.hint = f"does a worker serve queue {found.queue!r} and know {found.handler}? timeball worker app:tb"
+        error = ResultTimeout(f"after {span} {self.id} is still {execution.state.value}")
+        if execution.state is ExecutionState.QUEUED:
+            error.hint = (
+                f"does a worker serve queue {execution.queue!r} and know {execution.handler}? timeball worker app:tb"
+            )
         return error
 
 
 class ResultConverter:
-    """Turns results, which are kept as JSON, back into what a function is annotated to return.
+    """Turns results, which are kept as JSON, back into the type that a function is annotated to return.
 
-    Where there is no such annotation, or a result does not fit it, the JSON value is given as it is: a type in a program
-    is a promise of its author, and breaking it is no reason to withhold the result.
+    Without such an annotation, and if a result does not fit it, the JSON value is returned as it is: a wrong annotation is no reason
+    to withhold a result.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -185,8 +193,8 @@ def _adapter_for(function: Callable[..., Any]) -> TypeAdapter[Any] | None:
         return None
 
 
-def _why_dropped(result: Any) -> str | None:
-    """The note that stands in the place of a result which could not be kept."""
+def _why_missing(result: Any) -> str | None:
+    """The note that is kept in place of a result that could not be."""
     return result["$timeball"] if isinstance(result, dict) and result.keys() == {"$timeball"} else None
 
 
@@ -194,7 +202,7 @@ def _seconds(timeout: Duration | None) -> float | None:
     return None if timeout is None else parse_duration(timeout, "timeout").total_seconds()
 
 
-def _words(ended: Execution) -> str | None:
+def _error_text(ended: Execution) -> str | None:
     if ended.error is None:
         return ended.reason
     return f"{ended.error_type}: {ended.error}" if ended.error_type else ended.error

@@ -1,7 +1,6 @@
-"""Schedules declared in code: taken note of while modules are imported, made jobs when a worker starts.
+"""Schedules declared in code: collected while modules are imported, made jobs when a worker starts.
 
-A declaration is known by its name. It says what the job of that name should be; `Commands.declare` makes it so, once,
-however many processes say the same.
+A declaration defines the job of its name. `JobCommands.declare` creates or updates that job, once, however many processes declare it.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ if TYPE_CHECKING:
     from timeball.sdk.handlers import HandlerHandle
 
 _NO_JOB = JobId(UUID(int=0))
-# These make a job's executions take turns, by a limit of its own.
+# With these, a job runs one execution at a time, by a limit of its own.
 _SERIAL = frozenset({Overlap.QUEUE.value, Overlap.CANCEL_RUNNING.value})
 
 
 @dataclass(frozen=True, slots=True)
 class _DeclaredSchedule:
     handle: HandlerHandle[..., Any]
-    rhythm: Mapping[str, Any]
+    timing: Mapping[str, Any]
     options: ScheduleOptions
 
     @property
@@ -43,9 +42,9 @@ class _DeclaredSchedule:
         return self.options.get("name") or self.handle.name
 
     def spec(self) -> JobSpec:
-        """The job this asks for; made when it is needed, because the handler may be declared more fully later on."""
+        """The definition of the job; made when it is needed, because the handler may be declared more fully later."""
         handler = self.handle.handler
-        fields = {**inherited_fields(handler.options), **job_fields(self.options), **self.rhythm, "name": self.name}
+        fields = {**inherited_fields(handler.options), **job_fields(self.options), **self.timing, "name": self.name}
         if str(fields.get("overlap")) in _SERIAL:
             fields["max_running"] = self.options.get("max_running")
         if fields["max_running"] is not None:
@@ -59,14 +58,14 @@ class _DeclaredSchedule:
 
 
 class DeclaredSchedules:
-    """What a program declares, in the order of declaration."""
+    """The schedules of a program, in the order of their declaration."""
 
     def __init__(self) -> None:
         self._declarations: dict[str, _DeclaredSchedule] = {}
 
-    def add(self, handle: HandlerHandle[..., Any], rhythm: Mapping[str, Any], options: ScheduleOptions) -> None:
-        """Take note of a schedule; what is wrong with it is said here, where it is written."""
-        declaration = _DeclaredSchedule(handle, rhythm, options)
+    def add(self, handle: HandlerHandle[..., Any], timing: Mapping[str, Any], options: ScheduleOptions) -> None:
+        """Add a schedule; an error in it is raised here, so that the traceback leads to the declaration."""
+        declaration = _DeclaredSchedule(handle, timing, options)
         _check(declaration.spec())
         if declaration.name in self._declarations:
             raise Conflict(
@@ -76,17 +75,17 @@ class DeclaredSchedules:
         self._declarations[declaration.name] = declaration
 
     def specs(self) -> dict[str, JobSpec]:
-        """The jobs that are asked for, by name."""
+        """The definitions of the jobs, by name."""
         return {declaration.name: declaration.spec() for declaration in self._declarations.values()}
 
     def by_origin(self) -> list[tuple[str, JobSpec]]:
-        """The same, each with the module that declares it."""
+        """The definitions of the jobs, each with the module that declares it."""
         return [(declaration.declared_by, declaration.spec()) for declaration in self._declarations.values()]
 
     async def declare(self, commands: Commands) -> list[str]:
-        """Make them jobs, or bring the jobs of these names up to date; returns the names.
+        """Create the jobs of these names, or update them; returns the names.
 
-        A schedule that has come to its end and never was a job is left out: code may outlive what it declares.
+        A schedule whose `ends_at` has passed before it ever became a job is left out: code may outlive what it declares.
         """
         names: list[str] = []
         for declaration in self._declarations.values():
@@ -113,5 +112,5 @@ def _check(spec: JobSpec) -> None:
 
 
 def check_handler(handler: Handler) -> None:
-    """Refuse options of a handler that no job could have, where they are written."""
+    """Refuse, at the declaration, options of a handler that no job could have."""
     define_job(JobSpec(handler=handler.name, **inherited_fields(handler.options)), _NO_JOB, datetime.now(UTC), 1)

@@ -1,11 +1,11 @@
-"""Enqueuing inside a transaction of the caller's own.
+"""Enqueues inside the caller's own transaction.
 
-The same statement that Timeball runs itself is run on the caller's connection, so the job exists if and only if the
-transaction commits, together with whatever else it wrote. Nothing is announced from in there: a NOTIFY would be sent at
-the commit and make it wait for others. Workers find the work with their next look, within a second.
+The statement that Timeball itself runs is run on the caller's connection, so the job exists if and only if the transaction commits,
+together with everything else it wrote. No wake-up is sent from there: a NOTIFY would make the caller's commit wait for others. Workers
+find the job with their next poll, within a second.
 
-Connections are known by the names of their classes, so that no driver is imported that the program does not use.
-What the driver raises is left as it is: it is the caller's transaction, and theirs to repeat.
+Connections are recognised by the names of their classes, so that no driver is imported that the program does not use. Errors of the
+driver are not translated: the transaction is the caller's, and so is the decision to repeat it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _JOBS_PER_STATEMENT = 1_000
 _MAX_TRIES = 5
 
 Rows = Sequence[Mapping[str, Any]]
-# Which statement, its parameters -> its rows.
+# Yields the name of a statement and its parameters, and is sent the rows.
 _Creation = Generator[tuple[str, dict[str, Any]], Rows, list[CreatedJob]]
 
 
 class ConnectionUnknown(InvalidInput):
-    """What was given as `connection` is none that Timeball can write through, or not in this way."""
+    """The `connection` of an enqueue is of a kind that Timeball cannot write through, or not from this call."""
 
     code = "unknown_connection"
 
@@ -46,21 +46,21 @@ class TransactionBatch:
     jobs: Sequence[Job]
     openings: Sequence[FirstExecution]
     promotion_window: timedelta
-    # What the statement takes as now; None is the database's own clock.
+    # None lets the database's own clock decide.
     now: datetime | None
-    # What is written into the audit with some of the jobs: the parameters of the statement.
+    # The parameters of the audit entry that some of the jobs are written with.
     notes: Mapping[JobId, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def create_in_transaction(connection: Any, batch: TransactionBatch) -> list[CreatedJob]:
     """Write jobs through a connection of psycopg or Django, or a connection or session of SQLAlchemy."""
-    run = _kind_of(connection, _SYNCHRONOUS, _ASYNCHRONOUS, "it is asynchronous: await aenqueue(...) instead")
+    run = _runner_for(connection, _SYNCHRONOUS, _ASYNCHRONOUS, "it is asynchronous: await aenqueue(...) instead")
     created: list[CreatedJob] = []
     for creation in _creations(batch):
         try:
-            wanted = next(creation)
+            statement = next(creation)
             while True:
-                wanted = creation.send(run(connection, *wanted))
+                statement = creation.send(run(connection, *statement))
         except StopIteration as done:
             created += done.value
     return created
@@ -68,19 +68,19 @@ def create_in_transaction(connection: Any, batch: TransactionBatch) -> list[Crea
 
 async def acreate_in_transaction(connection: Any, batch: TransactionBatch) -> list[CreatedJob]:
     """Write jobs through a connection of asyncpg or psycopg, or a connection or session of SQLAlchemy, all asynchronous."""
-    run = _kind_of(connection, _ASYNCHRONOUS, _SYNCHRONOUS, "it is not asynchronous: call enqueue(...) instead")
+    run = _runner_for(connection, _ASYNCHRONOUS, _SYNCHRONOUS, "it is not asynchronous: call enqueue(...) instead")
     created: list[CreatedJob] = []
     for creation in _creations(batch):
         try:
-            wanted = next(creation)
+            statement = next(creation)
             while True:
-                wanted = creation.send(await run(connection, *wanted))
+                statement = creation.send(await run(connection, *statement))
         except StopIteration as done:
             created += done.value
     return created
 
 
-# what is to be written, whatever writes it
+# what is written, for all drivers alike
 
 
 def _creations(batch: TransactionBatch) -> Iterable[_Creation]:
@@ -89,7 +89,7 @@ def _creations(batch: TransactionBatch) -> Iterable[_Creation]:
 
 
 def _creation(batch: TransactionBatch, jobs: Sequence[Job]) -> _Creation:
-    """Create jobs; for those whose unique key is alive, ask who holds it, and should it just have ended, try again."""
+    """Create jobs. Where a unique key is taken, find the execution that holds it; if that has just ended, try again."""
     openings = {opening.job_id: opening for opening in batch.openings}
     created: dict[JobId, CreatedJob] = {}
     missing = jobs
@@ -113,7 +113,7 @@ def _creation(batch: TransactionBatch, jobs: Sequence[Job]) -> _Creation:
                 if created[job.id].is_new and job.id in batch.notes:
                     yield "write_audit", {**batch.notes[job.id], "now": batch.now}
             return [created[job.id] for job in jobs]
-    raise StoreError(f"the unique key {missing[0].unique_key!r} is taken and freed over and over")
+    raise StoreError(f"the unique key {missing[0].unique_key!r} is taken and freed again and again")
 
 
 def _statement(
@@ -177,7 +177,7 @@ async def _run_on_async_sqlalchemy(connection: Any, name: str, values: dict[str,
 
 @cache
 def _sqlalchemy_text(name: str) -> Any:
-    """The statement as SQLAlchemy wants it: casts escaped, for it would read `:jobs::text` as a parameter `:job`."""
+    """The statement for SQLAlchemy: with casts escaped, because it reads `:jobs::text` as a parameter `:job`."""
     from sqlalchemy import ARRAY, DateTime, Interval, Text, Uuid, bindparam, text
 
     types: dict[str, Any] = {
@@ -212,21 +212,21 @@ _ASYNCHRONOUS: dict[tuple[str, str], _AsyncRun] = {
 }
 
 
-def _kind_of(
+def _runner_for(
     connection: object,
-    wanted: Mapping[tuple[str, str], Any],
+    runners: Mapping[tuple[str, str], Any],
     others: Mapping[tuple[str, str], Any],
     why_not: str,
 ) -> Any:
-    found = f"{type(connection).__module__}.{type(connection).__qualname__}"
+    kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
     for ancestor in type(connection).__mro__:
         key = (ancestor.__module__.partition(".")[0], ancestor.__name__)
-        if key in wanted:
-            return wanted[key]
+        if key in runners:
+            return runners[key]
         if key in others:
-            raise ConnectionUnknown(f"connection is of type {found}, and {why_not}", field="connection")
+            raise ConnectionUnknown(f"connection is of type {kind}, and {why_not}", field="connection")
     raise ConnectionUnknown(
-        f"connection is of type {found}, expected a connection of asyncpg, psycopg or Django, "
+        f"connection is of type {kind}, expected a connection of asyncpg, psycopg or Django, "
         "or a connection or session of SQLAlchemy",
         field="connection",
         hint="a pool or an engine has no transaction of its own: give the connection you took from it",

@@ -44,7 +44,7 @@ PLAIN_COLUMNS = frozenset({*_SHARED_COLUMNS, "id", "payload", "shard", "kind", "
 
 
 def prepare_job(job: Job) -> PreparedJob | None:
-    """The pattern of jobs like this one; None if it is not plain."""
+    """The part that all jobs like this one share, encoded; None if the job is not plain."""
     columns = job_columns(job)
     return PreparedJob(job, {name: columns[name] for name in _SHARED_COLUMNS}) if is_plain(job, columns) else None
 
@@ -83,8 +83,8 @@ class Enqueuer:
         """
         try:
             is_alone = len(jobs) == 1 and audit is None
-            if is_alone and openings and openings[0].run_at is None and (pattern := prepare_job(jobs[0])):
-                await self.enqueue(pattern, [(jobs[0].id, jobs[0].shard, jobs[0].payload)], connection)
+            if is_alone and openings and openings[0].run_at is None and (prepared := prepare_job(jobs[0])):
+                await self.enqueue(prepared, [(jobs[0].id, jobs[0].shard, jobs[0].payload)], connection)
                 return [CreatedJob(jobs[0].id, openings[0].id, is_new=True)]
             wakeup = self._wakeup_for(jobs, openings)
             carried = self._notifier.take_pending(wakeup) if connection is None and wakeup else None
@@ -176,42 +176,46 @@ class Enqueuer:
         return wakeup
 
     async def enqueue(
-        self, pattern: PreparedJob, rows: Sequence[EnqueueRow], connection: Connection | None = None
+        self, prepared: PreparedJob, rows: Sequence[EnqueueRow], connection: Connection | None = None
     ) -> None:
         """Write plain one-offs that are due now, in one statement; inside a caller's own *connection* no hint is sent."""
         if connection is None:
-            await self._write_and_wake(pattern, rows)
+            await self._write_and_wake(prepared, rows)
         else:
-            await self._write_alike(pattern, rows, connection, None)
+            await self._write_alike(prepared, rows, connection, None)
 
-    def direct_write(self, pattern: PreparedJob, row: EnqueueRow) -> DirectWrite:
+    def direct_write(self, prepared: PreparedJob, row: EnqueueRow) -> DirectWrite:
         """Write one of them outside the pool: gives the parameters of `enqueue_one`, to be run inside a `with` block."""
         return DirectWrite(
-            self._notifier, self._wakeup_of(pattern, 1, row[0]), pattern, row, self._database.env.clock.statement_now()
+            self._notifier,
+            self._wakeup_of(prepared, 1, row[0]),
+            prepared,
+            row,
+            self._database.env.clock.statement_now(),
         )
 
-    async def _write_and_wake(self, pattern: PreparedJob, rows: Sequence[EnqueueRow]) -> None:
-        wakeup = self._wakeup_of(pattern, len(rows), rows[0][0] if len(rows) == 1 else None)
+    async def _write_and_wake(self, prepared: PreparedJob, rows: Sequence[EnqueueRow]) -> None:
+        wakeup = self._wakeup_of(prepared, len(rows), rows[0][0] if len(rows) == 1 else None)
         carried = self._notifier.take_pending(wakeup)
-        await self._notifier.send_with(carried, lambda hint: self._write_alike(pattern, rows, None, hint))
+        await self._notifier.send_with(carried, lambda hint: self._write_alike(prepared, rows, None, hint))
         if carried is None:
             self._notifier.tell(wakeup)
 
-    def _wakeup_of(self, pattern: PreparedJob, executions: int, alone: UUID | None) -> Wakeup:
+    def _wakeup_of(self, prepared: PreparedJob, executions: int, alone: UUID | None) -> Wakeup:
         moment = self._database.env.clock.now() - WAKEUP_MARGIN
-        return Wakeup({(pattern.job.queue, pattern.job.priority): moment}, executions=executions, named=alone)
+        return Wakeup({(prepared.job.queue, prepared.job.priority): moment}, executions=executions, named=alone)
 
     async def _write_alike(
-        self, pattern: PreparedJob, rows: Sequence[EnqueueRow], connection: Connection | None, hint: str | None
+        self, prepared: PreparedJob, rows: Sequence[EnqueueRow], connection: Connection | None, hint: str | None
     ) -> None:
         if len(rows) == 1:
             ((id_, shard, payload),) = rows
             own: dict[str, Any] = {"id": id_, "shard": shard, "payload": payload}
-            await self._database.fetch("enqueue_one", connection, **pattern.columns, **own, hint=hint)
+            await self._database.fetch("enqueue_one", connection, **prepared.columns, **own, hint=hint)
             return
         ids, shards, payloads = zip(*rows, strict=True)
         each: dict[str, Any] = {"ids": ids, "shards": shards, "payloads": payloads}
-        await self._database.fetch("enqueue_alike", connection, **pattern.columns, **each, hint=hint)
+        await self._database.fetch("enqueue_alike", connection, **prepared.columns, **each, hint=hint)
 
     async def create_many(
         self, template: Job, rows: Iterable[EnqueueRow], run_at: datetime | None, audit: AuditEntry | None = None
@@ -222,18 +226,18 @@ class Enqueuer:
         so that making them takes no time of its own.
         """
         rows = iter(rows)
-        pattern = prepare_job(template) if run_at is None else None
-        if pattern is None:
+        prepared = prepare_job(template) if run_at is None else None
+        if prepared is None:
             return await self._create_many_at(template, rows, run_at, audit)
         first = list(islice(rows, _BULK_SLICE + 1))
         if audit is None and len(first) <= _BULK_SLICE:
-            await self._enqueue_whole(pattern, first)
+            await self._enqueue_whole(prepared, first)
             return [id_ for id_, _, _ in first]
-        return await self._enqueue_slices(pattern, chain(first, rows), audit)
+        return await self._enqueue_slices(prepared, chain(first, rows), audit)
 
-    async def _enqueue_whole(self, pattern: PreparedJob, rows: Sequence[EnqueueRow]) -> None:
+    async def _enqueue_whole(self, prepared: PreparedJob, rows: Sequence[EnqueueRow]) -> None:
         async def write() -> bool:
-            await self.enqueue(pattern, rows)
+            await self.enqueue(prepared, rows)
             return True
 
         try:
@@ -266,14 +270,14 @@ class Enqueuer:
             await retry_write(self._database.env.clock, lambda: self._is_written(slices.ids[0]), refuse)
 
     async def _enqueue_slices(
-        self, pattern: PreparedJob, rows: Iterator[EnqueueRow], audit: AuditEntry | None
+        self, prepared: PreparedJob, rows: Iterator[EnqueueRow], audit: AuditEntry | None
     ) -> list[UUID]:
         moment, slices = self._database.env.clock.now() - WAKEUP_MARGIN, _BulkSlices(rows)
-        given = {**pattern.columns, "hint": None}
+        given = {**prepared.columns, "hint": None}
         async with self._whole(slices) as connection:
             await self._database.run_pipelined(connection, (("enqueue_alike", given | own) for own in slices))
-            await self._audit_bulk(connection, pattern.job, len(slices.ids), audit)
-        self._wake_for_bulk(pattern.job, (), moment, is_ready=True)
+            await self._audit_bulk(connection, prepared.job, len(slices.ids), audit)
+        self._wake_for_bulk(prepared.job, (), moment, is_ready=True)
         return slices.ids
 
     async def _create_many_at(
@@ -321,14 +325,14 @@ class DirectWrite:
     Not made of a generator: there is one for each enqueue, and it would take longer than what it does.
     """
 
-    __slots__ = ("_carried", "_notifier", "_now", "_pattern", "_row", "_wakeup")
+    __slots__ = ("_carried", "_notifier", "_now", "_prepared", "_row", "_wakeup")
 
     def __init__(
-        self, notifier: Notifier, wakeup: Wakeup, pattern: PreparedJob, row: EnqueueRow, now: datetime | None
+        self, notifier: Notifier, wakeup: Wakeup, prepared: PreparedJob, row: EnqueueRow, now: datetime | None
     ) -> None:
         self._notifier = notifier
         self._wakeup = wakeup
-        self._pattern = pattern
+        self._prepared = prepared
         self._row = row
         self._now = now
         self._carried: Wakeup | None = None
@@ -337,7 +341,7 @@ class DirectWrite:
         self._carried = self._notifier.take_pending(self._wakeup)
         hint = None if self._carried is None else self._carried.encode()
         id_, shard, payload = self._row
-        return {**self._pattern.columns, "id": id_, "shard": shard, "payload": payload, "hint": hint, "now": self._now}
+        return {**self._prepared.columns, "id": id_, "shard": shard, "payload": payload, "hint": hint, "now": self._now}
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is None:

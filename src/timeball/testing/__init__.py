@@ -1,6 +1,6 @@
-"""What makes jobs easy to test: a pytest plugin, and a clock you move by hand. Imported by nothing in Timeball itself.
+"""Tests of programs that use Timeball: a pytest plugin, and a clock that the test moves. The rest of Timeball does not import this.
 
-The names are imported when they are first used: pytest loads the plugin for everybody, also for those who never ask for it.
+The names are imported when they are first used: pytest loads the plugin wherever Timeball is installed, also for tests that never use it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""The clock, the ids and the databases of tests."""
+"""The clock, the ids and the databases of tests.
+
+Every statement of the store takes its `now` from the clock it was given. So with a clock that stands still until the test moves it, a
+week of schedules passes in milliseconds, on the real SQL. Nothing happens by itself: advance the clock, then tick the services.
+
+A test session has one template database with the schema, and a copy of it for each test. They are on the server of
+`TIMEBALL_TEST_DATABASE_URL`, or on an embedded one that lives as long as the session. Only databases that were created here are dropped,
+so the server may have other uses.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +38,6 @@ from timeball.store.db.migrate import migrate
 from timeball.store.db.pool import translated_errors
 from timeball.store.embedded import EmbeddedServer
 
-# A clock that stands still until it is told to move.
-#
-# Every statement of the store takes its `now` from the clock it was given, so with this one a week of schedules passes in
-# milliseconds, on the real SQL. Nothing happens by itself: advance the clock, then tick what you want to see at work.
-#
-# clock = VirtualClock()
-# clock.advance("3d")
-
 # An ordinary Monday noon.
 START = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 
@@ -46,7 +46,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class VirtualClock:
-    """A `Clock` whose time only moves when somebody moves it: a test by `advance`, or a sleeper by sleeping."""
+    """A `Clock` whose time is moved by `advance`, or by a task that sleeps."""
 
     def __init__(self, start: datetime = START) -> None:
         self._start = to_utc(start)
@@ -57,7 +57,7 @@ class VirtualClock:
         return self.advance_to(self._now + parse_duration(span))
 
     def advance_to(self, instant: datetime) -> datetime:
-        """Move on to an instant, and return it; a clock that is there already stays, and none goes back."""
+        """Move on to an instant, and return the new time; a clock that is past the instant stays where it is."""
         self._now = max(self._now, to_utc(instant))
         return self._now
 
@@ -65,7 +65,7 @@ class VirtualClock:
         return self._now
 
     def statement_now(self) -> datetime:
-        """The time all statements go by: never the database's own."""
+        """The time of all statements: never the database's own."""
         return self._now
 
     def monotonic(self) -> float:
@@ -82,29 +82,27 @@ class VirtualClock:
         return self._start + timedelta(seconds=monotonic)
 
     async def sleep(self, seconds: float) -> None:
-        """Let everybody else have a turn, then move the clock to where this sleep ends, unless it is past that already.
+        """Give other tasks a turn, then move the clock to the end of this sleep, unless it is past that.
 
-        So whoever sleeps is never stuck, and sleeping costs no time. Several sleepers wake in the order they went to sleep in.
+        So no task sleeps for ever, and sleeping takes no real time. Several tasks wake in the order in which they went to sleep.
         """
         wakes_at = self._now + timedelta(seconds=seconds)
         await asyncio.sleep(0)
         self.advance_to(wakes_at)
 
 
-# The time and the ids of a rehearsal: nothing of it is left to chance.
-
 _SEED = 1833  # the year of the first time ball at Greenwich
 
 
 class ManualClock(VirtualClock):
-    """A clock that only the test moves: the short pauses of the machinery pass in real time."""
+    """A clock that only the test moves: the short sleeps of services pass in real time."""
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
 class HarnessEnv(Env):
-    """Ids in the order of their making even while the clock stands still, and the same chance in every run."""
+    """Ids that grow even while the clock stands still, and the same random numbers in every run."""
 
     __slots__ = ("_numbers", "virtual_clock")
 
@@ -120,24 +118,19 @@ class HarnessEnv(Env):
         return (self.new_id() for _ in range(number))
 
 
-# The databases of a test session: one template with the schema, and a copy of it for each test.
-#
-# They are made on the server of `TIMEBALL_TEST_DATABASE_URL`, or on an embedded one that lives as long as the session. Nothing is
-# ever dropped that was not made here, so the server may be one that is used for other things.
-
 VARIABLE = "TIMEBALL_TEST_DATABASE_URL"
 _SCHEMES = ("postgresql", "postgres")
 
 
-# Shards share the schedule out among schedulers; a test has one.
+# Shards divide the schedules among schedulers, and a test has one scheduler.
 _SHARDS = 1
 
 
-# Each waits for five seconds.
+# Each attempt waits for five seconds.
 _DROP_TRIES = 4
 
 
-# Those of the role that made the database, or of any role for a superuser.
+# The sessions of the role that created the database; for a superuser, those of all roles.
 _END_SESSIONS = """
 SELECT pg_terminate_backend(pid)
 FROM pg_stat_activity
@@ -150,20 +143,20 @@ T = TypeVar("T")
 
 
 class SessionDatabases:
-    """Makes and drops the databases of one session."""
+    """Creates and drops the databases of one session."""
 
     def __init__(self, url: str) -> None:
         self._url = _checked(url)
         self._template: str | None = None
 
     def create(self) -> str:
-        """A database with the schema and nothing in it; returns its URL."""
+        """Create a database with the schema and no rows; returns its URL."""
         name = _new_name()
         _run(lambda: self._execute(f'CREATE DATABASE "{name}" TEMPLATE "{self._ready_template()}"'))
         return _url_of_database(self._url, name)
 
     def drop(self, url: str) -> None:
-        """Drop a database that was made here."""
+        """Drop a database that was created here."""
         name = urlsplit(url).path.removeprefix("/")
         _run(lambda: _drop(self._url, name))
 
@@ -177,7 +170,7 @@ class SessionDatabases:
         if self._template is None:
             name = _new_name()
             _run(lambda: self._execute(f'CREATE DATABASE "{name}"'))
-            # Known from here on: whatever goes wrong with the schema, it will be dropped.
+            # Before the schema is created: if that fails, the database will be dropped all the same.
             self._template = name
             _run(lambda: migrate(Database(_url_of_database(self._url, name), Env()), shards=_SHARDS))
         return self._template
@@ -189,8 +182,8 @@ class SessionDatabases:
 async def _drop(url: str, name: str) -> None:
     """Drop a database while connections of ours may still be open.
 
-    Not with FORCE: that needs the right to end every process it finds there, and an autovacuum worker is a superuser's. A plain
-    DROP ends that one by itself, and waits up to five seconds for others to go.
+    Not with FORCE, which needs the right to end every process in the database, and an autovacuum worker is a superuser's. A plain DROP
+    ends that worker by itself, and waits up to five seconds for other processes.
     """
     connection = await Database(url, Env()).connect(without_timeout=True)
     try:
@@ -220,7 +213,7 @@ async def _execute(url: str, *statements: str) -> None:
 
 @contextmanager
 def session_databases() -> Iterator[SessionDatabases]:
-    """The databases of this session, on the server it is to use."""
+    """The databases of this session, dropped in the end."""
     with _server() as url:
         databases = SessionDatabases(url)
         try:
@@ -235,9 +228,10 @@ def _server() -> Iterator[str]:
     if url:
         yield url
         return
-    # Not pytest's own folder: its long names do not fit the path of a socket.
+    # Not pytest's own folder: its long path does not fit that of a socket.
     folder = Path(tempfile.mkdtemp(prefix="timeball-tests-"))
-    # Root's server runs under another account: a folder closed to it would have its database put elsewhere, and left there.
+    # For root the server runs under another account, which must be able to enter the folder: otherwise the cluster would be put
+    # elsewhere, and stay there.
     folder.chmod(0o711)
     server = EmbeddedServer(folder)
     try:
@@ -258,21 +252,21 @@ def _started(server: EmbeddedServer) -> str:
 
 
 async def _disable_fsync(url: str) -> None:
-    """What is thrown away at the end need not survive a power cut."""
+    """A database that is dropped at the end need not survive a power cut."""
     relaxed = [f"ALTER SYSTEM SET {name} = off" for name in ("fsync", "full_page_writes", "synchronous_commit")]
     await _execute(url, *relaxed, "SELECT pg_reload_conf()")
 
 
 def _checked(url: str) -> str:
     if urlsplit(url).scheme not in _SCHEMES:
-        # The URL may hold a password: it is not repeated.
-        raise InvalidInput(f"{VARIABLE} is no address of PostgreSQL, expected postgresql://user@host/database")
+        # Without the URL, which may hold a password.
+        raise InvalidInput(f"{VARIABLE} is not a PostgreSQL URL, expected postgresql://user@host/database")
     return url
 
 
 def _url_of_database(url: str, name: str) -> str:
     parts = urlsplit(url)
-    # What stands behind the ? wins over what stands before it.
+    # A database name in the query would go before the one in the path.
     query = "&".join(pair for pair in parts.query.split("&") if pair and not pair.startswith("dbname="))
     return f"{parts.scheme}://{parts.netloc}/{name}" + (f"?{query}" if query else "")
 
@@ -282,6 +276,6 @@ def _new_name() -> str:
 
 
 def _run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """In a thread, because the loop of an asynchronous test may be running in this one."""
-    with ThreadPoolExecutor(1) as aside:
-        return aside.submit(lambda: asyncio.run(work())).result()
+    """Run a coroutine in another thread: the event loop of an asynchronous test may be running in this one."""
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(lambda: asyncio.run(work())).result()

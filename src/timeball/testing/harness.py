@@ -1,4 +1,12 @@
-"""`TimeballHarness`: what a test gets from the `timeball` fixture, and the matchers of its assertions."""
+"""`TimeballHarness`: the value of the `timeball` fixture, and the matchers of its assertions.
+
+def test_receipt(timeball):
+    timeball.use(app.tb)
+    app.checkout(order_id=42)
+    timeball.assert_enqueued(app.send_receipt, 42)
+    timeball.drain(raise_errors=True)
+    assert timeball.last(app.send_receipt).result == "receipt 42"
+"""
 
 from __future__ import annotations
 
@@ -26,20 +34,8 @@ from timeball.store.diagnostics import RecordedExecution
 from timeball.testing.environment import START, HarnessEnv
 from timeball.testing.nodes import DrainResult, ElapsedTime, ManualNodes, harness_settings, open_nodes
 
-# `Rehearsal`: what a test gets from the `timeball` fixture.
-#
-# def test_receipt(timeball):
-# timeball.use(app.tb)
-# app.checkout(order_id=42)
-# timeball.assert_enqueued(app.send_receipt, 42)
-# timeball.drain(raise_errors=True)
-# assert timeball.last(app.send_receipt).result == "receipt 42"
-#
-# The program works on a database of the test's own, and goes by a clock that stands still until the test moves it. Verbs have
-# twins for coroutines, with an `a` before their names.
-
 _DEFAULT_PATIENCE = timedelta(seconds=60)
-_NOT_BEGUN = frozenset({ExecutionState.SCHEDULED, ExecutionState.QUEUED})
+_NOT_STARTED = frozenset({ExecutionState.SCHEDULED, ExecutionState.QUEUED})
 _NEVER_RAN = frozenset({ExecutionState.SKIPPED, ExecutionState.CANCELLED})
 
 Answer = TypeVar("Answer")
@@ -47,7 +43,7 @@ Work = Callable[[ManualNodes], Coroutine[Any, Any, Answer]]
 
 
 class Fired(NamedTuple):
-    """An instant at which a job ran: in UTC, and on the clock of the job's zone."""
+    """An instant at which a job ran: in UTC, and in the job's timezone."""
 
     at: datetime
     local: datetime
@@ -57,35 +53,38 @@ class Fired(NamedTuple):
 
 
 class TimeballHarness:
-    """A program on a database and a clock of the test's own."""
+    """A program with a database of its own, and a clock that stands still until the test moves it.
 
-    def __init__(self, database_url: str, start: datetime | str = START, tell: Callable[[str], None] = print) -> None:
+    Handlers run in this process, in `drain` and while the clock moves, so a test can patch what they use. `patience` is the real time
+    that handlers may take at one instant before the test fails. Methods for coroutines have an `a` before their names.
+    """
+
+    def __init__(self, database_url: str, start: datetime | str = START, report: Callable[[str], None] = print) -> None:
         self._database_url = database_url
-        self._tell = tell
+        self._report = report
         self._env = HarnessEnv(_instant(start, "start"))
         self._program: Timeball | None = None
         self._nodes: BackgroundLoop[ManualNodes] | None = None
         self._stack = ExitStack()
-        # How long, in real time, handlers may run at one instant before that is called an error.
         self.patience: Duration = _DEFAULT_PATIENCE
         self.clock = HarnessClock(self._env, self.call, self.acall, self._patience)
 
     def use(self, program: Timeball | str, *, schedules: bool | Iterable[str] = True) -> Timeball:
-        """Take a program, or what `app:tb` names, to the test's database and clock until the test ends; returns it.
+        """Have a program, or the one that `app:tb` names, use the test's database and clock until the test ends; returns it.
 
-        Its schedules become jobs as they do when a worker starts: all, none, or those that are named.
+        Its schedules become jobs, as when a worker starts: all of them, none, or those of the given names.
         """
-        taken = load_app(program) if isinstance(program, str) else program
+        app = load_app(program) if isinstance(program, str) else program
         if self._program is not None:
             raise InvalidInput("this test uses a program already, expected one", hint="call use() once in a test")
-        names = _schedule_names(taken, schedules)
-        settings = harness_settings(taken.settings, self._database_url)
-        self._stack.enter_context(taken.redirected(settings, self._env))
-        self._program = taken
-        self._nodes = BackgroundLoop(lambda: open_nodes(settings, self._env, taken.registry, self._tell))
+        names = _schedule_names(app, schedules)
+        settings = harness_settings(app.settings, self._database_url)
+        self._stack.enter_context(app.redirected(settings, self._env))
+        self._program = app
+        self._nodes = BackgroundLoop(lambda: open_nodes(settings, self._env, app.registry, self._report))
         self._stack.callback(self._nodes.close)
-        self.call(partial(_declare, taken, names))
-        return taken
+        self.call(partial(_declare, app, names))
+        return app
 
     def close(self) -> None:
         """Give the program back its own settings and clock."""
@@ -95,27 +94,27 @@ class TimeballHarness:
     # running
 
     def drain(self, *, raise_errors: bool = False) -> DrainResult:
-        """Run everything that is due now to its end, with all that it enqueues for now; later retries stay for later.
+        """Run all executions that are due now, and those that they enqueue for now; retries that are due later stay for later.
 
-        With *raise_errors*, attempts that failed are raised as ExecutionFailed, with the traceback of the handler.
+        With *raise_errors*, a failed attempt is raised as ExecutionFailed with the traceback of the handler; several are an ExceptionGroup.
         """
         __tracebackhide__ = True
         return _result_of(self.call(lambda nodes: nodes.drain(self._patience())), raise_errors)
 
     async def adrain(self, *, raise_errors: bool = False) -> DrainResult:
-        """Like `drain`, for coroutines: their event loop goes on meanwhile."""
+        """Like `drain`, for coroutines; their event loop is not blocked."""
         __tracebackhide__ = True
         return _result_of(await self.acall(lambda nodes: nodes.drain(self._patience())), raise_errors)
 
-    # looking
+    # inspecting
 
     def assert_enqueued(
         self, handler: HandlerLike | Call[..., Any], *args: Any, times: int | None = None, **kwargs: Any
     ) -> list[Execution]:
         """Assert that a handler was enqueued in this test, whether it has run or not; returns the executions.
 
-        Arguments that are given have to be the same, others do not matter. Without *times*, once or more often will do.
-        A call, `send.call(42, to="x")`, stands for exactly these arguments.
+        Arguments given here have to be equal, others do not matter; a call, `send.call(42, to="x")`, stands for exactly these arguments.
+        Without *times*, the handler may have been enqueued once or more often.
         """
         __tracebackhide__ = True
         return _assert_enqueued(self.call(_all_executions), match_call(handler, args, kwargs), times)
@@ -128,7 +127,7 @@ class TimeballHarness:
         return _assert_enqueued(await self.acall(_all_executions), match_call(handler, args, kwargs), times)
 
     def executions(self, handler: HandlerLike | None = None) -> list[Execution]:
-        """All executions, or those of one handler, in the order of their instants; also those that have not begun."""
+        """All executions, or those of one handler, in the order of their instants; also those that have not started."""
         return _of_handler(self.call(_all_executions), handler)
 
     async def aexecutions(self, handler: HandlerLike | None = None) -> list[Execution]:
@@ -136,7 +135,7 @@ class TimeballHarness:
         return _of_handler(await self.acall(_all_executions), handler)
 
     def last(self, handler: HandlerLike) -> Execution:
-        """The last execution of a handler that has begun; or, if none has, the last one that waits."""
+        """The last execution of a handler that has started; or, if none has, the last one that waits."""
         __tracebackhide__ = True
         return _last(self.call(_all_executions), handler)
 
@@ -146,7 +145,7 @@ class TimeballHarness:
         return _last(await self.acall(_all_executions), handler)
 
     def fired(self, job: HandlerLike) -> list[Fired]:
-        """The instants at which a job ran, by its name or by its handler, in order."""
+        """The instants at which a job ran, in order; *job* is its name or its handler."""
         return _fired(self.call(_all_executions), job)
 
     async def afired(self, job: HandlerLike) -> list[Fired]:
@@ -154,17 +153,17 @@ class TimeballHarness:
         return _fired(await self.acall(_all_executions), job)
 
     def log(self, execution: Execution) -> list[str]:
-        """What the handler of an execution said by `current.log`."""
+        """The messages that the handler of an execution wrote by `current.log`."""
         return self.call(lambda nodes: nodes.lines(execution.id))
 
     async def alog(self, execution: Execution) -> list[str]:
         """Like `log`, for coroutines."""
         return await self.acall(lambda nodes: nodes.lines(execution.id))
 
-    # in the stage's loop
+    # nodes
 
     def call(self, work: Work[Answer]) -> Answer:
-        """Have something done with the scheduler and the worker of this test."""
+        """Run *work* with the scheduler and the worker of this test, in their event loop."""
         return self._opened().call(work)
 
     async def acall(self, work: Work[Answer]) -> Answer:
@@ -184,7 +183,7 @@ class TimeballHarness:
 
 
 class HarnessClock:
-    """The clock of a test: what falls due while it moves is run, each at its own instant."""
+    """The clock of a test. Executions that fall due while it moves are run, each at its own instant."""
 
     def __init__(
         self,
@@ -199,21 +198,21 @@ class HarnessClock:
         self._patience = patience
 
     def now(self) -> datetime:
-        """The time of the test, in UTC."""
+        """The test's time, in UTC."""
         return self._env.clock.now()
 
     def advance(self, span: Duration, *, raise_errors: bool = False) -> DrainResult:
-        """Let a span pass ("3d", "1h30m", seconds or a timedelta)."""
+        """Move the clock by a span ("3d", "1h30m", seconds or a timedelta), and run what falls due meanwhile."""
         __tracebackhide__ = True
         return self.advance_to(self._after(span), raise_errors=raise_errors)
 
     async def aadvance(self, span: Duration, *, raise_errors: bool = False) -> DrainResult:
-        """Like `advance`, for coroutines: their event loop goes on meanwhile."""
+        """Like `advance`, for coroutines; their event loop is not blocked."""
         __tracebackhide__ = True
         return await self.aadvance_to(self._after(span), raise_errors=raise_errors)
 
     def advance_to(self, instant: datetime | str, *, raise_errors: bool = False) -> DrainResult:
-        """Let time pass up to and including an instant, such as `2026-03-29T12:00+02:00`."""
+        """Move the clock to an instant, such as `2026-03-29T12:00+02:00`, and run what falls due up to and including it."""
         __tracebackhide__ = True
         return _result_of(self._call(self._moving(instant)), raise_errors)
 
@@ -225,7 +224,9 @@ class HarnessClock:
     def _moving(self, instant: datetime | str) -> Work[ElapsedTime]:
         until, patience = _instant(instant, "instant"), self._patience()
         if until < self.now():
-            raise InvalidInput(f"the clock is at {self.now()}, expected a later instant than {until}: none goes back")
+            raise InvalidInput(
+                f"the clock is at {self.now()}, expected a later instant than {until}; it cannot go back"
+            )
         return lambda nodes: nodes.advance_to(until, patience)
 
     def _after(self, span: Duration) -> datetime:
@@ -238,23 +239,23 @@ def _result_of(elapsed: ElapsedTime, raise_errors: bool) -> DrainResult:
         raise elapsed.errors[0]
     if raise_errors and elapsed.errors:
         raise ExceptionGroup(f"{len(elapsed.errors)} attempts failed", list(elapsed.errors))
-    return elapsed.tally
+    return elapsed.result
 
 
 def _instant(value: datetime | str, field: str) -> datetime:
-    """Without an offset, it is read in UTC."""
+    """An instant without an offset is in UTC."""
     return parse_instant(value, "UTC", field)
 
 
 def _schedule_names(program: Timeball, schedules: bool | Iterable[str]) -> frozenset[str]:
-    known = program.schedules.keys()
+    declared = program.schedules.keys()
     if isinstance(schedules, bool):
-        return frozenset(known if schedules else ())
+        return frozenset(declared if schedules else ())
     names = frozenset([schedules] if isinstance(schedules, str) else schedules)
-    if not names <= known:
-        missing = ", ".join(sorted(names - known))
+    if not names <= declared:
+        missing = ", ".join(sorted(names - declared))
         raise InvalidInput(
-            f"there is no schedule {missing}; this program declares {', '.join(sorted(known)) or 'none'}"
+            f"there is no schedule {missing}; this program declares {', '.join(sorted(declared)) or 'none'}"
         )
     return names
 
@@ -266,62 +267,62 @@ async def _declare(program: Timeball, names: frozenset[str], nodes: ManualNodes)
 
 
 async def _all_executions(nodes: ManualNodes) -> list[RecordedExecution]:
-    return await nodes.ledger.executions()
+    return await nodes.records.executions()
 
 
-def _assert_enqueued(found: list[RecordedExecution], meant: CallMatcher, times: int | None) -> list[Execution]:
+def _assert_enqueued(records: list[RecordedExecution], matcher: CallMatcher, times: int | None) -> list[Execution]:
     __tracebackhide__ = True
-    enqueued = [each for each in found if each.execution.origin is Origin.ENQUEUE]
-    fitting = [each.execution for each in enqueued if meant.matches(each.execution.handler, each.payload)]
-    if (times is None and fitting) or len(fitting) == times:
-        return fitting
+    enqueued = [record for record in records if record.execution.origin is Origin.ENQUEUE]
+    matches = [record.execution for record in enqueued if matcher.matches(record.execution.handler, record.payload)]
+    if (times is None and matches) or len(matches) == times:
+        return matches
     expected = "at least once" if times is None else f"{times} times"
-    there_is = "\n".join(f"  {call_text(each.execution.handler, each.payload)}" for each in enqueued) or "  nothing"
-    raise AssertionError(f"{meant} was enqueued {len(fitting)} times, expected {expected}; enqueued were:\n{there_is}")
+    calls = "\n".join(f"  {call_text(record.execution.handler, record.payload)}" for record in enqueued) or "  nothing"
+    raise AssertionError(f"{matcher} was enqueued {len(matches)} times, expected {expected}; enqueued were:\n{calls}")
 
 
-def _of_handler(found: list[RecordedExecution], handler: HandlerLike | None) -> list[Execution]:
+def _of_handler(records: list[RecordedExecution], handler: HandlerLike | None) -> list[Execution]:
     name = None if handler is None else handler_name(handler)
-    return [each.execution for each in found if name in (None, each.execution.handler)]
+    return [record.execution for record in records if name in (None, record.execution.handler)]
 
 
-def _last(found: list[RecordedExecution], handler: HandlerLike) -> Execution:
+def _last(records: list[RecordedExecution], handler: HandlerLike) -> Execution:
     __tracebackhide__ = True
-    own = _of_handler(found, handler)
-    if not own:
-        known = ", ".join(sorted({each.execution.handler for each in found})) or "none"
-        raise AssertionError(f"{handler_name(handler)} has no execution in this test; those that have: {known}")
-    begun = [execution for execution in own if _has_begun(execution)]
-    return (begun or own)[-1]
+    executions = _of_handler(records, handler)
+    if not executions:
+        others = ", ".join(sorted({record.execution.handler for record in records})) or "none"
+        raise AssertionError(f"{handler_name(handler)} has no execution in this test; those that have: {others}")
+    started = [execution for execution in executions if _has_started(execution)]
+    return (started or executions)[-1]
 
 
-def _has_begun(execution: Execution) -> bool:
-    return execution.state not in _NOT_BEGUN or execution.attempts > 0
+def _has_started(execution: Execution) -> bool:
+    return execution.state not in _NOT_STARTED or execution.attempts > 0
 
 
-def _fired(found: list[RecordedExecution], job: HandlerLike) -> list[Fired]:
+def _fired(records: list[RecordedExecution], job: HandlerLike) -> list[Fired]:
     name, by_handler = handler_name(job), isinstance(job, HandlerHandle)
-    own = [each for each in found if name == (each.execution.handler if by_handler else each.job_name)]
-    return [_fired_at(each) for each in own if _has_run(each.execution)]
+    of_job = [record for record in records if name == (record.execution.handler if by_handler else record.job_name)]
+    return [_fired_at(record) for record in of_job if _has_run(record.execution)]
 
 
 def _has_run(execution: Execution) -> bool:
-    return _has_begun(execution) and (execution.state not in _NEVER_RAN or execution.started_at is not None)
+    return _has_started(execution) and (execution.state not in _NEVER_RAN or execution.started_at is not None)
 
 
-def _fired_at(each: RecordedExecution) -> Fired:
-    at = each.execution.scheduled_for
-    return Fired(at, at.astimezone(load_zone(each.timezone)))
+def _fired_at(record: RecordedExecution) -> Fired:
+    at = record.execution.scheduled_for
+    return Fired(at, at.astimezone(load_zone(record.timezone)))
 
 
-# Which executions a test means: by their handler, and by some or all of their arguments.
+# matchers
 
 HandlerLike = HandlerHandle[..., Any] | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallMatcher:
-    """A handler's name, and the arguments that matter; *defaults* stand for those that were not stored."""
+    """Executions by their handler and some or all of their arguments; *defaults* fill in arguments that were not stored."""
 
     handler: str
     arguments: Mapping[str, Any]
@@ -329,20 +330,20 @@ class CallMatcher:
     is_whole: bool = False
 
     def matches(self, handler: str, payload: Any) -> bool:
-        """Whether an execution of *handler* with this payload is meant."""
+        """Whether an execution of *handler* with this payload matches."""
         if handler != self.handler:
             return False
         if self.is_whole:
             return bool(payload == self.arguments)
-        known = {**self.defaults, **payload}
-        return all(name in known and known[name] == value for name, value in self.arguments.items())
+        stored = {**self.defaults, **payload}
+        return all(name in stored and stored[name] == value for name, value in self.arguments.items())
 
     def __str__(self) -> str:
         return call_text(self.handler, self.arguments)
 
 
 def call_text(handler: str, payload: Any) -> str:
-    """A call as people write it."""
+    """A call as it is written in Python."""
     if not isinstance(payload, dict):
         return f"{handler}({payload!r})"
     return f"{handler}({', '.join(f'{name}={value!r}' for name, value in payload.items())})"
@@ -351,24 +352,24 @@ def call_text(handler: str, payload: Any) -> str:
 def match_call(
     handler: HandlerLike | Call[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
 ) -> CallMatcher:
-    """What a test means by a handler and arguments, or by a call such as `send.call(42, to="x")`."""
-    given = kwargs or {}
+    """The matcher of a handler and arguments, or of a call such as `send.call(42, to="x")`."""
+    named = kwargs or {}
     if isinstance(handler, Call):
-        _reject_if(bool(args or given), f"a call of {handler.handler} has its arguments already")
+        _reject_if(bool(args or named), f"a call of {handler.handler} has its arguments already")
         return CallMatcher(handler=handler.handler, arguments=orjson.loads(handler.payload), is_whole=True)
     if isinstance(handler, str):
         _reject_if(bool(args), f"arguments of {handler!r} need names: its parameters are not known by its name alone")
-        return CallMatcher(handler=handler, arguments=_as_stored(given))
+        return CallMatcher(handler=handler, arguments=_as_stored(named))
     function = handler.handler.function
     return CallMatcher(
         handler=handler.name,
-        arguments=_as_stored(_arguments_by_name(function, args, given)),
+        arguments=_as_stored(_arguments_by_name(function, args, named)),
         defaults=_defaults(function),
     )
 
 
 def handler_name(handler: HandlerLike) -> str:
-    """The name of a handler, however it is given."""
+    """The name of a handler."""
     return handler if isinstance(handler, str) else handler.name
 
 
@@ -390,7 +391,7 @@ def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _stored_default(value: Any) -> Any:
-    """A default may be anything, even what no payload could hold: then nothing equals it."""
+    """A default may be a value that no payload can hold; then no stored argument equals it."""
     try:
         return _as_stored({"value": value})["value"]
     except InvalidInput:

@@ -1,4 +1,4 @@
-"""A real scheduler and worker that a test moves by hand, on a clock that stands still."""
+"""A real scheduler and a real worker that a test ticks by hand, on a clock that stands still."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FAILURES = frozenset({"failed", "timedout", "lost"})
 
 
 class DrainResult(NamedTuple):
-    """What came of the attempts that were made; *other* ones snoozed or were cancelled."""
+    """How many attempts succeeded and failed; *other* ones snoozed or were cancelled."""
 
     succeeded: int = 0
     failed: int = 0
@@ -46,14 +46,14 @@ class DrainResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ElapsedTime:
-    """A stretch of time that has passed: what came of the attempts in it, and the errors of those that failed."""
+    """A span of the test's time: the result of its attempts, and the errors of those that failed."""
 
-    tally: DrainResult
+    result: DrainResult
     errors: Sequence[ExecutionFailed]
 
 
 def harness_settings(settings: Settings, database_url: str) -> Settings:
-    """The settings of a program, on the database of a test: no broker, and one worker that serves everything."""
+    """The settings of a program for a test: its database, no broker, and one worker that serves all queues."""
     worker = settings.worker.model_copy(
         update={
             "hold_limit": 0,
@@ -77,32 +77,32 @@ def harness_settings(settings: Settings, database_url: str) -> Settings:
 
 @asynccontextmanager
 async def open_nodes(
-    settings: Settings, env: HarnessEnv, registry: Registry, tell: Callable[[str], None]
+    settings: Settings, env: HarnessEnv, registry: Registry, report: Callable[[str], None]
 ) -> AsyncIterator[ManualNodes]:
-    """A scheduler and a worker that stand ready."""
+    """A scheduler and a worker, registered."""
     async with open_runtime(settings, env) as parts:
-        stage = ManualNodes(parts, env, registry, tell)
-        await stage.enter()
+        nodes = ManualNodes(parts, env, registry, report)
+        await nodes.register()
         try:
-            yield stage
+            yield nodes
         finally:
-            await stage.leave()
+            await nodes.stop()
 
 
 class ManualNodes:
     """One scheduler and one worker, used in one event loop alone."""
 
-    def __init__(self, parts: Runtime, env: HarnessEnv, registry: Registry, tell: Callable[[str], None]) -> None:
+    def __init__(self, parts: Runtime, env: HarnessEnv, registry: Registry, report: Callable[[str], None]) -> None:
         self._parts = parts
         self._env = env
-        self._tell = tell
+        self._report = report
         self._failures: list[AttemptFailed] = []
         self._succeeded_before = 0
         self._other = 0
-        self.ledger = RecordedExecutions(parts.store.database)
+        self.records = RecordedExecutions(parts.store.database)
         self._handlers = Registry([_in_this_process(each) for each in registry.merge(built_in_handlers(parts))])
         self._scheduler = self._node(NodeKind.SCHEDULER)
-        self._keeper = ShardBalancer(env, self._on_event, parts.store.nodes, self._scheduler.incarnation, lambda: None)
+        self._shards = ShardBalancer(env, self._on_event, parts.store.nodes, self._scheduler.incarnation, lambda: None)
         self._runners: dict[RunStyle, Runner] = {
             RunStyle.COROUTINE: CoroutineRunner(),
             RunStyle.THREAD: ThreadRunner(parts.settings.worker.slots),
@@ -122,55 +122,55 @@ class ManualNodes:
         """For declaring schedules, as a starting worker does."""
         return self._parts.commands
 
-    async def enter(self) -> None:
-        """Register the nodes, and take the whole schedule."""
+    async def register(self) -> None:
+        """Register the nodes, and acquire all shards."""
         nodes = self._parts.store.nodes
         await nodes.register(self._scheduler)
         # Without a heartbeat: the first span of the lease outlasts the test.
         await self._worker.heartbeat.register()
-        await self._keeper.tick()
+        await self._shards.tick()
         self._handlers.prepare()
 
-    async def leave(self) -> None:
-        """Stop what still runs; nobody waits for it any more."""
+    async def stop(self) -> None:
+        """Abandon the handlers that still run."""
         self._worker.executor.abandon()
         for runner in self._runners.values():
             await runner.stop()
 
     async def drain(self, patience: timedelta) -> ElapsedTime:
-        """Run everything that is due now to its end, and what comes of it."""
+        """Run all executions that are due now, and those that they enqueue for now."""
         return await self.advance_to(self._env.clock.now(), patience)
 
     async def advance_to(self, instant: datetime, patience: timedelta) -> ElapsedTime:
-        """Let time pass up to *instant*, leaping from one instant at which there is something to do to the next."""
+        """Move the clock to *instant*, from one instant at which something falls due to the next."""
         self._begin_count()
         await self._settle(patience)
-        while (at := await self.ledger.next_instant()) is not None and at <= instant:
+        while (at := await self.records.next_instant()) is not None and at <= instant:
             self._env.virtual_clock.advance_to(at)
             await self._settle(patience)
         self._env.virtual_clock.advance_to(instant)
         succeeded = self._worker.executor.succeeded - self._succeeded_before
-        tally = DrainResult(succeeded, len(self._failures), self._other)
-        return ElapsedTime(tally, [await self._error_of(failure) for failure in self._failures])
+        result = DrainResult(succeeded, len(self._failures), self._other)
+        return ElapsedTime(result, [await self._error_of(failure) for failure in self._failures])
 
     async def lines(self, execution_id: ExecutionId) -> list[str]:
-        """What was said in an execution."""
+        """The log of an execution."""
         return [line.message for line in await self._parts.store.history.log(execution_id)]
 
-    # turns
+    # rounds
 
     async def _settle(self, patience: timedelta) -> None:
-        """Take turns until nothing runs and nothing begins any more."""
+        """Run rounds until no handler runs and none starts any more."""
         loop, executor = asyncio.get_running_loop(), self._worker.executor
         deadline, pause = loop.time() + patience.total_seconds(), _FIRST_PAUSE
         while True:
-            # What still runs when a turn begins may enqueue after the turn has claimed: such a turn proves nothing.
+            # A handler that runs when a round begins may enqueue after the round has claimed: such a round proves nothing.
             nothing_ran, started = not self._is_running(), executor.started
             await self._run_once()
             if self._is_running():
                 if loop.time() > deadline:
                     raise self._still_running(patience)
-                # What runs may wait for what it enqueued: the turns go on beside it.
+                # A handler may wait for an execution that it enqueued: the rounds go on beside it.
                 await executor.wait_idle(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
             elif nothing_ran and executor.started == started:
@@ -181,10 +181,10 @@ class ManualNodes:
 
     async def _run_once(self) -> None:
         worker = self._worker
-        # A new one each time: it remembers nothing, so it overlooks nothing.
+        # A new scheduler each time: without memory of earlier rounds it overlooks nothing.
         store, settings = self._parts.store, self._parts.settings.scheduler
         await _tick_until_idle(
-            Scheduler(self._env, self._on_event, store.executions, store.jobs, self._keeper, settings)
+            Scheduler(self._env, self._on_event, store.executions, store.jobs, self._shards, settings)
         )
         await worker.sweeper.tick()
         await _tick_until_idle(worker.claimer)
@@ -200,7 +200,7 @@ class ManualNodes:
             "does it wait for something outside of the test?"
         )
 
-    # what came of it
+    # results
 
     def _begin_count(self) -> None:
         self._failures, self._other = [], 0
@@ -213,7 +213,7 @@ class ManualNodes:
             self._other += 1
             return
         self._failures.append(event)
-        self._tell(f"{event.handler} attempt {event.attempt} {event.outcome}, now {event.becomes}: {event.error}")
+        self._report(f"{event.handler} attempt {event.attempt} {event.outcome}, now {event.becomes}: {event.error}")
 
     async def _error_of(self, failure: AttemptFailed) -> ExecutionFailed:
         error = ExecutionFailed(format_execution_id(failure.execution_id), failure.becomes, failure.error)
@@ -228,7 +228,7 @@ class ManualNodes:
         return Node(
             incarnation=Incarnation(self._env.new_id()),
             kind=kind,
-            name="rehearsal",
+            name="test",
             lease=settings.worker.lease if is_worker else settings.scheduler.lease,
             slots=settings.worker.slots if is_worker else 0,
             queues=None,
@@ -239,13 +239,13 @@ class ManualNodes:
 
 
 async def _tick_until_idle(service: Service) -> None:
-    """Tick a service until it wants to rest."""
+    """Tick a service until it asks for a rest."""
     while await service.tick() <= timedelta(0):
         pass
 
 
 def _in_this_process(handler: Handler) -> Handler:
-    """A handler that has a process of its own runs in this one, where the test can watch and patch what it uses."""
+    """An isolated handler runs in this process, too, where the test can patch what it uses."""
     if handler.style is not RunStyle.PROCESS:
         return handler
     return replace(handler, style=style_of(handler.function, isolate=False))

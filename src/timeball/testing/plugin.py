@@ -1,6 +1,6 @@
 """The pytest plugin: the `timeball` fixture.
 
-pytest loads this for everybody who has Timeball installed. So everything else is imported by those fixtures that need it.
+pytest loads this module wherever Timeball is installed. So the fixtures import what they need when they are used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def timeball_databases() -> Iterator[SessionDatabases]:
-    """Makes the databases of this session; the server is started, or reached, by the first test that needs it."""
+    """Creates the databases of this session; the first test that needs one starts the server, or connects to it."""
     from timeball.testing.environment import session_databases
 
     with ExitStack() as stack:
@@ -43,14 +43,16 @@ def timeball_databases() -> Iterator[SessionDatabases]:
 
 @pytest.fixture
 def timeball(request: pytest.FixtureRequest, timeball_databases: SessionDatabases) -> Iterator[TimeballHarness]:
-    """A program on a database of the test's own, and on a clock that stands still until the test moves it."""
+    """A program with a database of its own for this test, and a clock that stands still until the test moves it."""
     from timeball.testing.harness import TimeballHarness
 
     options = _options(request.node)
     app = options.pop("app", None) or request.config.getini("timeball_app")
     start = {"start": options.pop("start")} if options.get("start") is not None else {}
     url = _or_fail(timeball_databases.create)
-    harness = TimeballHarness(url, tell=lambda line: request.node.add_report_section("call", "timeball", line), **start)
+    harness = TimeballHarness(
+        url, report=lambda line: request.node.add_report_section("call", "timeball", line), **start
+    )
     try:
         if app:
             harness.use(app, **options)
@@ -61,7 +63,7 @@ def timeball(request: pytest.FixtureRequest, timeball_databases: SessionDatabase
 
 
 def _or_fail(work: Callable[[], T]) -> T:
-    """A server that cannot be used is told in a sentence: a traceback would show its address, which may hold a password."""
+    """Fail the test in one sentence if the server cannot be used: a traceback would show its URL, which may hold a password."""
     from timeball.errors import TimeballError
 
     try:
@@ -71,12 +73,12 @@ def _or_fail(work: Callable[[], T]) -> T:
 
 
 def _options(node: Any) -> dict[str, Any]:
-    """What the markers of a test say; the nearest one goes before."""
+    """The options of a test's markers; the nearest marker goes before the others."""
     options: dict[str, Any] = {}
     for marker in reversed(list(node.iter_markers("timeball"))):
         unknown = sorted(marker.kwargs.keys() - set(_OPTIONS))
         if marker.args or unknown:
-            found = ", ".join([*map(repr, marker.args), *unknown])
-            raise pytest.UsageError(f"@pytest.mark.timeball was given {found}, expected {', '.join(_OPTIONS)} by name")
+            wrong = ", ".join([*map(repr, marker.args), *unknown])
+            raise pytest.UsageError(f"@pytest.mark.timeball was given {wrong}, expected {', '.join(_OPTIONS)} by name")
         options |= marker.kwargs
     return options

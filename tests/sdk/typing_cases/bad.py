@@ -1,4 +1,4 @@
-"""What strict type checkers must refuse: every line that is marked, for the reason that is marked (mypy | pyright). Never run."""
+"""A program that strict type checkers must refuse: each marked line, for the marked reason (mypy | pyright). Never run."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def names() -> None:
         print(error.state, error.error)
 
 
-def rehearsed(timeball: TimeballHarness) -> None:
+def use_harness(timeball: TimeballHarness) -> None:
     assert_type(timeball.use(tb, schedules=False), Timeball)
     assert_type(timeball.drain(), DrainResult)
     assert_type(timeball.clock.advance("3d", raise_errors=True), DrainResult)

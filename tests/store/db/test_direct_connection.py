@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -111,3 +113,31 @@ def test_a_caller_that_waits_is_interrupted_from_another_thread(fresh_database: 
 def test_a_server_that_is_away_is_unavailable(fresh_database: FreshDatabase) -> None:
     with pytest.raises(StoreUnavailable, match="PostgreSQL cannot be reached"):
         connect_to("postgresql://nobody@127.0.0.1:1/nothing")
+
+
+def test_a_signal_has_the_statement_cancelled_at_the_server(fresh_database: FreshDatabase) -> None:
+    """Otherwise the server would write, after the lock is released, a job whose enqueue has failed."""
+
+    class Struck(Exception): ...
+
+    def strike(*_: object) -> None:
+        raise Struck
+
+    connection = connect_to(fresh_database.dsn)
+    active = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND state = 'active'"
+    before = signal.signal(signal.SIGALRM, strike)
+    try:
+        with psycopg.connect(fresh_database.dsn, autocommit=True) as other, other.transaction():
+            other.execute("LOCK TABLE timeball.job")
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(Struck):
+                connection.run("find_jobs", {"ids": []})
+            with psycopg.connect(fresh_database.dsn, autocommit=True) as observer:
+                deadline = time.monotonic() + 10
+                while observer.execute(active, [connection.server_pid]).fetchone() and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                assert observer.execute(active, [connection.server_pid]).fetchone() is None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    connection.close()

@@ -196,11 +196,11 @@ async def test_what_a_failed_statement_carried_is_told_all_the_same(
     await asyncio.sleep(0)
     clock.advance("6ms")
     job = define_job(store, name=None, scheduled_at=clock.now())
-    pattern = prepare_job(job)
-    assert pattern is not None
+    prepared = prepare_job(job)
+    assert prepared is not None
 
     with pytest.raises(StoreError):
-        await store.enqueuer.enqueue(pattern, [(job.id, job.shard, "no JSON")])
+        await store.enqueuer.enqueue(prepared, [(job.id, job.shard, "no JSON")])
 
     assert 5 in (await ear.all(store)).shards
 

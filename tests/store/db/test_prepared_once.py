@@ -50,9 +50,9 @@ async def plans_on(connection: Connection) -> dict[str, tuple[int, int]]:
 
 async def enqueue_alike(store: Store, number: int) -> None:
     commands = Commands(store, store.env)
-    pattern = commands.jobs.pattern(JobSpec(handler=HANDLER))
-    assert pattern is not None
-    await commands.jobs.enqueue(pattern, ["{}"] * number)
+    prepared = commands.jobs.prepared_job(JobSpec(handler=HANDLER))
+    assert prepared is not None
+    await commands.jobs.enqueue(prepared, ["{}"] * number)
 
 
 @pytest.mark.parametrize("fresh_database", VERSIONS, indirect=True)

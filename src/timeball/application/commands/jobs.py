@@ -168,46 +168,46 @@ class JobCommands:
             executions_left=first.executions_left,
         )
 
-    def pattern(self, spec: JobSpec) -> PreparedJob | None:
-        """What one-offs by this wish have in common, checked once for all of them; None if each is something of its own."""
+    def prepared_job(self, spec: JobSpec) -> PreparedJob | None:
+        """What one-offs of this definition have in common, checked and encoded once; None if they are not plain, or not due now."""
         if not _is_immediate(spec) or spec.handler in ADMIN_HANDLERS:
             return None
         now = self._env.clock.now()
         wish = replace(spec, scheduled_at=now)
         return prepare_job(define_job(wish, JobId(self._env.new_id()), now, self._store.shards, LOCAL.created_by))
 
-    async def enqueue(self, pattern: PreparedJob, payloads: Sequence[str], actor: Actor = LOCAL) -> list[CreatedJob]:
-        """Create one-offs of a pattern, due now, with these payloads (JSON texts): all or none, in one statement."""
+    async def enqueue(self, prepared: PreparedJob, payloads: Sequence[str], actor: Actor = LOCAL) -> list[CreatedJob]:
+        """Create one-offs of a prepared job, due now, with these payloads (JSON texts): all or none, in one statement."""
         for payload in payloads:
-            self._contracts.check_payload(pattern.job.handler, payload, actor)
+            self._contracts.check_payload(prepared.job.handler, payload, actor)
         rows = list(self._rows_for(payloads))
         try:
-            await self._store.enqueuer.enqueue(pattern, rows)
+            await self._store.enqueuer.enqueue(prepared, rows)
         except StoreUnavailable:
-            return await self.make_sure(pattern, rows)
+            return await self.make_sure(prepared, rows)
         return [_created_one_off(id_) for id_, _, _ in rows]
 
-    def prepare_row(self, pattern: PreparedJob, payload: str) -> EnqueueRow:
-        """Check the payload of a one-off of a pattern, and give the job its id."""
-        self._contracts.check_payload(pattern.job.handler, payload, LOCAL)
+    def prepare_row(self, prepared: PreparedJob, payload: str) -> EnqueueRow:
+        """Check the payload of a one-off of a prepared job, and give it its id."""
+        self._contracts.check_payload(prepared.job.handler, payload, LOCAL)
         id_ = self._env.new_id()
         return id_, shard_of(id_, self._store.shards), payload
 
-    def enqueue_direct(self, pattern: PreparedJob, row: EnqueueRow, connection: DirectConnection) -> CreatedJob:
+    def enqueue_direct(self, prepared: PreparedJob, row: EnqueueRow, connection: DirectConnection) -> CreatedJob:
         """Create a one-off, due now, on a connection of the caller's own; if that fails, `make_sure` tells the outcome."""
-        with self._store.enqueuer.direct_write(pattern, row) as values:
+        with self._store.enqueuer.direct_write(prepared, row) as values:
             connection.run("enqueue_one", values)
         return _created_one_off(row[0])
 
-    async def aenqueue_direct(self, pattern: PreparedJob, row: EnqueueRow, connection: DirectConnection) -> CreatedJob:
+    async def aenqueue_direct(self, prepared: PreparedJob, row: EnqueueRow, connection: DirectConnection) -> CreatedJob:
         """Like `enqueue_direct`, for coroutines."""
-        with self._store.enqueuer.direct_write(pattern, row) as values:
+        with self._store.enqueuer.direct_write(prepared, row) as values:
             await connection.arun("enqueue_one", values)
         return _created_one_off(row[0])
 
-    async def make_sure(self, pattern: PreparedJob, rows: Sequence[EnqueueRow]) -> list[CreatedJob]:
-        """Have one-offs of a pattern written that may have been written before: the reply is not known."""
-        jobs = [replace(pattern.job, id=JobId(id_), shard=shard, payload=payload) for id_, shard, payload in rows]
+    async def make_sure(self, prepared: PreparedJob, rows: Sequence[EnqueueRow]) -> list[CreatedJob]:
+        """Write one-offs whose first write has an unknown outcome: they are looked up by their ids, and written if they are missing."""
+        jobs = [replace(prepared.job, id=JobId(id_), shard=shard, payload=payload) for id_, shard, payload in rows]
         return await self._write_again(jobs, [_immediate_execution(job) for job in jobs])
 
     def _rows_for(self, payloads: Sequence[str], idempotency: IdempotentRequest | None = None) -> Iterator[EnqueueRow]:

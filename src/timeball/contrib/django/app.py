@@ -1,4 +1,19 @@
-"""`tb`: the Timeball of a Django project, its tasks as handlers, in the project's database."""
+"""`tb`: the Timeball of a Django project. Its handlers are the project's tasks, and it keeps them in the project's database.
+
+    $ DJANGO_SETTINGS_MODULE=project.settings timeball worker timeball.contrib.django:tb
+
+**Tasks.** A backend collects every task that is defined for it, because Django has it validate each one. A worker also imports the module
+`tasks` of every installed app and the `modules` of a backend's OPTIONS. Handlers and schedules may be declared here as on any other
+`Timeball`: `@tb.cron("0 6 * * *")` in a module `tasks` is enough.
+
+**The database.** A project that configures nothing and has PostgreSQL keeps its tasks there, so that a task is enqueued if and only if
+the transaction around it commits. TIMEBALL_DATABASE_URL and `timeball.toml` go before; if they name another database than Django's, an
+enqueue is committed by itself, and a rollback does not undo it.
+
+**Test databases.** Django's test runner points its connections to another database and drops that one in the end. Timeball follows: its
+connections are closed before a test database is created, cloned or dropped, and the next one leads to where Django's connection leads
+then.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +48,6 @@ if TYPE_CHECKING:
     from timeball.sdk.enqueue import SdkRuntime
 
 
-# The program of a Django project: its tasks are the handlers, and its settings say where they are kept.
-#
-# $ DJANGO_SETTINGS_MODULE=project.settings timeball worker timeball.contrib.django:tb
-#
-# A backend takes note of every task that is defined for it (Django has it check each one), and a worker imports the module
-# `tasks` of every installed app, and what OPTIONS name as `modules`, so that it knows them all. Handlers and schedules may be
-# declared here as on any other `Timeball`: `@tb.cron("0 6 * * *")` in a module `tasks` is enough.
-#
-# Django's test runner gives its connections another database and drops it in the end. Timeball goes along: its connections are closed
-# before a test database is made, copied or dropped, and the next one leads to where Django's connection leads by then.
-
 T = TypeVar("T")
 
 _TASKS = "tasks"
@@ -51,78 +55,78 @@ _VARIABLE = "DJANGO_SETTINGS_MODULE"
 
 
 class DjangoTimeball(Timeball):
-    """A Timeball whose handlers are Django's tasks, in the database that Django's settings lead to."""
+    """A Timeball whose handlers are Django's tasks, in the database of Django's settings."""
 
     def __init__(self) -> None:
         super().__init__()
         self._tasks: dict[str, AnyTask] = {}
         self._is_discovered = False
-        self._known_home: TaskDatabase | None = None
-        self._place_of_home: tuple[Any, ...] = ()
+        self._database: TaskDatabase | None = None
+        self._database_target: tuple[Any, ...] = ()
         self._tested_alias: str | None = None
 
-    # where
+    # the database
 
     @property
-    def home(self) -> TaskDatabase:
-        """The database of the tasks; found when first asked for, and anew when Django's connection leads elsewhere."""
-        known = self._known_home
-        if known is not None and self._place_of_home != _connection_target(known.alias):
-            self.let_go()
-        if self._known_home is None:
+    def task_database(self) -> TaskDatabase:
+        """The database of the tasks; looked up at the first use, and again when Django's connection leads elsewhere."""
+        database = self._database
+        if database is not None and self._database_target != _connection_target(database.alias):
+            self.disconnect()
+        if self._database is None:
             _set_up_django()
-            self._known_home = self._found_home()
-            self._place_of_home = _connection_target(self._known_home.alias)
-        return self._known_home
+            self._database = self._find_database()
+            self._database_target = _connection_target(self._database.alias)
+        return self._database
 
-    def _found_home(self) -> TaskDatabase:
+    def _find_database(self) -> TaskDatabase:
         if self._tested_alias is not None:
-            # TIMEBALL_DATABASE_URL leads to the database that the tests are not to touch.
+            # TIMEBALL_DATABASE_URL leads to the database that tests must not touch.
             return task_database_of(self._tested_alias)
         return find_task_database(backend.options.get("database", NOT_SET) for backend in own_backends())
 
-    def let_go(self) -> None:
-        """Close the connections and forget where they led; the next use looks where Django's database is."""
+    def disconnect(self) -> None:
+        """Close the connections; the next use looks up Django's database again."""
         self.close()
-        self._known_home = None
-        if self._env is None:  # else it is redirected, and the redirection says where to
-            self._known_settings = None
+        self._database = None
+        if self._env is None:  # otherwise a test has redirected this Timeball, and its settings stay
+            self._cached_settings = None
 
     def test(self, alias: str) -> None:
-        """From now on Django's database of this *alias* is one for tests; it is the home of tasks if it was so before."""
-        with suppress(TimeballError):  # told to the first who enqueues
-            if self.home.alias == alias:
+        """Django is about to replace its database of this *alias* by one for tests: tasks that are kept there go along."""
+        with suppress(TimeballError):  # the first enqueue raises it again
+            if self.task_database.alias == alias:
                 self._tested_alias = alias
-        self.let_go()
+        self.disconnect()
 
     def end_test(self, alias: str) -> None:
-        """Django's database of this *alias* is about to be what it was before."""
-        self.let_go()
+        """Django is about to drop its test database of this *alias*."""
+        self.disconnect()
         if self._tested_alias == alias:
             self._tested_alias = None
 
     @property
     def settings(self) -> Settings:
-        """Timeball's settings, with the database of the project if they name none."""
-        if self._known_settings is None:
-            self._known_settings = load_settings(database_url=self.home.url)
-        return self._known_settings
+        """Timeball's settings; with the project's database, if they name none."""
+        if self._cached_settings is None:
+            self._cached_settings = load_settings(database_url=self.task_database.url)
+        return self._cached_settings
 
-    # which tasks
+    # tasks
 
-    def note(self, task: AnyTask) -> None:
-        """Take note of a task; a variant of one that is known (`task.using(...)`) is the same task."""
+    def add_task(self, task: AnyTask) -> None:
+        """Add a task; a variant of it (`task.using(...)`) is the same task."""
         self._tasks.setdefault(task.module_path, task)
 
     def find_task(self, name: str) -> AnyTask | None:
-        """The task of that path, if it is one of this project's."""
+        """The task of this path, if the project has it."""
         if name not in self._tasks:
             self._discover()
         return self._tasks.get(name)
 
     @property
     def registry(self) -> Registry:
-        """All tasks of the project, and the handlers declared here; each leaves Django's connections tidy."""
+        """All tasks of the project, and the handlers declared here; Django's connections are cleaned up around each call."""
         self._discover()
         tasks = [task_handler(task, self) for task in self._tasks.values()]
         cleanup = ConnectionCleanup()
@@ -136,21 +140,21 @@ class DjangoTimeball(Timeball):
         for backend in own_backends():
             for module in backend.options.get("modules", ()):
                 import_module(module)
-        # Those of other backends too: `task.using(backend=...)` brings them here.
+        # Tasks of other backends, too: `task.using(backend=...)` brings them here.
         for task in _tasks_of_apps():
-            self.note(task)
+            self.add_task(task)
         self._is_discovered = True
 
     # the store
 
-    def ask(self, work: Callable[[SdkRuntime], Coroutine[Any, Any, T]]) -> T:
-        """Have something asked of the store, and wait for the answer."""
-        _ = self.home  # it may lead elsewhere by now
+    def call_store(self, work: Callable[[SdkRuntime], Coroutine[Any, Any, T]]) -> T:
+        """Run *work* on the store, and wait for its result."""
+        _ = self.task_database  # reconnects if Django's connection leads elsewhere by now
         return self._enqueue_client.background_loop.call(work)
 
     async def acall_store(self, work: Callable[[SdkRuntime], Coroutine[Any, Any, T]]) -> T:
-        """Like `ask`, for coroutines."""
-        _ = self.home
+        """Like `call_store`, for coroutines."""
+        _ = self.task_database
         return await self._enqueue_client.background_loop.acall(work)
 
 
@@ -158,11 +162,11 @@ tb = DjangoTimeball()
 
 
 def _connection_target(alias: str | None) -> tuple[Any, ...]:
-    """Where Django's connection leads: another place in the processes of a parallel test run."""
+    """Where Django's connection leads: each process of a parallel test run has its own database."""
     if alias is None:
         return ()
-    found = connections[alias].settings_dict
-    return tuple(found.get(name) for name in ("HOST", "PORT", "NAME", "USER"))
+    settings = connections[alias].settings_dict
+    return tuple(settings.get(name) for name in ("HOST", "PORT", "NAME", "USER"))
 
 
 def _follow_test_databases() -> None:
@@ -178,7 +182,7 @@ def _follow_test_databases() -> None:
 
     for name, follow in (
         ("create_test_db", tb.test),
-        ("clone_test_db", lambda _alias: tb.let_go()),
+        ("clone_test_db", lambda _alias: tb.disconnect()),
         ("destroy_test_db", tb.end_test),
     ):
         setattr(BaseDatabaseCreation, name, after(follow, getattr(BaseDatabaseCreation, name)))
@@ -188,14 +192,14 @@ _follow_test_databases()
 
 
 def own_backends() -> list[Backend]:
-    """The backends of Timeball's that TASKS names."""
+    """The backends in TASKS that are Timeball's."""
     from timeball.contrib.django.backend import Backend
 
     return [backend for backend in task_backends.all() if isinstance(backend, Backend)]
 
 
 def _set_up_django() -> None:
-    """Set Django up, where nobody has: in a worker."""
+    """Set Django up, in a worker for example; `manage.py` and web servers have done it before."""
     if apps.ready:
         return
     named = os.environ.get(_VARIABLE)
@@ -209,7 +213,7 @@ def _set_up_django() -> None:
         django.setup()
     except ModuleNotFoundError as error:
         if error.name is None or not f"{named}.".startswith(f"{error.name}."):
-            raise  # the settings are there, and miss another module
+            raise  # the settings exist, and import another module that is missing
         raise InvalidInput(
             f"{_VARIABLE} is {named}, and there is no module {error.name!r}",
             field=_VARIABLE,
@@ -224,17 +228,13 @@ def _tasks_of_apps() -> Iterator[AnyTask]:
             yield from (value for value in vars(module).values() if issubclass(type(value), Task))
 
 
-# In which database the tasks of a Django project are kept, and whose transactions an enqueue joins.
-#
-# A project that says nothing and has PostgreSQL keeps them there, so that a task is enqueued if and only if the transaction
-# around it commits. TIMEBALL_DATABASE_URL and `timeball.toml` go before; should they name another database than Django's, an
-# enqueue is committed by itself, and a rollback does not take it back.
+# the database of a project
 
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class _NotSet:
-    """No word about the database: None is one, it means "none of Django's"."""
+    """The option is not there; None is a value of its own, which means "none of Django's"."""
 
 
 NOT_SET = _NotSet()
@@ -242,48 +242,48 @@ NOT_SET = _NotSet()
 
 @dataclass(frozen=True, slots=True)
 class TaskDatabase:
-    """Where tasks are kept: the URL, or None for the embedded PostgreSQL; and the alias of the Django database that it is, if it is one."""
+    """Where tasks are kept: the URL, or None for the embedded PostgreSQL; and the alias, if it is a database of Django's."""
 
     url: str | None
     alias: str | None
 
 
-def find_task_database(said: Iterable[object]) -> TaskDatabase:
-    """The one home of all backends, by what the OPTIONS of each say of `database` (or UNSAID)."""
-    word, *others = list(said) or [NOT_SET]
-    if any(other != word for other in others):
+def find_task_database(options: Iterable[object]) -> TaskDatabase:
+    """The one database of all backends, by the option `database` of each, or NOT_SET."""
+    option, *others = list(options) or [NOT_SET]
+    if any(other != option for other in others):
         raise InvalidInput(
-            f"the backends in TASKS name several databases, expected one and the same: {_listed([word, *others])}"
+            f"the backends in TASKS name several databases, expected one and the same: {_listed([option, *others])}"
         )
-    given = load_settings().database_url
-    if word is None:
-        return TaskDatabase(given, None)
-    if isinstance(word, _NotSet):
-        return _default_database(given)
-    own = _url_of(_check_alias(word))
-    # Another way into the same database, past a pooler for example: whoever names both says that they are the same.
-    return TaskDatabase(given or own, str(word))
+    url = load_settings().database_url
+    if option is None:
+        return TaskDatabase(url, None)
+    if isinstance(option, _NotSet):
+        return _default_database(url)
+    django_url = _url_of(_check_alias(option))
+    # The two may differ, around a connection pooler for example: a project that names both declares them to be the same database.
+    return TaskDatabase(url or django_url, str(option))
 
 
 def task_database_of(alias: str) -> TaskDatabase:
-    """Django's database of this *alias*, whatever Timeball's own settings say."""
+    """Django's database of this *alias*, regardless of Timeball's own settings."""
     return TaskDatabase(_url_of(_check_alias(alias)), alias)
 
 
-def _default_database(given: str | None) -> TaskDatabase:
-    """The home of those who say nothing: Django's own database, if nothing speaks against it."""
+def _default_database(url: str | None) -> TaskDatabase:
+    """For a project without the option: Django's default database, if it is a PostgreSQL and the one that Timeball's settings name."""
     if DEFAULT_DB_ALIAS not in connections or connections[DEFAULT_DB_ALIAS].vendor != "postgresql":
-        return TaskDatabase(given, None)
-    own = _url_of(DEFAULT_DB_ALIAS)
-    if given is not None and _hosts_and_name(given) != _hosts_and_name(own):
-        return TaskDatabase(given, None)
-    return TaskDatabase(given or own, DEFAULT_DB_ALIAS)
+        return TaskDatabase(url, None)
+    django_url = _url_of(DEFAULT_DB_ALIAS)
+    if url is not None and _hosts_and_name(url) != _hosts_and_name(django_url):
+        return TaskDatabase(url, None)
+    return TaskDatabase(url or django_url, DEFAULT_DB_ALIAS)
 
 
 def _check_alias(alias: object) -> str:
     if not isinstance(alias, str) or alias not in connections:
-        known = ", ".join(map(repr, connections))
-        raise InvalidInput(f"OPTIONS has the database {alias!r}, expected None or one of DATABASES: {known}")
+        aliases = ", ".join(map(repr, connections))
+        raise InvalidInput(f"OPTIONS has the database {alias!r}, expected None or one of DATABASES: {aliases}")
     vendor = connections[alias].vendor
     if vendor != "postgresql":
         raise InvalidInput(f"OPTIONS has the database {alias!r}, which is {vendor}, expected a PostgreSQL")
@@ -292,22 +292,22 @@ def _check_alias(alias: object) -> str:
 
 def _url_of(alias: str) -> str:
     """A database of Django's as a URL."""
-    found: Mapping[str, Any] = connections[alias].settings_dict
-    options: Mapping[str, Any] = found.get("OPTIONS") or {}
-    host, port = str(found.get("HOST") or ""), str(found.get("PORT") or "")
-    # What Django hands to libpq; the rest is for Django itself, or for its driver.
+    settings: Mapping[str, Any] = connections[alias].settings_dict
+    options: Mapping[str, Any] = settings.get("OPTIONS") or {}
+    host, port = str(settings.get("HOST") or ""), str(settings.get("PORT") or "")
+    # Django passes these to libpq; the other options are for Django itself, or for its driver.
     query = {name: options[name] for name in PARAMETERS if name in options}
     if host.startswith("/") or "," in host:
         query |= {"host": host} | ({"port": port} if port else {})
         host = port = ""
     place = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
-    return f"postgresql://{_login(found)}{place}/{quote(str(found.get('NAME') or ''), safe='')}" + (
+    return f"postgresql://{_login(settings)}{place}/{quote(str(settings.get('NAME') or ''), safe='')}" + (
         f"?{urlencode(query, quote_via=quote, safe=',')}" if query else ""
     )
 
 
-def _login(found: Mapping[str, Any]) -> str:
-    user, password = str(found.get("USER") or ""), str(found.get("PASSWORD") or "")
+def _login(settings: Mapping[str, Any]) -> str:
+    user, password = str(settings.get("USER") or ""), str(settings.get("PASSWORD") or "")
     if not user:
         return ""
     return quote(user, safe="") + (f":{quote(password, safe='')}" if password else "") + "@"
@@ -320,5 +320,5 @@ def _hosts_and_name(url: str) -> tuple[list[tuple[str, int]], str | None]:
     return sorted(("localhost" if name in _LOCAL else name, port) for name, port in hosts), parsed.database
 
 
-def _listed(words: Iterable[object]) -> str:
-    return ", ".join(sorted("nothing" if isinstance(word, _NotSet) else repr(word) for word in words))
+def _listed(options: Iterable[object]) -> str:
+    return ", ".join(sorted("nothing" if isinstance(option, _NotSet) else repr(option) for option in options))

@@ -1,4 +1,4 @@
-"""`Backend`: the task backend of Django, and the options a task or a backend may have."""
+"""`Backend`: Django's task backend, and the options of Timeball that a task (`@task(retries=5)`) or a backend (OPTIONS) may have."""
 
 from __future__ import annotations
 
@@ -27,11 +27,9 @@ from timeball.domain.execution import Execution, ExecutionState
 from timeball.domain.values.ids import ExecutionId, id_created_at, parse_id
 from timeball.errors import InvalidInput, NotFound, TimeballError
 
-# What can be said to Timeball about a task: for all of a backend in its OPTIONS, for one with `@task(retries=5)`.
-
 
 class _Unset:
-    """Nothing was said: None is a word of its own, as in `timeout=None`."""
+    """The option is not there; None is a value of its own, as in `timeout=None`."""
 
     def __repr__(self) -> str:
         return "unset"
@@ -42,7 +40,7 @@ UNSET: Final = _Unset()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeballTask(AnyTask):
-    """A task with the words that Timeball has beyond Django's; they are those of `@tb.handler(...)`."""
+    """A task with the options that Timeball has beyond Django's; they are those of `@tb.handler(...)`."""
 
     retries: Any = UNSET
     timeout: Any = UNSET
@@ -57,38 +55,38 @@ class TimeballTask(AnyTask):
 TASK_OPTIONS = frozenset(field.name for field in fields(TimeballTask)) - {field.name for field in fields(Task)}
 
 
-# What a backend's OPTIONS may say beyond that.
+# A backend's OPTIONS may have these, too.
 _BACKEND_OPTIONS = frozenset({"database", "modules"})
 
 
-def enqueue_options(task: AnyTask, of_backend: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of one enqueue: the task's word goes before its backend's."""
-    check_options(of_backend)
-    said = {word: value for word, value in of_backend.items() if word in TASK_OPTIONS}
-    said |= dict(_task_options(task))
-    said |= {"queue": task.queue_name, "priority": to_timeball_priority(task.priority)}
+def enqueue_options(task: AnyTask, backend_options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of one enqueue: those of the task go before those of its backend."""
+    check_options(backend_options)
+    options = {name: value for name, value in backend_options.items() if name in TASK_OPTIONS}
+    options |= dict(_task_options(task))
+    options |= {"queue": task.queue_name, "priority": to_timeball_priority(task.priority)}
     if task.run_after is not None and (at := _aware(task.run_after)) > timezone.now():
-        said["at"] = at
-    return said
+        options["at"] = at
+    return options
 
 
-def check_options(of_backend: Mapping[str, Any]) -> None:
-    """Refuse OPTIONS that nobody knows."""
-    known = TASK_OPTIONS | _BACKEND_OPTIONS
-    for word in of_backend:
-        if word not in known:
-            raise InvalidInput(f"OPTIONS has no word {word!r}; known are {', '.join(sorted(known))}", field=word)
+def check_options(backend_options: Mapping[str, Any]) -> None:
+    """Refuse unknown OPTIONS."""
+    names = TASK_OPTIONS | _BACKEND_OPTIONS
+    for name in backend_options:
+        if name not in names:
+            raise InvalidInput(f"OPTIONS has {name!r}, expected some of {', '.join(sorted(names))}", field=name)
 
 
 def _task_options(task: AnyTask) -> Iterator[tuple[str, Any]]:
-    for word in TASK_OPTIONS:
-        value = getattr(task, word, UNSET)
+    for name in TASK_OPTIONS:
+        value = getattr(task, name, UNSET)
         if value is not UNSET:
-            yield word, value
+            yield name, value
 
 
 def _aware(instant: datetime) -> datetime:
-    """An instant with its zone: without USE_TZ, Django's are on the clock of TIME_ZONE."""
+    """An instant with its zone: without USE_TZ, Django's instants are local times of TIME_ZONE."""
     return timezone.make_aware(instant) if timezone.is_naive(instant) else instant
 
 
@@ -98,15 +96,12 @@ def to_timeball_priority(priority: int) -> int:
 
 
 def to_django_priority(priority: int) -> int:
-    """The way back; an odd one comes back as the next lower."""
+    """The reverse; an odd priority of Django's comes back as the next lower one."""
     return priority * 2 - 100
 
 
-# `Backend`: Django's tasks, enqueued and read back.
-
-
 class Backend(BaseTaskBackend):
-    """Keeps tasks in Timeball: durable, at their time, in the transaction around them where the database is the same."""
+    """Keeps tasks in Timeball: durable, run at their time, and enqueued in the transaction around them if the database is the same."""
 
     task_class: Any = TimeballTask
     supports_defer = True
@@ -115,12 +110,12 @@ class Backend(BaseTaskBackend):
     supports_priority = True
 
     def validate_task(self, task: AnyTask) -> None:
-        """Refuse what cannot be run here; what can is taken note of, for workers."""
+        """Refuse a task that cannot be run here; any other is added to the handlers."""
         super().validate_task(task)
-        tb.note(task)
+        tb.add_task(task)
 
     def enqueue(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult[Any]:
-        """Have a worker call the task; certain when this returns, or when the transaction around it commits."""
+        """Have a worker call the task; durable when this returns, or when the transaction around it commits."""
         self.validate_task(task)
         call = TaskArguments(normalize_json(args), normalize_json(kwargs))
         call.check(task)
@@ -131,52 +126,52 @@ class Backend(BaseTaskBackend):
         return result
 
     def _send(self, task: AnyTask, call: TaskArguments, options: dict[str, Any]) -> str:
-        alias = tb.home.alias
+        alias = tb.task_database.alias
         if alias is None or not _is_in_transaction(alias):
             return tb.enqueue(task.module_path, call.payload(), **options).id
         run = tb.enqueue(task.module_path, call.payload(), **options, connection=connections[alias])
-        tell = partial(announce, _id_of(run.id), options["queue"], options["priority"], options.get("at"))
-        transaction.on_commit(partial(tb.ask, tell), using=alias, robust=True)
+        wake_workers = partial(announce, _id_of(run.id), options["queue"], options["priority"], options.get("at"))
+        transaction.on_commit(partial(tb.call_store, wake_workers), using=alias, robust=True)
         return run.id
 
     def get_result(self, result_id: str) -> TaskResult[Any]:
-        """What has become of a task; TaskResultDoesNotExist if there is none, or if it is not committed yet."""
+        """The result of a task so far; TaskResultDoesNotExist if there is no such task, or if it is not committed yet."""
         try:
-            record, payload = tb.ask(partial(read_with_payload, _id_of(result_id)))
+            record, payload = tb.call_store(partial(read_with_payload, _id_of(result_id)))
         except (InvalidInput, NotFound) as error:
             raise TaskResultDoesNotExist(str(error)) from None
         execution = record.execution
         task = tb.find_task(execution.handler)
         if task is None:
-            raise TaskResultDoesNotExist(f"{result_id} is of {execution.handler}, which is no task of this project")
+            raise TaskResultDoesNotExist(f"{result_id} is of {execution.handler}, which is not a task of this project")
         return result_of(record, self._as_enqueued(task, execution), TaskArguments.of(payload))
 
     def _as_enqueued(self, task: AnyTask, execution: Execution) -> AnyTask:
-        """The task with what was said when it was enqueued, as far as the execution tells."""
-        said: dict[str, Any] = {"backend": self.alias}
+        """The task with the options of its enqueue, as far as the execution shows them."""
+        options: dict[str, Any] = {"backend": self.alias}
         if not self.queues or execution.queue in self.queues:
-            said["queue_name"] = execution.queue
+            options["queue_name"] = execution.queue
         if to_timeball_priority(task.priority) != execution.priority:
-            said["priority"] = to_django_priority(execution.priority)
+            options["priority"] = to_django_priority(execution.priority)
         if execution.state is ExecutionState.SCHEDULED:
-            said["run_after"] = execution.scheduled_for
-        return task.using(**said)
+            options["run_after"] = execution.scheduled_for
+        return task.using(**options)
 
-    # whether the settings make sense
+    # system checks
 
     def check(self, **_settings: Any) -> Iterator[checks.CheckMessage]:
-        """Say what of the settings cannot be, and what a project should know."""
+        """Report what is wrong with the settings, and what a project should know of them."""
         try:
             check_options(self.options)
-            home = tb.home
+            database = tb.task_database
         except TimeballError as error:
             yield checks.Error(str(error), hint=error.hint, obj=self._place, id="timeball.E001")
             return
-        if home.alias is None and "database" not in self.options:
+        if database.alias is None and "database" not in self.options:
             yield checks.Info(
-                f"Tasks are kept in {_database_name(home.url)}, which is no database of Django's: an enqueue is committed by itself, "
-                "and a rollback around it does not take it back.",
-                hint="name the database in OPTIONS if it is one of DATABASES; 'database': None says that this is meant",
+                f"Tasks are kept in {_database_name(database.url)}, which is not a database of Django's: an enqueue is committed "
+                "by itself, and a rollback around it does not undo it.",
+                hint="name the database in OPTIONS if it is one of DATABASES; 'database': None declares that this is intended",
                 obj=self._place,
                 id="timeball.I001",
             )

@@ -1,4 +1,4 @@
-"""The names of Django's task framework: from Django 6, or from its backport `django_tasks` before."""
+"""The names of Django's task framework: from Django 6 on its own, before that from the backport `django_tasks`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import django
 
-# A type checker is told of the backport, which is of the same shape and has types.
+# A type checker sees the backport, which has the same names and has types.
 if TYPE_CHECKING or django.VERSION < (6, 0):
     from django_tasks import task_backends
     from django_tasks.backends.base import BaseTaskBackend

@@ -41,11 +41,11 @@ from timeball.handlers.binding import style_of
 
 
 class ResultNotKept(TypeError):
-    """A task returned what is no JSON. By Django's contract it has failed; trying again would return the same."""
+    """A task returned a value that is not JSON. By Django's contract it has failed; a retry would return the same."""
 
 
 def task_handler(task: AnyTask, store: StoreAccess) -> Handler:
-    """A task under its path, as workers run it."""
+    """The handler of a task, under the task's path."""
     return Handler(
         name=task.module_path,
         function=task.func,
@@ -74,27 +74,27 @@ class TaskBinder:
         return encode_object(call.payload())
 
     def prepare(self) -> None:
-        """There is nothing to build."""
+        """Nothing to build."""
 
     def check(self, payload: str) -> None:
-        """Raises what `invoke` would raise for arguments that do not fit."""
+        """Raise what `invoke` would raise for arguments that do not fit."""
         self._call(payload)
 
     def schema(self) -> dict[str, Any]:
-        """What a call of a task looks like; whether its arguments fit is found out by calling."""
+        """The schema of a payload: any object; only a call shows whether the arguments fit."""
         return {"type": "object"}
 
     def _run(self, payload: str) -> Any:
         call, claimed = self._call(payload), _claimed()
-        result = self._begin(call, self._store.ask(partial(read_record, claimed.id)))
+        result = self._begin(call, self._store.call_store(partial(read_record, claimed.id)))
         try:
             value = _as_json(self._task.func(*self._arguments(call, result), **call.kwargs))
         except ControlSignal:
             raise
         except Exception as error:
-            # Should nobody know whether it was the last try, the error still is what has happened.
+            # If the store cannot tell whether this was the last try, the error of the task is raised all the same.
             with suppress(TimeballError):
-                if _is_final(error) or self._store.ask(partial(is_last_try, claimed)):
+                if _is_final(error) or self._store.call_store(partial(is_last_try, claimed)):
                     self._fail(result, error)
             raise
         return self._succeed(result, value)
@@ -128,7 +128,7 @@ class TaskBinder:
         return result
 
     def _succeed(self, result: TaskResult[Any], value: Any) -> Any:
-        # A word such as Snooze is no result: the task goes on later.
+        # A signal such as Snooze is not a result: the task goes on later.
         if not isinstance(value, ControlSignal):
             set_fields(result, status=TaskResultStatus.SUCCESSFUL, finished_at=timezone.now(), _return_value=value)
             task_finished.send(self._sender, task_result=result)
@@ -136,10 +136,12 @@ class TaskBinder:
 
     def _fail(self, result: TaskResult[Any], error: Exception) -> None:
         kind = type(error)
-        told = TaskError(
+        task_error = TaskError(
             exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback="".join(format_exception(error))
         )
-        set_fields(result, status=TaskResultStatus.FAILED, finished_at=timezone.now(), errors=[*result.errors, told])
+        set_fields(
+            result, status=TaskResultStatus.FAILED, finished_at=timezone.now(), errors=[*result.errors, task_error]
+        )
         task_finished.send(self._sender, task_result=result)
 
     @property

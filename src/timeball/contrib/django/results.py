@@ -1,4 +1,15 @@
-"""The arguments and results of tasks, as Django shows them and as the store keeps them."""
+"""The arguments and results of tasks, as Django shows them and as the store keeps them.
+
+A payload has keyword arguments under their names and positional ones in a list under `$args`. So a call is read back as it was made,
+and a client that posts a job over HTTP needs to know no more than the names of the parameters.
+
+| Django | Timeball |
+|---|---|
+| READY | scheduled, queued, retrying |
+| RUNNING | running |
+| SUCCESSFUL | succeeded |
+| FAILED | dead, cancelled, skipped |
+"""
 
 from __future__ import annotations
 
@@ -21,10 +32,6 @@ from timeball.handlers.payloads import arguments_mismatch
 from timeball.sdk.enqueue import SdkRuntime
 from timeball.store.db.notifier import WAKEUP_MARGIN
 
-# Calls of tasks as payloads: keyword arguments under their names, positional ones in a list under `$args`.
-#
-# So a call is read back as it was made, and somebody who posts a job over HTTP need only know the names of the parameters.
-
 _POSITIONAL = "$args"
 
 
@@ -37,18 +44,20 @@ class TaskArguments:
 
     @classmethod
     def of(cls, payload: str) -> TaskArguments:
-        """What a payload stands for."""
+        """The arguments in a payload."""
         document = orjson.loads(payload) or {}
         if not isinstance(document, dict) or not isinstance(document.get(_POSITIONAL, []), list):
-            raise PayloadMismatch("the payload is no object, expected the arguments by their names", field="payload")
+            raise PayloadMismatch(
+                "the payload is not an object, expected the arguments by their names", field="payload"
+            )
         return cls(document.pop(_POSITIONAL, []), document)
 
     def payload(self) -> dict[str, Any]:
-        """The call as it is kept."""
+        """The payload for these arguments."""
         return ({_POSITIONAL: list(self.args)} if self.args else {}) | dict(self.kwargs)
 
     def check(self, task: AnyTask) -> None:
-        """Refuse arguments that the task could not be called with."""
+        """Refuse arguments that the task cannot be called with."""
         signature = inspect.signature(task.func)
         context = (None,) if task.takes_context else ()
         try:
@@ -58,15 +67,6 @@ class TaskArguments:
             misfit = arguments_mismatch(task.func, own, self.args, self.kwargs)
             raise PayloadMismatch(str(misfit), field="payload", hint=misfit.hint, errors=misfit.errors) from None
 
-
-# Executions as Django shows the results of tasks.
-#
-# | Django | Timeball |
-# |---|---|
-# | READY | scheduled, queued, retrying |
-# | RUNNING | running |
-# | SUCCESSFUL | succeeded |
-# | FAILED | dead, cancelled, skipped |
 
 _STATUS: Mapping[ExecutionState, str] = {
     ExecutionState.SCHEDULED: "READY",
@@ -80,7 +80,7 @@ _STATUS: Mapping[ExecutionState, str] = {
 }
 
 
-# What ended an attempt from outside is no exception that anybody raised; Django wants the path of one.
+# An attempt that was ended from outside raised no exception; Django shows the path of one for every error.
 _EXCEPTION_PATHS = {
     "TimedOut": "builtins.TimeoutError",
     "Timeout": "builtins.TimeoutError",
@@ -93,22 +93,22 @@ _BUILT_IN = frozenset(name for name, value in vars(builtins).items() if isinstan
 
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
-    """An execution with its unsuccessful tries."""
+    """An execution with its unsuccessful attempts."""
 
     execution: Execution
     attempts: Sequence[Attempt] = ()
 
     def workers(self) -> list[str]:
-        """Who has tried it, in order; the one that runs it, or has ended it well, is the last."""
-        tried = [attempt.worker for attempt in self.attempts]
-        if self.execution.attempts > len(tried):
-            tried.append(self.execution.worker)
-        return [_show_worker(worker) for worker in tried if worker is not None]
+        """The workers of all attempts, in order; the last one runs it, or has ended it."""
+        workers = [attempt.worker for attempt in self.attempts]
+        if self.execution.attempts > len(workers):
+            workers.append(self.execution.worker)
+        return [_show_worker(worker) for worker in workers if worker is not None]
 
     def starts(self) -> list[datetime]:
-        """When it was tried."""
-        found = (*(attempt.started_at for attempt in self.attempts), self.execution.started_at)
-        return sorted({instant for instant in found if instant is not None})
+        """The starts of all attempts, in order."""
+        starts = (*(attempt.started_at for attempt in self.attempts), self.execution.started_at)
+        return sorted({instant for instant in starts if instant is not None})
 
 
 def new_result(task: AnyTask, execution_id: str, call: TaskArguments, enqueued_at: datetime | None) -> TaskResult[Any]:
@@ -130,7 +130,7 @@ def new_result(task: AnyTask, execution_id: str, call: TaskArguments, enqueued_a
 
 
 def result_of(record: TaskRecord, task: AnyTask, call: TaskArguments) -> TaskResult[Any]:
-    """The result of a task as it stands."""
+    """The result of a task so far."""
     execution, starts = record.execution, record.starts()
     result: TaskResult[Any] = TaskResult(
         task=task,
@@ -151,7 +151,7 @@ def result_of(record: TaskRecord, task: AnyTask, call: TaskArguments) -> TaskRes
 
 
 def set_fields(result: TaskResult[Any], **changes: Any) -> None:
-    """Write into a result, which Django has frozen against everybody but backends."""
+    """Set fields of a result: Django freezes it for all but backends."""
     for name, value in changes.items():
         object.__setattr__(result, name, value)
 
@@ -163,7 +163,7 @@ def _error_of(error: ErrorInfo) -> TaskError:
 
 
 def _path_of(kind: str) -> str:
-    """The path of an exception's class; those of Python's own bear no module here."""
+    """The path of an exception's class; the store keeps built-in ones without their module."""
     if "." in kind:
         return kind
     return _EXCEPTION_PATHS.get(kind) or (f"builtins.{kind}" if kind in _BUILT_IN else _DEFAULT_EXCEPTION_PATH)
@@ -173,23 +173,23 @@ def _show_worker(worker: Incarnation) -> str:
     return format_id("wrk", worker)
 
 
-# What the store knows of tasks, and what it is told: asked for through a program's portal.
+# reading tasks from the store
 
 T = TypeVar("T")
 
 
 class StoreAccess(Protocol):
-    """Whoever can have something asked of the store, from a thread or from a coroutine."""
+    """Runs work on the store, for a thread or for a coroutine."""
 
-    def ask(self, work: Callable[[SdkRuntime], Coroutine[Any, Any, T]]) -> T:
-        """Wait for the answer."""
+    def call_store(self, work: Callable[[SdkRuntime], Coroutine[Any, Any, T]]) -> T:
+        """Wait for the result."""
 
     async def acall_store(self, work: Callable[[SdkRuntime], Coroutine[Any, Any, T]]) -> T:
-        """Await the answer."""
+        """Await the result."""
 
 
 async def read_record(execution_id: ExecutionId, runtime: SdkRuntime) -> TaskRecord:
-    """An execution with its unsuccessful tries; NotFound if it is not there, or not yet committed."""
+    """An execution with its unsuccessful attempts; NotFound if it does not exist, or is not committed yet."""
     history = runtime.parts.store.history
     execution = await history.find(execution_id)
     if execution is None:
@@ -198,13 +198,13 @@ async def read_record(execution_id: ExecutionId, runtime: SdkRuntime) -> TaskRec
 
 
 async def read_with_payload(execution_id: ExecutionId, runtime: SdkRuntime) -> tuple[TaskRecord, str]:
-    """The same with the payload: its own, or that of its job's version; that of a job that is gone is empty."""
+    """A record with the payload of the execution, or else of its job's version; `{}` if the job is gone."""
     record = await read_record(execution_id, runtime)
     return record, await runtime.parts.store.history.payload(execution_id) or "{}"
 
 
 async def is_last_try(claimed: ClaimedExecution, runtime: SdkRuntime) -> bool:
-    """Whether no other try follows should this one fail."""
+    """Whether no retry follows if this attempt fails."""
     job = (await runtime.parts.store.jobs.find([claimed.job_id])).get(claimed.job_id)
     return job is None or claimed.attempt - claimed.lost > job.retry.max_retries
 
@@ -212,7 +212,7 @@ async def is_last_try(claimed: ClaimedExecution, runtime: SdkRuntime) -> bool:
 async def announce(
     execution_id: ExecutionId, queue: str, priority: int, run_at: datetime | None, runtime: SdkRuntime
 ) -> None:
-    """Tell workers, or the scheduler, of what a transaction has brought; without it they find it within a second."""
+    """Wake workers, or the scheduler, after the transaction of an enqueue; without this they find the job within a second."""
     store, wakeup = runtime.parts.store, Wakeup()
     if run_at is None:
         wakeup.add_lane(queue, priority, await runtime.now() - WAKEUP_MARGIN, 1, execution_id)
