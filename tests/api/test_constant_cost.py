@@ -93,7 +93,7 @@ async def test_dead_letters_are_grouped_without_reading_the_history(store: Store
     assert (by_index, of_history) == (5_000, 10), scans
 
 
-async def test_a_search_for_something_rare_says_how_far_it_has_come(
+async def test_a_search_for_a_rare_value_reports_its_progress(
     store: Store, parts: ServerRuntime, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with store.database.connection() as connection:
@@ -118,7 +118,7 @@ async def test_a_search_for_something_rare_says_how_far_it_has_come(
 
 
 @pytest.mark.parametrize("stretch", [1, 2, 3, 7])
-async def test_a_search_in_stretches_finds_what_one_look_finds(
+async def test_a_search_in_chunks_finds_what_one_scan_finds(
     store: Store, parts: ServerRuntime, monkeypatch: pytest.MonkeyPatch, stretch: int
 ) -> None:
     for number in range(6):

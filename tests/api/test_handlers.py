@@ -70,17 +70,17 @@ async def test_a_bulk_that_is_nested_too_deeply_is_refused(client: httpx.AsyncCl
     assert (await client.get("/jobs")).json()["data"] == []
 
 
-async def test_a_bulk_of_single_wishes_tells_which_payload_did_not_fit(client: httpx.AsyncClient) -> None:
+async def test_a_bulk_per_item_names_the_payload_that_does_not_fit(client: httpx.AsyncClient) -> None:
     response = await client.post("/jobs/bulk", json={"jobs": [GOOD, BAD], "mode": "per_item"})
 
     assert [item["status"] for item in response.json()["results"]] == ["created", "failed"]
 
 
-async def test_a_handler_that_nobody_knows_takes_anything(client: httpx.AsyncClient) -> None:
+async def test_an_unknown_handler_accepts_any_payload(client: httpx.AsyncClient) -> None:
     assert (await client.post("/jobs", json={"handler": "app.mail:send", "payload": [1]})).status_code == 201
 
 
-async def test_the_catalogue_tells_of_every_handler(client: httpx.AsyncClient, store: Store) -> None:
+async def test_the_catalogue_lists_every_handler(client: httpx.AsyncClient, store: Store) -> None:
     await make_node(store, handlers=("test.delay", "app.mail:send"))
 
     data = {each["name"]: each for each in (await client.get("/handlers")).json()["data"]}
@@ -106,7 +106,7 @@ async def test_the_catalogue_tells_of_every_handler(client: httpx.AsyncClient, s
     assert (await client.get("/handlers/nobody")).status_code == 404
 
 
-def test_the_example_of_every_handler_is_one_that_it_takes(parts: ServerRuntime) -> None:
+def test_the_example_of_every_handler_is_valid(parts: ServerRuntime) -> None:
     settings = Settings()
     catalogue = make_catalogue(BuiltinHandlers(settings, parts.env.clock, settings.data_dir))
 

@@ -87,7 +87,7 @@ def reads(parts: ServerRuntime) -> list[tuple[str, list[str]]]:
     ]
 
 
-async def test_no_parameter_of_a_read_breaks_it(client: httpx.AsyncClient, parts: ServerRuntime, store: Store) -> None:
+async def test_hostile_parameters_break_no_read(client: httpx.AsyncClient, parts: ServerRuntime, store: Store) -> None:
     job = await make_job(store, name="nightly", schedule="0 3 * * *")
     execution = await enqueue(store)
     known = {"job": str(job.id), "execution": str(execution), "queue": "default", "handler": "test.echo"}
@@ -112,7 +112,7 @@ async def test_no_parameter_of_a_read_breaks_it(client: httpx.AsyncClient, parts
     assert (await client.get("/jobs/nightly")).status_code == 200
 
 
-async def test_hostile_words_in_paths_are_words(client: httpx.AsyncClient, parts: ServerRuntime) -> None:
+async def test_hostile_paths_are_taken_as_names(client: httpx.AsyncClient, parts: ServerRuntime) -> None:
     for pattern, _ in reads(parts):
         if "{" in pattern:
             for value in HOSTILE:
@@ -210,7 +210,7 @@ SMUGGLED = POST + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
         b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n",
     ],
 )
-def test_broken_http_gets_nothing_and_does_nothing(running_api: str, raw: bytes) -> None:
+def test_broken_http_is_refused_without_effect(running_api: str, raw: bytes) -> None:
     heard = sent(running_api, raw)
 
     assert b" 200 " not in heard.partition(b"\r\n")[0]

@@ -139,7 +139,7 @@ def comparable(document: dict[str, Any], names: dict[str, Any]) -> dict[str, Any
     return {name: datetime.fromisoformat(document[name]) if name in MOMENTS else document[name] for name in names}
 
 
-def test_every_field_has_a_value_here_that_is_not_its_default() -> None:
+def test_every_field_is_tested_with_another_value_than_its_default() -> None:
     defaults = {name: field.default for name, field in JobSpec.__dataclass_fields__.items()}
     given = {name: value for fields in (*JOBS.values(), ENQUEUED) for name, value in fields.items()}
 
@@ -150,7 +150,9 @@ def test_every_field_has_a_value_here_that_is_not_its_default() -> None:
 
 @pytest.mark.parametrize("kind", JOBS)
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
-async def test_every_field_passes_every_door(client: httpx.AsyncClient, door: Door, kind: str, tmp_path: Path) -> None:
+async def test_every_field_is_kept_however_a_job_is_written(
+    client: httpx.AsyncClient, door: Door, kind: str, tmp_path: Path
+) -> None:
     fields = JOBS[kind]
 
     job = await door(client, fields, tmp_path)

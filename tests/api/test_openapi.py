@@ -23,7 +23,7 @@ EXAMPLES_PER_ROUTE = 6
 
 
 @pytest.mark.slow
-def test_the_api_keeps_to_its_description(running_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_api_conforms_to_its_openapi_document(running_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # What is sent should be the same in every run, and not depend on the words in whatever tests share this process.
     monkeypatch.setattr(providers, "_get_local_constants", Constants)
     schema = schemathesis.openapi.from_url(f"{running_api}/openapi.json", timeout=120)

@@ -60,7 +60,7 @@ def test_the_curl_lines_of_the_readme_work_one_after_the_other(running_api: str)
     assert answers[0]["schedule"] == "0 6 * * *"
 
 
-def test_one_request_makes_a_job_of_each_kind(running_api: str) -> None:
+def test_one_request_creates_a_job_of_each_kind(running_api: str) -> None:
     rest = {name: value for name, value in ISSUE.items() if name != "schedule"}
 
     cron = run(post(ISSUE), running_api)

@@ -65,7 +65,7 @@ def address_of(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.slow
-def test_up_serves_the_api_and_runs_what_is_posted(timeball: Timeball) -> None:
+def test_up_serves_the_api_and_runs_posted_jobs(timeball: Timeball) -> None:
     process = timeball("up")
     address = address_of(process)
 
@@ -108,7 +108,7 @@ def test_security_1_another_address_refuses_to_start_without_keys(timeball: Time
 
 
 @pytest.mark.slow
-def test_a_taken_port_is_said_in_three_lines(timeball: Timeball) -> None:
+def test_a_port_in_use_is_reported_in_three_lines(timeball: Timeball) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         refused = timeball("api", "--port", str(taken.getsockname()[1]))
         _, words = refused.communicate(timeout=120)

@@ -69,7 +69,7 @@ def _pattern(path: str) -> str:
     return re.sub(r"\{\w+(:words)?\}", "[^/]+", path)
 
 
-def test_every_route_has_a_verb() -> None:
+def test_every_route_has_a_client_method() -> None:
     calls = {(call.method, call.path) for call in calls_of_the_client()}
 
     missing = {
@@ -81,7 +81,7 @@ def test_every_route_has_a_verb() -> None:
     assert missing == WITHOUT_A_VERB
 
 
-def test_what_may_be_given_by_name_is_what_the_api_takes() -> None:
+def test_typed_parameters_are_those_of_the_api() -> None:
     """Type checkers need the names written out, so they stand twice; here they are held together."""
     assert JobParams.__optional_keys__ == set(JobIn.model_fields)
     assert JobFilterParams.__optional_keys__ == set(inspect.signature(job_filter).parameters)

@@ -14,7 +14,7 @@ from timeball.config.settings import load_settings
 from timeball.errors import ResultTimeout
 
 
-def test_the_life_of_jobs(running_api: str) -> None:
+def test_methods_of_jobs(running_api: str) -> None:
     with Client(running_api) as timeball:
         nightly = timeball.jobs.create("test.echo", "nightly", schedule="30 2 * * *", timezone="Europe/Berlin")
         assert (nightly.kind, nightly.status) == ("cron", "active")
@@ -47,7 +47,7 @@ def test_the_life_of_jobs(running_api: str) -> None:
         assert gone.value.code == "not_found"
 
 
-def test_bad_input_says_where(running_api: str) -> None:
+def test_invalid_input_points_to_the_field(running_api: str) -> None:
     with Client(running_api) as timeball:
         with pytest.raises(ScheduleError, match="hour is 25") as cron:
             timeball.jobs.create("test.echo", "x", schedule="0 25 * * *")
@@ -59,7 +59,7 @@ def test_bad_input_says_where(running_api: str) -> None:
         assert bulk.value.errors[0]["pointer"] == "/jobs/1/priorty"
 
 
-async def test_the_life_of_executions(running_api: str) -> None:
+async def test_methods_of_executions(running_api: str) -> None:
     async with AsyncClient(running_api) as timeball:
         made = await timeball.jobs.create_many([{"handler": "test.echo", "payload": {"n": n}} for n in range(3)])
         assert made.created == 3
@@ -109,7 +109,7 @@ def test_a_run_can_be_waited_for(running_api: str, fresh_database: FreshDatabase
             timeball.jobs.trigger("by-hand", wait="soon")
 
 
-async def test_how_an_execution_came_to_where_it_is(running_api: str) -> None:
+async def test_attempts_logs_and_explanation_of_an_execution(running_api: str) -> None:
     async with AsyncClient(running_api) as timeball:
         await timeball.jobs.create("app.crm:sync", "nightly", schedule="0 3 * * *")
         await timeball.jobs.update("nightly", priority=90)
@@ -131,7 +131,7 @@ async def test_how_an_execution_came_to_where_it_is(running_api: str) -> None:
         assert (await timeball.executions.wait(run)).state == "cancelled"
 
 
-def test_past_and_future(running_api: str) -> None:
+def test_methods_of_time(running_api: str) -> None:
     with Client(running_api) as timeball:
         timeball.jobs.create("app.crm:sync", "nightly", schedule="0 3 * * *", queue="crm")
         tomorrow = datetime.now(UTC) + timedelta(days=1)
@@ -148,7 +148,7 @@ def test_past_and_future(running_api: str) -> None:
         assert timeball.system.audit().data[0].reason == "an experiment"
 
 
-def test_what_is_known_of_the_house(running_api: str) -> None:
+def test_methods_of_the_system(running_api: str) -> None:
     with Client(running_api) as timeball:
         assert timeball.system.doctor().status == "fail"
         assert "schedulers" in {concern.code for concern in timeball.system.attention()}
@@ -158,7 +158,7 @@ def test_what_is_known_of_the_house(running_api: str) -> None:
         assert timeball.handlers.get("test.delay").example is not None
 
 
-def test_very_many_are_an_operation_to_wait_for(running_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_bulk_is_an_operation_to_wait_for(running_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("timeball.api.resources.operations.MAX_INLINE", 2)
     with Client(running_api) as timeball:
         made = timeball.jobs.create_many([{"handler": "test.echo"} for _ in range(4)])
@@ -179,7 +179,7 @@ def test_very_many_are_an_operation_to_wait_for(running_api: str, monkeypatch: p
             timeball.operations.cancel(begun.id)
 
 
-async def test_machinery(running_api: str) -> None:
+async def test_methods_of_queues_workers_and_handlers(running_api: str) -> None:
     async with AsyncClient(running_api) as timeball:
         assert (await timeball.queues.pause("mail", "down")).is_paused
         assert not (await timeball.queues.resume("mail")).is_paused
@@ -198,7 +198,7 @@ async def test_machinery(running_api: str) -> None:
         assert actions.count("queue.limit") == 2
 
 
-def test_help_tells_something() -> None:
+def test_methods_have_docstrings() -> None:
     with Client("http://nowhere") as timeball:
         assert "Create a job" in (timeball.jobs.create.__doc__ or "")
         assert timeball.jobs.create.__name__ == "create"
