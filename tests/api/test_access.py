@@ -1,4 +1,4 @@
-"""Who may do what, on every route there is."""
+"""Every route requires its role; keys, open mode, and callers of host applications."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from timeball.testing import VirtualClock
 MakeKey = Callable[[str], Awaitable[dict[str, str]]]
 NEW = {"handler": "h"}
 
-# method, path, body, the least role, what the least role gets
+# Method, path, body, the required role, the status for that role.
 ROUTES: list[tuple[str, str, Any, str, int]] = [
     ("GET", "/jobs", None, "viewer", 200),
     ("POST", "/jobs", NEW, "editor", 201),

@@ -1,4 +1,4 @@
-"""Calendars through the front door, read as RFC 5545 says."""
+"""Calendars over HTTP, parsed as RFC 5545 requires."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ HOSTILE = 'a;b,c\\d END:VEVENT BEGIN:VALARM "ü👩‍👩‍👧‍👦" ' + "x
 
 
 def lines_of(body: bytes) -> list[str]:
-    """The lines of a calendar, put together again; each was short enough, and ended as it must."""
+    """The unfolded lines of a calendar; checks the length and the end of each line."""
     assert body.endswith(b"\r\n")
     raw = body[:-2].split(b"\r\n")
     assert all(len(line) <= 75 for line in raw)
     assert all(b"\n" not in line and b"\r" not in line for line in raw)
-    # Each is a text of its own: no letter is torn apart.
+    # Each line is valid UTF-8: no character is split.
     return "\n".join(line.decode() for line in raw).replace("\n ", "").split("\n")
 
 
 def events_of(body: bytes) -> list[Event]:
-    """The properties of each event, with the texts as they were meant."""
+    """The properties of each event, with unescaped texts."""
     inside = "\n".join(lines_of(body)).split("BEGIN:VEVENT\n")[1:]
     return [_properties(one.split("\nEND:VEVENT")[0]) for one in inside]
 

@@ -1,4 +1,4 @@
-"""Connections end: those that send too slowly, read nothing, or are too many."""
+"""The server closes connections that send too slowly, read nothing, or are too many."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
 
 @dataclass
 class Watch:
-    """A clock that stands still until it is moved."""
+    """A clock that moves only when the test moves it."""
 
     now: float = 0.0
 
@@ -37,17 +37,17 @@ class Watch:
 
 @dataclass
 class Served:
-    """Connections of a server that listens, and what its application was sent."""
+    """Connections to a server, and the bodies that its application received."""
 
     connections: HttpConnections
     watch: Watch
     port: int
     bodies: list[int] = field(default_factory=list)
-    # How many connections have come.
+    # The number of connections so far.
     seen: int = 0
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection that the server has taken in, or refused."""
+        """Open a connection, and wait until the server has accepted or refused it."""
         seen = self.seen
         streams = await asyncio.open_connection("127.0.0.1", self.port)
         await until(lambda: self.seen > seen)
@@ -62,14 +62,14 @@ class Served:
         await until(lambda: connection._received >= before + len(data))
 
     def pass_seconds(self, seconds: int) -> None:
-        """Move the clock, as the sweeps of that time see it."""
+        """Move the clock second by second, with a sweep each."""
         for _ in range(seconds):
             self.watch.now += 1
             self.connections.sweep()
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that the other side of a socket does."""
+    """Wait until the other side of a socket has acted."""
     async with asyncio.timeout(10):
         while not condition():
             await asyncio.sleep(0.001)
@@ -80,7 +80,7 @@ Serve = Callable[..., Awaitable[Served]]
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Serve]:
-    """Starts a server with some settings; its application reads the body, and answers with how long it was."""
+    """Starts a server with some settings; its application responds with the length of the body."""
     servers: list[asyncio.Server] = []
 
     async def start(**settings: Any) -> Served:
@@ -118,13 +118,13 @@ async def serve() -> AsyncIterator[Serve]:
 
 
 async def answer_of(reader: asyncio.StreamReader) -> bytes:
-    """All that comes until the server hangs up."""
+    """Everything that the server sends until it closes."""
     async with asyncio.timeout(10):
         return await reader.read()
 
 
 async def send_until_refused(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """Send the same again and again."""
+    """Send the same bytes repeatedly."""
     async with asyncio.timeout(10):
         while True:
             writer.write(data)
@@ -225,7 +225,7 @@ async def test_chunks_of_a_few_bytes_are_refused(serve: Serve) -> None:
 
 
 async def fills(served: Served, most: int) -> None:
-    """One more than so many is refused; one for each that ends is taken in."""
+    """A connection above the limit is refused; for each that ends, another is accepted."""
     opened = [await served.connect() for _ in range(most)]
     reader, _ = await served.connect()
     assert (await answer_of(reader)).startswith(b"HTTP/1.1 503 ")

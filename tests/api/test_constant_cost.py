@@ -66,7 +66,7 @@ async def test_pages_of_executions_are_read_in_the_order_of_an_index(store: Stor
         assert "Seq Scan on finished" not in plan, f"{name}:\n{plan}"
         assert buffers < MOST_BUFFERS, f"{name}: {buffers} buffers\n{plan}"
 
-    # The latest execution of a job that has none: found at once, not by walking through the history of all the others.
+    # The latest execution of a job that has none is looked up by index, not by reading the history of other jobs.
     jobs = [(await make_job(store)).id for _ in range(10)]
     statement = all_statements()["job_situations"].numbered()
     async with store.database.connection() as connection:
@@ -89,7 +89,7 @@ async def test_dead_letters_are_grouped_without_reading_the_history(store: Store
     scans = [scan for scan in rows_touched(orjson.loads(explained)[0]["Plan"]) if "on finished" in scan[0]]
     by_index = sum(rows for scan, rows in scans if scan.startswith("Index Only Scan"))
     of_history = sum(rows for scan, rows in scans if not scan.startswith("Index Only Scan"))
-    # Each of the dead by the index, and of each group that is told of the latest one.
+    # Every dead execution by the index, and the latest one of each listed group.
     assert (by_index, of_history) == (5_000, 10), scans
 
 

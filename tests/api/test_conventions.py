@@ -1,4 +1,4 @@
-"""What holds for every route: problems, limits, ids, compression, idempotency, the description."""
+"""What holds for every route: problems, limits, ids, compression, idempotency, the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ async def test_a_key_whose_request_failed_may_be_used_again(client: httpx.AsyncC
 
 
 def lose_first_answer(monkeypatch: pytest.MonkeyPatch, command: tuple[type, str]) -> None:
-    """Let a command be done, and its caller be told that the database has gone; the first time."""
+    """Carry out a command, but raise StoreUnavailable the first time."""
     kind, name = command
     done = getattr(kind, name)
     failures = [StoreUnavailable("gone")]
@@ -606,7 +606,7 @@ async def test_a_label_with_control_or_bidi_characters_is_refused_everywhere(
     assert [job["name"] for job in (await client.get("/jobs")).json()["data"]] == ["there"]
 
 
-# questions under an Idempotency-Key
+# read-only posts with an Idempotency-Key
 
 
 @pytest.mark.parametrize(

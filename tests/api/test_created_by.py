@@ -1,4 +1,4 @@
-"""Who made a job and who asked for an execution is written on it, shown, found and exported; dangerous one-offs are audited."""
+"""Jobs and executions name their author in responses, searches and exports; dangerous one-offs are audited."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_an_execution_names_the_key_that_requested_it(
 
 
 async def test_a_program_is_the_author_of_its_jobs(client: httpx.AsyncClient, store: Store) -> None:
-    """By a pattern, as every enqueue of a program goes; by a definition; and by the API of the same process without keys."""
+    """By an enqueue, by a definition, and by the API of the same process without keys."""
     commands = Commands(store, store.env)
     pattern = commands.jobs.pattern(JobSpec(handler="h"))
     assert pattern is not None

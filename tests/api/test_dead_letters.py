@@ -1,4 +1,4 @@
-"""Dead letters in groups: by what killed them, by handler, by queue; when they died; and all of a group at once."""
+"""Groups of dead letters by error, handler and queue; their deaths over time; actions on a whole group."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def die(store: Store, number: int, error: ErrorInfo = FAILURE, **fields: A
 
 @pytest.fixture
 async def graves(store: Store, clock: VirtualClock) -> None:
-    """Three of one cause in two queues, and a day later two without a fingerprint."""
+    """Three executions with one error in two queues, and a day later two without a fingerprint."""
     await die(store, 2, queue="mail", handler="h")
     await die(store, 1, queue="crm", handler="h")
     clock.advance(seconds(86_400))

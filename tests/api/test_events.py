@@ -1,4 +1,4 @@
-"""Events over HTTP: a stream that can be taken up, or a question that waits for its answer."""
+"""Events over HTTP: a stream that can be resumed, and long polling."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def store(open_store: Callable[..., Awaitable[Store]]) -> Store:
 
 @pytest.fixture
 async def streaming(parts: ServerRuntime) -> AsyncIterator[httpx.AsyncClient]:
-    """A client that reads an answer while it is made."""
+    """A client that reads a response while the application still sends it."""
     transport = InProcessTransport(make_api(parts))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1") as opened:
         yield opened
@@ -51,7 +51,7 @@ async def run_one(store: Store, **fields: Any) -> None:
 
 @asynccontextmanager
 async def events_of(client: httpx.AsyncClient, **wish: Any) -> AsyncIterator[AsyncIterator[dict[str, str]]]:
-    """The events of a stream as they come, each as its fields."""
+    """The events of a stream as they arrive, each as its fields."""
 
     async def read(response: httpx.Response) -> AsyncIterator[dict[str, str]]:
         fields: dict[str, str] = {}
@@ -188,7 +188,7 @@ async def test_an_invalid_cursor_is_refused_with_a_hint(client: httpx.AsyncClien
 
 
 async def test_a_stopping_server_does_not_wait_for_streams(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    # So that uvicorn itself does not cut them off.
+    # Longer than the test: uvicorn itself must not end the streams.
     monkeypatch.setattr("timeball.api.server._SHUTDOWN_SECONDS", 3600)
     parts = make_server_runtime(Settings(port=0), store, Commands(store, store.env))
     server = ApiServer(parts)
@@ -208,7 +208,7 @@ async def test_a_stopping_server_does_not_wait_for_streams(store: Store, monkeyp
 
 
 async def test_a_reader_that_reads_nothing_is_disconnected(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It fills its own buffers, then it is hung up on; nothing piles up here."""
+    """Its socket buffers fill up, then the server disconnects it; the server buffers nothing."""
     monkeypatch.setattr(events_resource, "SEND_SECONDS", 0.2)
     parts = make_server_runtime(Settings(port=0), store, Commands(store, store.env))
     monkeypatch.setattr(events_resource.EventStreamResponse, "_texts", _endless)
@@ -248,7 +248,7 @@ async def test_our_own_client_follows_the_stream(parts: ServerRuntime, store: St
     assert event.id is not None
 
 
-# how long one may listen
+# how long a stream lasts
 
 
 async def test_a_revoked_key_ends_its_streams_even_while_events_flow(

@@ -1,4 +1,4 @@
-"""Some fields or more of them, every try, and how a job came to be as it is."""
+"""Selected fields, expansions, attempts and revisions."""
 
 from __future__ import annotations
 

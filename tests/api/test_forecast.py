@@ -1,4 +1,4 @@
-"""Why, time lines and forecasts through the front door."""
+"""Explanations, timelines and forecasts over HTTP."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ async def test_an_invalid_request_for_suggestions_is_refused(
 
 
 async def test_queues_choose_the_collision_to_spread(client: httpx.AsyncClient, store: Store) -> None:
-    """A queue with a limit is a pool of its own, beside the one it shares with others."""
+    """A queue with a limit has its own pool of slots, in addition to the shared one."""
     await make_node(store, slots=2)
     await client.patch("/queues/narrow", json={"max_running": 1})
     for number in range(2):

@@ -1,4 +1,4 @@
-"""What a handler declares holds for every job, through whichever door it is written."""
+"""The contract of a handler holds for every job, however the job is written."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def declared(function: Callable[..., Any] = charge, **options: Any) -> Handler:
 
 
 async def publish(store: Store, handler: Handler, *, is_alive: bool = False) -> str:
-    """Have a worker start with this handler; returns the fingerprint of its contract."""
+    """Start a worker with this handler; returns the fingerprint of its contract."""
     contract = contract_of(handler)
     await store.handlers.publish([contract], is_start=True)
     if is_alive:
@@ -351,7 +351,7 @@ async def test_explain_names_the_required_version_and_the_versions_of_workers(
 async def test_a_waiting_execution_is_checked_with_the_payload_of_its_job_version(
     client: httpx.AsyncClient, store: Store
 ) -> None:
-    """An edit of the job changes neither what runs nor what is told about it."""
+    """An edit of the job changes neither the queued execution nor its explanation."""
 
     def with_currency(order: int, currency: str) -> None: ...
 

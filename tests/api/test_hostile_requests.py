@@ -65,7 +65,7 @@ FORGED = (
 
 @pytest.fixture
 async def client(store: Store) -> AsyncIterator[httpx.AsyncClient]:
-    """A program that may ask as often as it likes: the limits would answer in the place of the routes."""
+    """A client without rate limits, which would otherwise respond instead of the routes."""
     settings = Settings(api=ApiSettings(request_burst=1e9, requests_per_second=1e9))
     api = make_api(make_server_runtime(settings, store, checking_commands(settings, store)))
     headers = {"Content-Type": "application/json"}
@@ -76,7 +76,7 @@ async def client(store: Store) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def reads(parts: ServerRuntime) -> list[tuple[str, list[str]]]:
-    """Every address that can be read, with its parameters."""
+    """Every GET route with its parameters."""
     return [
         (
             path.removeprefix("/api/v1"),
@@ -168,16 +168,16 @@ async def test_a_hostile_body_is_refused(client: httpx.AsyncClient, body: bytes)
 
 
 def sent(address: str, raw: bytes) -> bytes:
-    """All that a server answers to some bytes, until it has nothing more to say or closes."""
+    """Everything that a server responds to some bytes, until it closes or stays silent."""
     parts = urlsplit(address)
     with socket.create_connection((parts.hostname or "", parts.port or 80), 30) as connection:
-        # It may hang up before it has heard all; closing is then refused, with an error that has no class of its own.
+        # The server may close before it has read all; closing then fails with a plain OSError.
         with suppress(OSError):
             connection.sendall(raw)
             connection.shutdown(socket.SHUT_WR)
         heard = b""
         deadline = time.monotonic() + 30
-        # A server that has heard enough may close while there is more to read.
+        # The server may close while there is more to read.
         with suppress(ConnectionResetError):
             while time.monotonic() < deadline and (chunk := connection.recv(65_536)):
                 heard += chunk

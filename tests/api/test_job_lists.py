@@ -1,4 +1,4 @@
-"""Lists of jobs: what is rare is found by what leads to it, or in stretches; a request ends soon either way."""
+"""Lists of jobs: rare values are found by an index or by a scan in chunks; a request ends soon either way."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RUNNING, DEAD = ExecutionState.RUNNING, ExecutionState.DEAD
 
 
 async def furnish(store: Store) -> None:
-    """A job of every sort; its description is what the test calls it."""
+    """A job of every kind; its description is its name in the test."""
 
     async def one_off(called: str, after: float = 0, **fields: Any) -> JobId:
         return JobId(await enqueue(store, after, description=called, **fields))
@@ -105,7 +105,7 @@ FILTERS: dict[str, tuple[JobFilter, set[str]]] = {
 
 
 async def walk(parts: ServerRuntime, wanted: JobFilter, order: JobOrder, limit: int) -> list[str]:
-    """What all pages show, by following their cursors."""
+    """The items of all pages, read by following the cursors."""
     shown: list[str] = []
     cursor: str | None = None
     while True:
@@ -193,7 +193,7 @@ CROSS JOIN LATERAL (SELECT ('0173' || lpad(to_hex(n), 8, '0') || '70008000000000
 
 
 async def fill(store: Store, number: int) -> None:
-    """Very many one-offs of which nothing is left, older than all others."""
+    """Very many finished one-offs without history, older than all others."""
     async with store.database.connection() as connection:
         await connection.execute(_MANY, store.env.clock.now(), number)
 

@@ -1,4 +1,4 @@
-"""Limits per key: how often, how much, and how many at once."""
+"""Limits per caller: requests per second, bytes per second, concurrent requests."""
 
 from __future__ import annotations
 

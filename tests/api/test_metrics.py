@@ -1,4 +1,4 @@
-"""Numbers over HTTP: from rollups, and for Prometheus."""
+"""Metrics over HTTP: from rollups, and for Prometheus."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 @pytest.fixture
 def counted() -> ProcessMetrics:
-    """What the nodes beside the API count."""
+    """The counters of the nodes in the same process."""
     return ProcessMetrics()
 
 
@@ -64,7 +64,7 @@ def parts(store: Store, counted: ProcessMetrics) -> ServerRuntime:
 
 
 async def history(store: Store, clock: VirtualClock) -> None:
-    """Four that succeeded, two that died, one that waits."""
+    """Four succeeded executions, two dead ones, one that waits."""
     for number in range(6):
         await enqueue(store, queue="mail" if number < 2 else "default", max_retries=0)
     for number, claimed in enumerate(await claim_all(store)):
@@ -151,7 +151,7 @@ async def test_a_due_execution_that_is_not_promoted_is_overdue(
 
 @pytest.fixture
 def scrape(client: httpx.AsyncClient) -> Callable[[], Awaitable[dict[tuple[str, ...], float]]]:
-    """The samples by name and values of their labels, as Prometheus understands them; the labels in the order of their names."""
+    """The samples by name and label values, as Prometheus parses them; labels in the order of their names."""
 
     async def read() -> dict[tuple[str, ...], float]:
         answer = await client.get("http://localhost:8080/metrics")
@@ -290,7 +290,7 @@ async def test_the_reference_names_every_metric_and_no_other(client: httpx.Async
         if line.startswith("| `timeball_")
     }
 
-    # `_created` says when a counter began; there is one beside each.
+    # Every counter has a `_created` sample.
     assert {name for name in told if not name.endswith("_created")} == described
 
 

@@ -1,4 +1,4 @@
-"""Without keys: which requests are served, by a real server that asks the kernel who is calling."""
+"""Open mode: which requests a real server serves without keys, by asking the kernel for the caller's account."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ UserOf = Callable[[peers.Address, peers.Address], int | None]
 
 
 def curl(address: str, *options: str, user: int | None = None) -> int:
-    """The status that curl gets, run by an account."""
+    """The status that curl gets when another account runs it."""
     command = ["curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}", "--max-time", "30"]
     ran = subprocess.run(
         [*command, *options, address], user=user, cwd="/", env={"PATH": os.environ["PATH"]}, capture_output=True
@@ -121,7 +121,7 @@ async def test_a_request_without_a_peer_is_not_served(parts: ServerRuntime) -> N
 
 @pytest.fixture
 def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """The near end and the far end of a loopback connection, both ours."""
+    """Both ends of a loopback connection of this process."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listening,
         socket.create_connection(listening.getsockname()) as far,
@@ -222,7 +222,7 @@ def test_a_user_that_the_namespace_does_not_know_is_not_ours(monkeypatch: pytest
 def keyed_api(
     fresh_database: FreshDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[str, ApiThread]]:
-    """A server on a system that does not tell the owner of a connection."""
+    """A server on a system that does not know the owner of a connection."""
     monkeypatch.setattr("timeball.api.server.can_ask_kernel", lambda _listening: False)
     monkeypatch.setenv("TIMEBALL_DATA_DIR", str(tmp_path))
     api = ApiThread(fresh_database.dsn, Settings(port=0, data_dir=tmp_path))

@@ -1,4 +1,4 @@
-"""Operations: one thing done to very many, told of item by item, and not undone by a death."""
+"""Bulk operations: results item by item, resumed after the death of a process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SOMEBODY = Actor("somebody", "a bad release")
 
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six executions are too many to be done at once."""
+    """Let six items be too many to run within a request."""
     monkeypatch.setattr("timeball.api.resources.operations.MAX_INLINE", 5)
     monkeypatch.setattr("timeball.application.commands.bulk._BATCH", 4)
 
@@ -117,7 +117,7 @@ async def test_an_action_on_many_jobs_runs_in_the_background(
     assert {item["id"] for item in (await client.get(f"{location}/items")).json()["data"]} == {
         job["id"] for job in paused
     }
-    # Each change is in the history of its job, with who and why.
+    # Each change is in the history of its job, with actor and reason.
     (change,) = (await client.get("/jobs/report-3/revisions")).json()["data"][:1]
     assert (change["action"], change["reason"]) == ("job.pause", "holidays")
 
@@ -214,7 +214,7 @@ async def test_an_operation_of_a_dead_process_is_resumed_without_repeating_items
     ids = await make_dead(store, 6)
     dead_holder = store.env.new_id()
     operation = await commands.operations.start(OperationAction.RETRY, ids, SOMEBODY, holder=dead_holder)
-    # It did two and wrote down one of them, and died.
+    # The process carried out two items, recorded one of them, and died.
     first, second = await store.operations.left(operation.id, 2)
     for item in (first, second):
         await commands.operations.retry_once(item, SOMEBODY)
@@ -228,7 +228,7 @@ async def test_an_operation_of_a_dead_process_is_resumed_without_repeating_items
     assert over is not None
     assert (over.state, over.done, over.failed) == (OperationState.SUCCEEDED, 6, 0)
     assert sorted(str(row["retry_of"]) for row in await retries_of(store)) == sorted(map(str, ids))
-    # The dead one wakes up: it holds nothing any more.
+    # The dead process wakes up: its lease has expired.
     assert await store.operations.record(operation, dead_holder, [second]) is None
 
 

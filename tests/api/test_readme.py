@@ -1,4 +1,4 @@
-"""What the README tells people to type works as it stands there."""
+"""The commands in the README work as they are written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def has_curl() -> None:
 
 
 def curls() -> list[str]:
-    """Every command of the README that begins with curl, with the lines it goes on over."""
+    """Every curl command of the README, with its continuation lines."""
     blocks = re.findall(r"(?s)```sh\n(.*?)```", README.read_text(encoding="utf-8"))
     commands = re.findall(r"(?ms)^curl .*?(?=^\w|\Z)", "\n".join(blocks))
     return [command.strip() for command in commands]

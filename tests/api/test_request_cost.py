@@ -1,4 +1,4 @@
-"""What a request may cost: nothing is read before the caller may send it, and what is read is bounded."""
+"""The cost of a request: no body is read before the role is checked, and what is read is bounded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MakeKey = Callable[[str], Awaitable[dict[str, str]]]
 async def ask_without_body(
     app: ASGIApp, method: str, path: str, headers: dict[str, str], content_type: str = "application/json"
 ) -> tuple[int, bool]:
-    """The status of an answer, and whether the body was asked for; its first byte never comes."""
+    """The status of a response, and whether the body was requested; its first byte never arrives."""
     answers: list[Message] = []
     asked = False
 
@@ -64,7 +64,7 @@ async def ask_without_body(
 
 
 def filled(pattern: str) -> str:
-    """The path of a route, with something in its places."""
+    """The path of a route, with values for its parameters."""
     names = ("job", "execution", "queue", "node", "handler", "template", "operation")
     return pattern.format(**dict.fromkeys(names, "x"), action="pause")
 
@@ -108,7 +108,7 @@ async def test_security_3_no_form_is_read_before_the_role_is_checked(parts: Serv
     viewer = (await make_key("viewer"))["Authorization"].removeprefix("Bearer ")
     session = await parts.sessions.begin(viewer.split("_")[1], AuditEntry("test"))
     app = make_web_app(parts)
-    # These two are how strangers come in and go.
+    # Login and logout need no role.
     posts = [route for route in every_page() if "POST" in (route.methods or ()) and route.path[:4] != "/log"]
     refused = 0
 
@@ -118,7 +118,7 @@ async def test_security_3_no_form_is_read_before_the_role_is_checked(parts: Serv
         stranger = await ask_without_body(app, "POST", path, {}, form)
         assert stranger == (401, False), route.path
         low = await ask_without_body(app, "POST", path, {"cookie": f"timeball_session={session}"}, form)
-        # Previews are for viewers: their forms are asked for.
+        # Previews are for viewers: their forms are read.
         assert low in ((403, False), (400, True)), route.path
         refused += low == (403, False)
     assert refused > 20
@@ -296,7 +296,7 @@ async def test_many_queues_are_paged_and_their_numbers_bounded(client: httpx.Asy
     assert "150 more queues" in shown
 
 
-# requests that are much work
+# expensive requests
 
 
 async def test_expensive_requests_run_one_at_a_time_for_each_caller() -> None:

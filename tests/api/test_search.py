@@ -26,7 +26,7 @@ async def names(client: httpx.AsyncClient, q: str) -> Names:
 
 @pytest.fixture
 async def some_jobs(client: httpx.AsyncClient) -> None:
-    """Jobs that differ in everything that can be asked for."""
+    """Jobs that differ in every field of the search."""
     for job in (
         {"name": "daily_report", "schedule": "0 9 * * *", "queue": "reports", "tags": ["billing"], "priority": 80},
         {"name": "Receipts", "handler": "app.mail:send", "queue": "mail", "payload": {"user": {"id": 42}}},
@@ -67,7 +67,7 @@ async def test_jobs_are_found_by_their_fields(client: httpx.AsyncClient, some_jo
 
 @pytest.fixture
 async def some_executions(store: Store, clock: VirtualClock) -> dict[str, Any]:
-    """One that succeeded, one that died, one that waits."""
+    """A succeeded execution, a dead one and a waiting one."""
     jobs = {
         "good": await make_job(store, name="good", queue="mail", tags=("a",), payload={"n": 1}),
         "bad": await make_job(store, name="bad", queue="mail", max_retries=0),

@@ -1,4 +1,4 @@
-"""Whose payload may name which secrets: those that are bound to hosts, or all of them if an administrator has written it."""
+"""Which secrets a payload may name: those bound to hosts, or all of them if an administrator has written it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WEBHOOK: dict[str, Any] = {"handler": "http.webhook", "payload": NAMED}
 
 
 class House:
-    """A client with the keys of two roles, and a worker that has claimed what there is."""
+    """A client with keys of two roles, and a worker that claims everything."""
 
     def __init__(self, client: httpx.AsyncClient, store: Store, admin: dict[str, str], editor: dict[str, str]) -> None:
         self.client, self.store, self.admin, self.editor = client, store, admin, editor
@@ -35,7 +35,7 @@ class House:
         return claimed
 
     async def may_use(self, *, is_bound: bool = False) -> bool:
-        """Whether what is ready may use its secret, which is bound to hosts or not."""
+        """Whether the ready execution may use its secret, bound to hosts or not."""
         return await self.store.history.use_secrets(await self.claim(), ["TOKEN"], is_bound=is_bound)
 
 
@@ -141,7 +141,7 @@ async def test_a_worker_without_the_claim_gets_no_secret(house: House) -> None:
 
 
 async def test_security_10_the_first_use_of_a_secret_is_audited(house: House) -> None:
-    """Of each secret by each job; of one-offs by each author, or every webhook would fill the audit."""
+    """Once for each secret and job; for one-offs once for each author, or every webhook would fill the audit."""
     await house.ask("POST", "/jobs", house.admin, WEBHOOK | {"name": "a"})
     for _ in range(2):
         await house.ask("POST", "/jobs/a/trigger", house.admin)

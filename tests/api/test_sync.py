@@ -1,4 +1,4 @@
-"""Declared jobs, emptied queues, and runs that are waited for."""
+"""Declared jobs, purged queues, and waiting for a run."""
 
 from __future__ import annotations
 

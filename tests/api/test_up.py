@@ -21,7 +21,7 @@ from tests.conftest import FreshDatabase
 
 Timeball = Callable[..., subprocess.Popen[str]]
 
-# As it stands in the issue, but for the address.
+# As in the issue, except for the address.
 CURL = (
     "curl -s -X POST %s/api/v1/jobs -H 'Content-Type: application/json' "
     """-d '{"name":"daily-report","description":"Generate daily sales report",\n"""
@@ -32,7 +32,7 @@ CURL = (
 
 @pytest.fixture
 def timeball(fresh_database: FreshDatabase, tmp_path: Path) -> Iterator[Timeball]:
-    """Starts the command line on the test's database."""
+    """Starts the command line on the database of the test."""
     started: list[subprocess.Popen[str]] = []
     own = {"TIMEBALL_DATABASE_URL": fresh_database.dsn, "TIMEBALL_PORT": "0"}
 

@@ -1,4 +1,4 @@
-"""Every verb against a real API: blocking over a socket, and awaited."""
+"""Every method against a real API, synchronous and asynchronous."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_methods_of_jobs(running_api: str) -> None:
         assert timeball.jobs.duplicate("nightly", name="nightly-2", queue="slow").queue == "slow"
         assert [job.name for job in timeball.jobs.iterate(limit=1, sort="name")] == ["nightly", "nightly-2"]
         assert timeball.jobs.list(search="2").data[0].name == "nightly-2"
-        # From noon to noon of days without a change of the clock: each has one night.
+        # From noon to noon on days without a clock change: each has one night.
         noon = datetime(2026, 6, 1, 12, tzinfo=UTC)
         assert timeball.jobs.backfill("nightly", noon, noon + timedelta(days=3)).count == 3
         assert b"nightly-2" in b"".join(timeball.jobs.export("jsonl"))
@@ -191,7 +191,7 @@ async def test_methods_of_queues_workers_and_handlers(running_api: str) -> None:
 
         fire_times = await timeball.schedules.preview(schedule="30 2 * * *", after="2027-03-27T12:00", count=2)
         assert fire_times.next[0].at == datetime(2027, 3, 28, 2, 30, tzinfo=UTC)
-        # No worker is alive, which the answer tells by its status too.
+        # No worker is alive, so the status of the response is 503.
         assert (await timeball.system.health()).status in ("warn", "fail")
         assert (await timeball.system.stats(hours=1)).hours == 1
         actions = [record.action async for record in timeball.system.iterate_audit(limit=2)]

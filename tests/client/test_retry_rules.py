@@ -1,4 +1,4 @@
-"""What is sent again, and what never: the rules, without a network."""
+"""Which requests are retried and which never, without a network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Answer = Callable[[httpx.Request], httpx.Response]
 
 
 class Server:
-    """Answers one request after the other as it was told to, and keeps what it was asked."""
+    """Responds to one request after the other as given, and records the requests."""
 
     def __init__(self, *answers: httpx.Response | Exception) -> None:
         self._answers: Iterator[httpx.Response | Exception] = iter(answers)

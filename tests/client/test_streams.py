@@ -1,4 +1,4 @@
-"""Events are read as they come; a stream that breaks off goes on behind the last one."""
+"""Events are read as they arrive; a broken stream resumes behind the last event."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Chunks(httpx.SyncByteStream, httpx.AsyncByteStream):
 
 
 class Streams:
-    """A server whose connections each bring some chunks."""
+    """A server whose connections each send some chunks."""
 
     def __init__(self, *connections: list[bytes | Exception] | httpx.Response | Exception) -> None:
         self._connections = iter(connections)
@@ -181,7 +181,7 @@ async def test_an_error_before_the_response_of_an_in_process_application_is_rais
 
 
 def test_the_events_of_a_real_api_are_read_and_resumed(running_api: str) -> None:
-    """A reader hears what happens, and a second one goes on behind the event that the first one heard."""
+    """A reader gets events, and a second one resumes behind the event that the first one got."""
     seen: queue.Queue[Event] = queue.Queue()
 
     def hear() -> None:
