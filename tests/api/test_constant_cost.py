@@ -81,7 +81,7 @@ async def test_dead_letters_are_grouped_without_reading_the_history(store: Store
         await connection.execute("UPDATE timeball.finished SET state = 'dead', fingerprint = substr(id::text, 13, 1)")
         await connection.execute("VACUUM ANALYZE timeball.finished")
         statement = all_statements()["dead_groups"]
-        given = {"by": "error", "no_fingerprint": "none", "most": 10_000, "limit": 10, "parts": 24, "now": None}
+        given = {"by": "error", "no_fingerprint": "none", "limit": 10_000, "groups": 10, "parts": 24, "now": None}
         explained = await connection.fetchval(
             f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.numbered()}", *(given[name] for name in statement.parameters)
         )

@@ -211,7 +211,7 @@ async def test_a_reader_that_reads_nothing_is_disconnected(store: Store, monkeyp
     """Its socket buffers fill up, then the server disconnects it; the server buffers nothing."""
     monkeypatch.setattr(events_resource, "SEND_SECONDS", 0.2)
     parts = make_server_runtime(Settings(port=0), store, Commands(store, store.env))
-    monkeypatch.setattr(events_resource.EventStreamResponse, "_texts", _endless)
+    monkeypatch.setattr(events_resource.EventStreamResponse, "_chunks", _endless)
     server = ApiServer(parts)
     await server.open()
     running = asyncio.ensure_future(server.run())

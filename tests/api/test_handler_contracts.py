@@ -403,7 +403,7 @@ def test_check_against_lists_payloads_that_new_code_refuses(
         bad = checked()
 
     assert (good.returncode, good.stdout) == (0, ""), good.stderr
-    assert "1 payloads of 1 handlers checked, 0 do not fit" in good.stderr
+    assert "checked 1 payloads of 1 handlers: 0 do not fit" in good.stderr
     assert (bad.returncode, bad.stdout) == (1, f"job {made.id} (daily), app:charge: currency is missing\n"), bad.stderr
 
 
