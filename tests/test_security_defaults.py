@@ -26,28 +26,28 @@ POINTS: dict[int, dict[str, list[str]]] = {
     1: {
         "api/test_access.py": [
             "test_security_1_loopback_is_open_in_development",
-            "test_security_1_no_other_address_without_keys",
-            "test_security_1_the_first_key_closes_the_door_for_good",
+            "test_security_1_only_loopback_is_served_without_keys",
+            "test_security_1_the_first_key_ends_open_mode_for_good",
         ],
         "api/test_open_mode.py": [
-            "test_security_1_the_first_curl_of_the_own_account_needs_nothing",
+            "test_security_1_a_program_of_the_own_account_needs_no_key",
             "test_security_1_another_account_of_the_machine_is_not_served_without_a_key",
-            "test_security_1_what_a_proxy_passes_on_is_not_served_without_a_key",
+            "test_security_1_a_request_through_a_proxy_needs_a_key",
             "test_a_socket_that_its_process_has_closed_has_no_owner",
-            "test_a_server_that_says_nothing_of_its_connections_is_not_trusted",
-            "test_a_server_that_cannot_ask_the_kernel_wants_its_local_key",
+            "test_a_request_without_a_peer_is_not_served",
+            "test_a_server_that_cannot_ask_the_kernel_requires_its_local_key",
         ],
         "api/test_up.py": ["test_security_1_another_address_refuses_to_start_without_keys"],
     },
     2: {
         "api/test_access.py": [
-            "test_security_2_every_route_is_for_its_role",
+            "test_security_2_every_route_requires_its_role",
             "test_security_2_keys_are_hashed_expire_and_are_revoked",
             "test_security_2_a_foreign_host_is_refused_in_open_mode",
             "test_security_2_another_site_cannot_use_the_open_mode",
         ],
         "api/test_events.py": [
-            "test_a_revoked_key_ends_its_open_streams_though_events_flow",
+            "test_a_revoked_key_ends_its_streams_even_while_events_flow",
             "test_an_expired_key_ends_its_open_stream",
         ],
         "dashboard/test_stream.py": ["test_a_revoked_key_ends_its_streams"],
@@ -55,10 +55,10 @@ POINTS: dict[int, dict[str, list[str]]] = {
     },
     3: {
         "api/test_conventions.py": ["test_security_3_unknown_fields_are_refused"],
-        "api/test_access.py": ["test_security_3_another_payload_is_for_editors"],
+        "api/test_access.py": ["test_security_3_another_payload_requires_the_role_editor"],
         "api/test_request_cost.py": [
-            "test_security_3_no_byte_of_a_body_is_read_before_the_role_is_known",
-            "test_security_3_no_form_is_read_before_the_role_is_known",
+            "test_security_3_no_byte_of_a_body_is_read_before_the_role_is_checked",
+            "test_security_3_no_form_is_read_before_the_role_is_checked",
         ],
         "api/test_handlers.py": [
             "test_security_3_commands_are_written_by_administrators_only",
@@ -164,7 +164,7 @@ POINTS: dict[int, dict[str, list[str]]] = {
     12: {
         "api/test_conventions.py": [
             "test_security_12_exports_are_harmless_in_a_spreadsheet",
-            "test_a_label_that_deceives_is_refused_at_every_door",
+            "test_a_label_with_control_or_bidi_characters_is_refused_everywhere",
         ],
         "cli/test_tail.py": [
             "test_tail_top_and_why_are_harmless_in_a_pipe",
@@ -173,7 +173,7 @@ POINTS: dict[int, dict[str, list[str]]] = {
     },
     13: {
         "api/test_limits.py": [
-            "test_security_13_too_many_requests_are_told_when_to_come_again",
+            "test_security_13_a_429_says_when_to_try_again",
             "test_security_13_one_key_does_not_use_up_the_limits_of_another",
             "test_security_13_trying_keys_is_limited_by_address",
             "test_security_13_the_largest_body_is_a_setting",
@@ -188,7 +188,7 @@ POINTS: dict[int, dict[str, list[str]]] = {
         "test_security_defaults.py": ["test_security_14_the_audit_is_only_ever_added_to"],
         "api/test_created_by.py": ["test_security_14_a_one_off_of_an_administrators_handler_is_audited"],
         "api/test_handlers.py": ["test_security_14_creating_and_draining_is_audited_with_who_and_where"],
-        "api/test_operations.py": ["test_security_14_few_are_done_at_once_and_noted_in_one_row"],
+        "api/test_operations.py": ["test_security_14_a_small_operation_has_one_audit_record"],
         "dashboard/test_login.py": [
             "test_security_14_logins_are_audited_counted_and_logged_with_their_place",
             "test_security_14_what_is_done_in_the_dashboard_is_audited_with_its_place",

@@ -625,7 +625,7 @@ MUTANTS = (
         f"{_SQL}/handlers.sql",
         "timeball.payload_of(waiting.job_id, waiting.version)",
         "job.payload",
-        "tests/api/test_handler_contracts.py::test_what_waits_is_judged_by_the_version_of_its_job_that_it_cites",
+        "tests/api/test_handler_contracts.py::test_a_waiting_execution_is_checked_with_the_payload_of_its_job_version",
     ),
     # words
     _one(

@@ -1,4 +1,4 @@
-"""The API through its front door: in this process, or behind a real socket."""
+"""Fixtures of the API: in this process, or behind a real socket."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROLES = ("viewer", "operator", "editor", "admin")
 
 @pytest.fixture
 def fresh_database(servers: Servers, template_of: Callable[[PostgresServer], str]) -> Iterator[FreshDatabase]:
-    """One kind of server is enough here: the store has been tested on all of them."""
+    """One PostgreSQL is enough here: the tests of the store use all of them."""
     try:
         server = servers.postgres("pg15")
     except ServiceMissing as error:
@@ -40,21 +40,21 @@ def fresh_database(servers: Servers, template_of: Callable[[PostgresServer], str
 
 
 def checking_commands(settings: Settings, store: Store) -> Commands:
-    """Commands that know the handlers in the box."""
+    """Commands that know the built-in handlers."""
     box = BuiltinHandlers(settings, store.env.clock, settings.data_dir, store.history)
     return Commands(store, store.env, make_catalogue(box))
 
 
 @pytest.fixture
 def parts(store: Store) -> ServerRuntime:
-    """What the API is made of, over the test's store."""
+    """The parts of the API over the store of the test."""
     settings = Settings()
     return make_server_runtime(settings, store, checking_commands(settings, store))
 
 
 @pytest.fixture
 async def client(parts: ServerRuntime) -> AsyncIterator[httpx.AsyncClient]:
-    """A program on the same machine, without a key."""
+    """A client on the same machine, without a key."""
     transport = InProcessTransport(make_api(parts))
     headers = {"Content-Type": "application/json"}
     async with httpx.AsyncClient(
@@ -65,7 +65,7 @@ async def client(parts: ServerRuntime) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 def make_key(parts: ServerRuntime) -> Callable[[str], Awaitable[dict[str, str]]]:
-    """Makes a key of a role, as the header that carries it."""
+    """Creates a key of a role, and returns the header that carries it."""
 
     async def make(role: str) -> dict[str, str]:
         _, token = await parts.keys.create(role, role, None, AuditEntry("test"))
@@ -76,14 +76,14 @@ def make_key(parts: ServerRuntime) -> Callable[[str], Awaitable[dict[str, str]]]
 
 @pytest.fixture
 def running_api(fresh_database: FreshDatabase) -> Iterator[str]:
-    """The API behind a socket, in a thread with a loop of its own; gives its address."""
+    """The address of the API behind a socket, in a thread with its own loop."""
     api = ApiThread(fresh_database.dsn)
     yield api.start()
     api.stop()
 
 
 class ApiThread:
-    """API and dashboard behind a real socket, in a thread with a loop of its own."""
+    """API and dashboard behind a real socket, in a thread with its own loop."""
 
     def __init__(self, dsn: str, settings: Settings | None = None) -> None:
         self._dsn = dsn

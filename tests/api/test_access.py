@@ -1,4 +1,4 @@
-"""Who may do what, on every route there is."""
+"""Every route requires its role; keys, open mode, and callers of host applications."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from timeball.testing import VirtualClock
 MakeKey = Callable[[str], Awaitable[dict[str, str]]]
 NEW = {"handler": "h"}
 
-# method, path, body, the least role, what the least role gets
+# Method, path, body, the required role, the status for that role.
 ROUTES: list[tuple[str, str, Any, str, int]] = [
     ("GET", "/jobs", None, "viewer", 200),
     ("POST", "/jobs", NEW, "editor", 201),
@@ -120,7 +120,7 @@ def test_the_table_has_every_route(parts: ServerRuntime) -> None:
     assert described == {(method, path.partition("?")[0], role) for method, path, _, role, _ in ROUTES}
 
 
-async def test_security_2_every_route_is_for_its_role(
+async def test_security_2_every_route_requires_its_role(
     client: httpx.AsyncClient, store: Store, make_key: MakeKey
 ) -> None:
     keys = {role: await make_key(role) for role in ROLES}
@@ -188,7 +188,7 @@ async def test_security_2_keys_are_hashed_expire_and_are_revoked(
         await parts.keys.create("root", "a", None, audit)
 
 
-async def test_security_3_another_payload_is_for_editors(
+async def test_security_3_another_payload_requires_the_role_editor(
     client: httpx.AsyncClient, store: Store, make_key: MakeKey
 ) -> None:
     operator, editor = await make_key("operator"), await make_key("editor")
@@ -215,7 +215,7 @@ async def test_the_audit_names_the_key(client: httpx.AsyncClient, store: Store, 
 # the open mode
 
 
-async def test_security_1_the_first_key_closes_the_door_for_good(
+async def test_security_1_the_first_key_ends_open_mode_for_good(
     client: httpx.AsyncClient, parts: ServerRuntime
 ) -> None:
     assert (await client.get("/jobs")).status_code == 200
@@ -230,7 +230,7 @@ async def test_security_1_the_first_key_closes_the_door_for_good(
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com", ""])
-async def test_security_1_no_other_address_without_keys(parts: ServerRuntime, host: str) -> None:
+async def test_security_1_only_loopback_is_served_without_keys(parts: ServerRuntime, host: str) -> None:
     gate = KeyAuthenticator(parts.keys, host)
 
     with pytest.raises(InvalidInput, match="without any key"):
@@ -256,7 +256,7 @@ async def test_security_2_a_foreign_host_is_refused_in_open_mode(client: httpx.A
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST"])
-async def test_a_loopback_host_is_welcome(client: httpx.AsyncClient, host: str) -> None:
+async def test_open_mode_serves_loopback_hosts(client: httpx.AsyncClient, host: str) -> None:
     assert (await client.get("/jobs", headers={"Host": host})).status_code == 200
 
 
@@ -285,7 +285,7 @@ async def test_security_2_another_site_cannot_use_the_open_mode(
         check_problem(response, 403, "cross_site")
 
 
-async def test_a_page_elsewhere_with_a_key_needs_no_origin(client: httpx.AsyncClient, make_key: MakeKey) -> None:
+async def test_a_request_with_a_key_may_come_from_another_site(client: httpx.AsyncClient, make_key: MakeKey) -> None:
     headers = await make_key("editor") | {"Origin": "https://ours.example", "Host": "timeball.example"}
 
     assert (await client.post("/jobs", json=NEW, headers=headers)).status_code == 201
@@ -307,7 +307,7 @@ def test_the_default_address_is_loopback() -> None:
     ("known", "name"),
     [("editor", "host"), (("ada", "editor"), "host:ada"), (None, None), (("key:1 x", "viewer"), "host:key:1 x")],
 )
-async def test_what_auth_returns_becomes_the_caller(known: HostIdentity, name: str | None) -> None:
+async def test_the_identity_from_the_host_application_becomes_the_caller(known: HostIdentity, name: str | None) -> None:
     gate = make_host_authenticator(_NoKeys(), lambda _headers: known)
 
     caller = await gate.identify({"type": "http", "method": "GET", "headers": []})

@@ -1,4 +1,4 @@
-"""Calendars through the front door, read as RFC 5545 says."""
+"""Calendars over HTTP, parsed as RFC 5545 requires."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ HOSTILE = 'a;b,c\\d END:VEVENT BEGIN:VALARM "ü👩‍👩‍👧‍👦" ' + "x
 
 
 def lines_of(body: bytes) -> list[str]:
-    """The lines of a calendar, put together again; each was short enough, and ended as it must."""
+    """The unfolded lines of a calendar; checks the length and the end of each line."""
     assert body.endswith(b"\r\n")
     raw = body[:-2].split(b"\r\n")
     assert all(len(line) <= 75 for line in raw)
     assert all(b"\n" not in line and b"\r" not in line for line in raw)
-    # Each is a text of its own: no letter is torn apart.
+    # Each line is valid UTF-8: no character is split.
     return "\n".join(line.decode() for line in raw).replace("\n ", "").split("\n")
 
 
 def events_of(body: bytes) -> list[Event]:
-    """The properties of each event, with the texts as they were meant."""
+    """The properties of each event, with unescaped texts."""
     inside = "\n".join(lines_of(body)).split("BEGIN:VEVENT\n")[1:]
     return [_properties(one.split("\nEND:VEVENT")[0]) for one in inside]
 
@@ -51,12 +51,12 @@ def meant(text: str) -> str:
 @example("x" * 74 + "ü" * 100)
 @example("👩" * 60)
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=400))
-def test_a_line_is_folded_without_tearing_a_letter_and_comes_back(text: str) -> None:
+def test_folding_a_line_splits_no_character_and_can_be_undone(text: str) -> None:
     assert lines_of(folded(text)) == [text]
 
 
 @pytest.mark.parametrize(("length", "lines"), [(0, 1), (75, 1), (76, 2), (75 + 74, 2), (75 + 74 + 1, 3)])
-def test_a_line_is_folded_as_late_as_it_may_be(length: int, lines: int) -> None:
+def test_a_line_is_folded_at_75_octets(length: int, lines: int) -> None:
     assert folded("x" * length).count(b"\r\n") == lines
 
 
@@ -70,9 +70,7 @@ def test_a_text_is_escaped_so_that_it_stays_one_value(text: str) -> None:
     assert meant(value) == plain
 
 
-async def test_a_calendar_is_one_that_programs_read(
-    client: httpx.AsyncClient, store: Store, clock: VirtualClock
-) -> None:
+async def test_a_calendar_is_valid_icalendar(client: httpx.AsyncClient, store: Store, clock: VirtualClock) -> None:
     job = await make_job(store, name="nightly", schedule="0 3 * * *", timezone="Europe/Berlin", queue="batch")
     await ran(store, clock.now() - timedelta(days=2), 89.5, job.id)
 
@@ -101,7 +99,7 @@ async def test_a_calendar_is_one_that_programs_read(
     ]
 
 
-async def test_what_runs_often_is_a_whole_day_with_how_often(client: httpx.AsyncClient, store: Store) -> None:
+async def test_a_frequent_job_has_one_entry_a_day_with_its_count(client: httpx.AsyncClient, store: Store) -> None:
     job = await make_recurring(store, every=30, name="ping-partners")
 
     events = events_of((await client.get("/calendar.ics?days=2")).content)
@@ -114,7 +112,7 @@ async def test_what_runs_often_is_a_whole_day_with_how_often(client: httpx.Async
     assert all("DURATION" not in one for one in events)
 
 
-async def test_whatever_things_are_called_they_stay_text(client: httpx.AsyncClient, store: Store) -> None:
+async def test_names_cannot_break_out_of_their_property(client: httpx.AsyncClient, store: Store) -> None:
     await make_job(store, name=HOSTILE, schedule="0 3 * * *", queue=HOSTILE)
 
     answer = await client.get("/calendar.ics", params={"days": "2", "queue": HOSTILE})
@@ -124,7 +122,9 @@ async def test_whatever_things_are_called_they_stay_text(client: httpx.AsyncClie
     assert lines_of(answer.content).count("END:VEVENT") == 1
 
 
-async def test_one_queue_alone_and_one_offs_lead_to_their_execution(client: httpx.AsyncClient, store: Store) -> None:
+async def test_a_calendar_of_one_queue_links_one_offs_to_their_execution(
+    client: httpx.AsyncClient, store: Store
+) -> None:
     run = await enqueue(store, after=3600, queue="mail")
     await make_job(store, name="elsewhere", schedule="0 3 * * *")
 
@@ -150,7 +150,7 @@ async def test_the_calendar_of_a_job(client: httpx.AsyncClient, store: Store) ->
     check_problem(await client.get("/jobs/nobody/calendar.ics"), 404, "not_found")
 
 
-async def test_a_calendar_without_entries_is_one_too(client: httpx.AsyncClient, store: Store) -> None:
+async def test_a_calendar_without_entries_is_valid(client: httpx.AsyncClient, store: Store) -> None:
     await make_job(store, name="manual")
 
     for path in ("/calendar.ics", "/jobs/manual/calendar.ics"):
@@ -161,7 +161,7 @@ async def test_a_calendar_without_entries_is_one_too(client: httpx.AsyncClient, 
         assert len(parts) == len(set(parts)) == 6
 
 
-async def test_what_is_left_out_is_told(
+async def test_a_calendar_describes_what_it_leaves_out(
     client: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calendar, "MOST_ENTRIES", 1)
@@ -174,7 +174,7 @@ async def test_what_is_left_out_is_told(
 
 
 @pytest.mark.parametrize("query", ["days=0", "days=32", "timezone=Mars", "queue=%00", "tags=x"])
-async def test_a_calendar_that_cannot_be(client: httpx.AsyncClient, query: str) -> None:
+async def test_a_calendar_with_invalid_parameters_is_refused(client: httpx.AsyncClient, query: str) -> None:
     answer = await client.get(f"/calendar.ics?{query}")
 
     assert answer.status_code == 422, answer.text

@@ -1,4 +1,4 @@
-"""Connections end: those that send too slowly, read nothing, or are too many."""
+"""The server closes connections that send too slowly, read nothing, or are too many."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
 
 @dataclass
 class Watch:
-    """A clock that stands still until it is moved."""
+    """A clock that moves only when the test moves it."""
 
     now: float = 0.0
 
@@ -37,17 +37,17 @@ class Watch:
 
 @dataclass
 class Served:
-    """Connections of a server that listens, and what its application was sent."""
+    """Connections to a server, and the bodies that its application received."""
 
     connections: HttpConnections
     watch: Watch
     port: int
     bodies: list[int] = field(default_factory=list)
-    # How many connections have come.
+    # The number of connections so far.
     seen: int = 0
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection that the server has taken in, or refused."""
+        """Open a connection, and wait until the server has accepted or refused it."""
         seen = self.seen
         streams = await asyncio.open_connection("127.0.0.1", self.port)
         await until(lambda: self.seen > seen)
@@ -62,14 +62,14 @@ class Served:
         await until(lambda: connection._received >= before + len(data))
 
     def pass_seconds(self, seconds: int) -> None:
-        """Move the clock, as the sweeps of that time see it."""
+        """Move the clock second by second, with a sweep each."""
         for _ in range(seconds):
             self.watch.now += 1
             self.connections.sweep()
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that the other side of a socket does."""
+    """Wait until the other side of a socket has acted."""
     async with asyncio.timeout(10):
         while not condition():
             await asyncio.sleep(0.001)
@@ -80,7 +80,7 @@ Serve = Callable[..., Awaitable[Served]]
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Serve]:
-    """Starts a server with some settings; its application reads the body, and answers with how long it was."""
+    """Starts a server with some settings; its application responds with the length of the body."""
     servers: list[asyncio.Server] = []
 
     async def start(**settings: Any) -> Served:
@@ -118,13 +118,13 @@ async def serve() -> AsyncIterator[Serve]:
 
 
 async def answer_of(reader: asyncio.StreamReader) -> bytes:
-    """All that comes until the server hangs up."""
+    """Everything that the server sends until it closes."""
     async with asyncio.timeout(10):
         return await reader.read()
 
 
 async def send_until_refused(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """Send the same again and again."""
+    """Send the same bytes repeatedly."""
     async with asyncio.timeout(10):
         while True:
             writer.write(data)
@@ -132,7 +132,7 @@ async def send_until_refused(writer: asyncio.StreamWriter, data: bytes) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_connection_that_says_nothing_ends(serve: Serve) -> None:
+async def test_a_silent_connection_is_closed(serve: Serve) -> None:
     served = await serve(request_seconds=10)
     reader, _ = await served.connect()
 
@@ -143,7 +143,7 @@ async def test_a_connection_that_says_nothing_ends(serve: Serve) -> None:
     assert (await answer_of(reader)).startswith(b"HTTP/1.1 408 ")
 
 
-async def test_half_a_head_ends_though_a_byte_comes_now_and_then(serve: Serve) -> None:
+async def test_an_incomplete_head_is_timed_out_even_if_bytes_trickle_in(serve: Serve) -> None:
     served = await serve(request_seconds=10)
     reader, writer = await served.connect()
 
@@ -155,7 +155,7 @@ async def test_half_a_head_ends_though_a_byte_comes_now_and_then(serve: Serve) -
     assert (await answer_of(reader)).startswith(b"HTTP/1.1 408 ")
 
 
-async def test_a_slow_body_passes_and_a_standing_one_ends(serve: Serve) -> None:
+async def test_a_slow_body_is_accepted_and_a_stalled_one_timed_out(serve: Serve) -> None:
     served = await serve(request_seconds=10, least_kilobytes_per_second=8)
     slow_reader, slow = await served.connect()
     standing_reader, standing = await served.connect()
@@ -172,7 +172,7 @@ async def test_a_slow_body_passes_and_a_standing_one_ends(serve: Serve) -> None:
     assert served.bodies == [-1, 320_000]
 
 
-async def test_an_idle_connection_is_left_to_its_own_time_and_half_a_second_request_is_not(serve: Serve) -> None:
+async def test_an_idle_connection_stays_open_and_an_incomplete_second_request_is_timed_out(serve: Serve) -> None:
     served = await serve(request_seconds=10)
     reader, writer = await served.connect()
     writer.write(HEAD + b"Content-Length: 0\r\n\r\n")
@@ -186,7 +186,7 @@ async def test_an_idle_connection_is_left_to_its_own_time_and_half_a_second_requ
     assert (await answer_of(reader)).endswith(b"ok")
 
 
-async def test_a_body_that_nobody_reads_is_not_parsed_and_ends(serve: Serve) -> None:
+async def test_an_unread_chunked_body_is_not_parsed_and_the_connection_closed(serve: Serve) -> None:
     served = await serve()
     reader, writer = await served.connect()
     writer.write(HEAD.replace(b" / ", b" /unread ") + b"Transfer-Encoding: chunked\r\n\r\n")
@@ -198,7 +198,7 @@ async def test_a_body_that_nobody_reads_is_not_parsed_and_ends(serve: Serve) -> 
     await until(lambda: len(served.connections) == 0)
 
 
-async def test_a_connection_goes_on_after_a_long_body_that_nobody_read(serve: Serve) -> None:
+async def test_a_connection_is_reused_after_an_unread_body_of_known_length(serve: Serve) -> None:
     served = await serve()
     reader, writer = await served.connect()
     writer.write(HEAD.replace(b" / ", b" /unread ") + b"Content-Length: 3000000\r\n\r\n" + b"x" * 100)
@@ -211,7 +211,7 @@ async def test_a_connection_goes_on_after_a_long_body_that_nobody_read(serve: Se
     assert served.bodies == [0, 2]
 
 
-async def test_chunks_that_are_mostly_their_own_lengths_are_refused(serve: Serve) -> None:
+async def test_chunks_of_a_few_bytes_are_refused(serve: Serve) -> None:
     served = await serve()
     reader, writer = await served.connect()
     writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 20_000)
@@ -225,7 +225,7 @@ async def test_chunks_that_are_mostly_their_own_lengths_are_refused(serve: Serve
 
 
 async def fills(served: Served, most: int) -> None:
-    """One more than so many is refused; one for each that ends is taken in."""
+    """A connection above the limit is refused; for each that ends, another is accepted."""
     opened = [await served.connect() for _ in range(most)]
     reader, _ = await served.connect()
     assert (await answer_of(reader)).startswith(b"HTTP/1.1 503 ")
@@ -235,7 +235,7 @@ async def fills(served: Served, most: int) -> None:
     assert len(served.connections) == most
 
 
-async def test_an_address_has_so_many_connections_and_a_proxy_all_of_them(serve: Serve) -> None:
+async def test_connections_are_limited_by_address_except_for_proxies(serve: Serve) -> None:
     """Fault 40."""
     served = await serve(connections_per_address=3, most_connections=5)
     proxied = await serve(connections_per_address=3, most_connections=5, trusted_proxies=["127.0.0.0/8"])
@@ -244,7 +244,7 @@ async def test_an_address_has_so_many_connections_and_a_proxy_all_of_them(serve:
     await fills(proxied, 5)
 
 
-async def test_an_answer_that_is_not_read_ends(serve: Serve) -> None:
+async def test_an_unread_response_is_aborted(serve: Serve) -> None:
     served = await serve()
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -265,7 +265,7 @@ def test_proxies_are_addresses() -> None:
         load_settings(api={"trusted_proxies": ["nginx"]})
 
 
-def test_running_out_of_files_is_known_by_its_cause() -> None:
+def test_running_out_of_files_is_recognised_by_its_cause() -> None:
     out = OSError(24, "Too many open files")
     wrapped = RuntimeError("no connection")
     wrapped.__cause__ = ConnectionError("refused")

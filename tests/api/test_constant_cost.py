@@ -66,7 +66,7 @@ async def test_pages_of_executions_are_read_in_the_order_of_an_index(store: Stor
         assert "Seq Scan on finished" not in plan, f"{name}:\n{plan}"
         assert buffers < MOST_BUFFERS, f"{name}: {buffers} buffers\n{plan}"
 
-    # The latest execution of a job that has none: found at once, not by walking through the history of all the others.
+    # The latest execution of a job that has none is looked up by index, not by reading the history of other jobs.
     jobs = [(await make_job(store)).id for _ in range(10)]
     statement = all_statements()["job_situations"].numbered()
     async with store.database.connection() as connection:
@@ -81,7 +81,7 @@ async def test_dead_letters_are_grouped_without_reading_the_history(store: Store
         await connection.execute("UPDATE timeball.finished SET state = 'dead', fingerprint = substr(id::text, 13, 1)")
         await connection.execute("VACUUM ANALYZE timeball.finished")
         statement = all_statements()["dead_groups"]
-        given = {"by": "error", "no_fingerprint": "none", "most": 10_000, "limit": 10, "parts": 24, "now": None}
+        given = {"by": "error", "no_fingerprint": "none", "limit": 10_000, "groups": 10, "parts": 24, "now": None}
         explained = await connection.fetchval(
             f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.numbered()}", *(given[name] for name in statement.parameters)
         )
@@ -89,11 +89,11 @@ async def test_dead_letters_are_grouped_without_reading_the_history(store: Store
     scans = [scan for scan in rows_touched(orjson.loads(explained)[0]["Plan"]) if "on finished" in scan[0]]
     by_index = sum(rows for scan, rows in scans if scan.startswith("Index Only Scan"))
     of_history = sum(rows for scan, rows in scans if not scan.startswith("Index Only Scan"))
-    # Each of the dead by the index, and of each group that is told of the latest one.
+    # Every dead execution by the index, and the latest one of each listed group.
     assert (by_index, of_history) == (5_000, 10), scans
 
 
-async def test_a_search_for_something_rare_says_how_far_it_has_come(
+async def test_a_search_for_a_rare_value_reports_its_progress(
     store: Store, parts: ServerRuntime, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with store.database.connection() as connection:
@@ -118,7 +118,7 @@ async def test_a_search_for_something_rare_says_how_far_it_has_come(
 
 
 @pytest.mark.parametrize("stretch", [1, 2, 3, 7])
-async def test_a_search_in_stretches_finds_what_one_look_finds(
+async def test_a_search_in_chunks_finds_what_one_scan_finds(
     store: Store, parts: ServerRuntime, monkeypatch: pytest.MonkeyPatch, stretch: int
 ) -> None:
     for number in range(6):

@@ -1,4 +1,4 @@
-"""What holds for every route: problems, limits, ids, compression, idempotency, the description."""
+"""What holds for every route: problems, limits, ids, compression, idempotency, the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ async def test_security_3_unknown_fields_are_refused(client: httpx.AsyncClient, 
     assert await table(store, "job") == []
 
 
-async def test_request_ids_are_kept_or_made(client: httpx.AsyncClient) -> None:
+async def test_request_ids_are_kept_or_generated(client: httpx.AsyncClient) -> None:
     kept = await client.get("/health/live", headers={"X-Request-Id": "abc-1"})
     made = await client.get("/health/live", headers={"X-Request-Id": "no spaces, please"})
 
@@ -150,7 +150,7 @@ async def test_request_ids_are_kept_or_made(client: httpx.AsyncClient) -> None:
     assert made.headers["x-request-id"].startswith("req_")
 
 
-async def test_long_answers_are_compressed(client: httpx.AsyncClient) -> None:
+async def test_long_responses_are_compressed(client: httpx.AsyncClient) -> None:
     async with client.stream("GET", "http://localhost/openapi.json", headers={"Accept-Encoding": "gzip"}) as response:
         raw = b"".join([part async for part in response.aiter_raw()])
 
@@ -158,7 +158,7 @@ async def test_long_answers_are_compressed(client: httpx.AsyncClient) -> None:
     assert orjson.loads(gzip.decompress(raw))["info"]["title"] == "Timeball"
 
 
-async def test_answers_may_not_be_framed_sniffed_or_cached(client: httpx.AsyncClient) -> None:
+async def test_responses_may_not_be_framed_sniffed_or_cached(client: httpx.AsyncClient) -> None:
     headers = (await client.get("/health/live")).headers
 
     assert headers["x-content-type-options"] == "nosniff"
@@ -169,7 +169,7 @@ async def test_answers_may_not_be_framed_sniffed_or_cached(client: httpx.AsyncCl
 # idempotency
 
 
-async def test_a_post_under_a_key_is_done_once(client: httpx.AsyncClient, store: Store) -> None:
+async def test_a_post_with_an_idempotency_key_is_carried_out_once(client: httpx.AsyncClient, store: Store) -> None:
     body, headers = {"handler": "h"}, {"Idempotency-Key": "k-1"}
 
     first = await client.post("/jobs", json=body, headers=headers)
@@ -183,7 +183,9 @@ async def test_a_post_under_a_key_is_done_once(client: httpx.AsyncClient, store:
     assert len(await table(store, "job")) == 1
 
 
-async def test_a_key_in_flight_is_refused(client: httpx.AsyncClient, parts: ServerRuntime, store: Store) -> None:
+async def test_a_request_whose_key_is_in_flight_is_refused(
+    client: httpx.AsyncClient, parts: ServerRuntime, store: Store
+) -> None:
     body = orjson.dumps({"handler": "h"})
     await parts.requests.begin("local", "k", sha256(b"\0".join((b"/api/v1/jobs", b"", body))).digest())
 
@@ -193,7 +195,7 @@ async def test_a_key_in_flight_is_refused(client: httpx.AsyncClient, parts: Serv
     assert await table(store, "job") == []
 
 
-async def test_a_request_that_is_cut_off_is_not_done_twice(client: httpx.AsyncClient, store: Store) -> None:
+async def test_a_request_that_was_cut_off_is_not_carried_out_twice(client: httpx.AsyncClient, store: Store) -> None:
     await client.post("/jobs", json={"handler": "h", "name": "a"})
 
     async def trigger() -> httpx.Response:
@@ -209,7 +211,7 @@ async def test_a_request_that_is_cut_off_is_not_done_twice(client: httpx.AsyncCl
     assert len(await table(store, "ready")) == 1
 
 
-async def test_a_wait_ends_with_the_process_and_its_answer_is_kept(
+async def test_a_wait_ends_with_the_process_and_its_response_is_recorded(
     client: httpx.AsyncClient, parts: ServerRuntime, store: Store
 ) -> None:
     await client.post("/jobs", json={"handler": "h", "name": "a"})
@@ -224,7 +226,9 @@ async def test_a_wait_ends_with_the_process_and_its_answer_is_kept(
     assert len(await table(store, "ready")) == 1
 
 
-async def test_of_many_at_once_under_one_key_one_is_done(client: httpx.AsyncClient, store: Store) -> None:
+async def test_one_of_many_concurrent_requests_with_one_key_is_carried_out(
+    client: httpx.AsyncClient, store: Store
+) -> None:
     headers = {"Idempotency-Key": "k"}
     answers = await asyncio.gather(*(client.post("/jobs", json={"handler": "h"}, headers=headers) for _ in range(8)))
 
@@ -242,7 +246,7 @@ async def test_a_key_whose_request_failed_may_be_used_again(client: httpx.AsyncC
 
 
 def lose_first_answer(monkeypatch: pytest.MonkeyPatch, command: tuple[type, str]) -> None:
-    """Let a command be done, and its caller be told that the database has gone; the first time."""
+    """Carry out a command, but raise StoreUnavailable the first time."""
     kind, name = command
     done = getattr(kind, name)
     failures = [StoreUnavailable("gone")]
@@ -277,7 +281,7 @@ UNANSWERED: dict[str, tuple[tuple[type, str], str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", UNANSWERED)
-async def test_what_was_done_though_the_answer_is_a_failure_is_not_done_again_under_its_key(
+async def test_a_change_whose_response_failed_is_not_repeated_with_the_same_key(
     client: httpx.AsyncClient, store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     await client.post("/jobs", json={"handler": "h", "name": "minutely", "interval_seconds": 60})
@@ -318,7 +322,7 @@ async def test_what_was_done_though_the_answer_is_a_failure_is_not_done_again_un
     ],
 )
 @pytest.mark.parametrize(("failing", "most_at_once"), [("start", 500), ("run", 500), ("start", 0)])
-async def test_an_operation_that_was_begun_though_the_answer_is_a_failure_is_not_begun_again_under_its_key(
+async def test_an_operation_whose_response_failed_is_not_started_again_with_the_same_key(
     client: httpx.AsyncClient,
     store: Store,
     monkeypatch: pytest.MonkeyPatch,
@@ -351,7 +355,9 @@ async def executions(store: Store) -> list[UUID]:
     return sorted(row["id"] for row in rows if row["origin"] != "schedule")
 
 
-async def test_a_key_is_kept_for_a_day(client: httpx.AsyncClient, clock: VirtualClock, store: Store) -> None:
+async def test_an_idempotency_key_is_valid_for_a_day(
+    client: httpx.AsyncClient, clock: VirtualClock, store: Store
+) -> None:
     headers = {"Idempotency-Key": "k"}
     await client.post("/jobs", json={"handler": "h"}, headers=headers)
     clock.advance(timedelta(hours=23, minutes=59))
@@ -365,7 +371,7 @@ async def test_a_key_is_kept_for_a_day(client: httpx.AsyncClient, clock: Virtual
 
 
 @pytest.mark.parametrize("key", ["", "x" * 201, "tab\there"])
-async def test_an_odd_key_is_refused(client: httpx.AsyncClient, key: str) -> None:
+async def test_an_invalid_idempotency_key_is_refused(client: httpx.AsyncClient, key: str) -> None:
     response = await client.post("/jobs", json={"handler": "h"}, headers={"Idempotency-Key": key})
 
     check_problem(response, 422, "invalid_idempotency_key")
@@ -398,11 +404,11 @@ async def test_security_12_exports_are_harmless_in_a_spreadsheet(client: httpx.A
 @pytest.mark.parametrize(
     ("value", "expected"), [(-1, "-1"), ("-1", "'-1"), (None, ""), (["=x"], '["=x"]'), ("a=b", "a=b")]
 )
-def test_cells(value: Any, expected: str) -> None:
+def test_a_cell_of_csv_is_no_formula(value: Any, expected: str) -> None:
     assert cell(value) == expected
 
 
-async def test_exports_hold_everything(client: httpx.AsyncClient) -> None:
+async def test_an_export_has_every_job(client: httpx.AsyncClient) -> None:
     await client.post("/jobs/bulk", json={"jobs": [{"handler": "h"}] * 450})
 
     executions = (await client.get("/executions/export", params={"format": "jsonl"})).text.splitlines()
@@ -457,9 +463,7 @@ async def test_probes_may_ask_with_head(client: httpx.AsyncClient, path: str) ->
         ("POST", "/health/live", "GET, HEAD"),
     ],
 )
-async def test_a_method_that_is_not_there_is_told_the_others(
-    client: httpx.AsyncClient, method: str, path: str, allowed: str
-) -> None:
+async def test_a_405_names_the_allowed_methods(client: httpx.AsyncClient, method: str, path: str, allowed: str) -> None:
     refused = await client.request(method, path)
 
     check_problem(refused, 405, "method_not_allowed")
@@ -523,7 +527,7 @@ def test_every_example_fits_its_own_schema(parts: ServerRuntime) -> None:
     assert len(examples) > 500
 
 
-def test_bounds_servers_and_tags_are_told_in_the_words_of_openapi(parts: ServerRuntime) -> None:
+def test_bounds_servers_and_tags_are_valid_openapi(parts: ServerRuntime) -> None:
     document = served_below(make_api(parts).openapi(), "/jobs")
 
     interval = document["components"]["schemas"]["JobIn"]["properties"]["interval_seconds"]
@@ -544,7 +548,7 @@ def test_bounds_servers_and_tags_are_told_in_the_words_of_openapi(parts: ServerR
     assert not any({"type": "null"} in schema.get("anyOf", ()) for schema in bodies)
 
 
-async def test_the_docs_page_needs_nothing_from_outside(client: httpx.AsyncClient) -> None:
+async def test_the_docs_page_loads_nothing_from_other_sites(client: httpx.AsyncClient) -> None:
     page = await client.get("http://localhost/docs")
 
     assert page.status_code == 200
@@ -562,7 +566,7 @@ async def test_the_docs_page_needs_nothing_from_outside(client: httpx.AsyncClien
     body=st.binary(max_size=60)
     | st.sampled_from([b'{"handler":"\\udc00x"}', b"null", b"1e999", b'{"handler":"h","handler":"g"}'])
 )
-async def test_any_bytes_are_answered(client: httpx.AsyncClient, body: bytes) -> None:
+async def test_any_body_gets_a_response_below_500(client: httpx.AsyncClient, body: bytes) -> None:
     response = await client.post("/jobs", content=body)
 
     assert response.status_code in (201, 400, 422)
@@ -572,7 +576,9 @@ async def test_any_bytes_are_answered(client: httpx.AsyncClient, body: bytes) ->
 
 
 @pytest.mark.parametrize("label", ["a\x1b[2Jb", "a\nb", "a\tb", "a\x7fb", "a\x9bb", "a\u202eb", "a\u2066b", "a\u2028b"])
-async def test_a_label_that_deceives_is_refused_at_every_door(client: httpx.AsyncClient, label: str) -> None:
+async def test_a_label_with_control_or_bidi_characters_is_refused_everywhere(
+    client: httpx.AsyncClient, label: str
+) -> None:
     await client.post("/jobs", json={"handler": "h", "name": "there"})
     wishes: list[dict[str, Any]] = [
         {"name": label},
@@ -600,7 +606,7 @@ async def test_a_label_that_deceives_is_refused_at_every_door(client: httpx.Asyn
     assert [job["name"] for job in (await client.get("/jobs")).json()["data"]] == ["there"]
 
 
-# questions under an Idempotency-Key
+# read-only posts with an Idempotency-Key
 
 
 @pytest.mark.parametrize(
@@ -613,7 +619,7 @@ async def test_a_label_that_deceives_is_refused_at_every_door(client: httpx.Asyn
         ("/jobs/bulk/pause", {"filter": {"queue": "q"}, "dry_run": True}),
     ],
 )
-async def test_what_changes_nothing_is_not_remembered(
+async def test_read_only_posts_are_not_recorded(
     client: httpx.AsyncClient, store: Store, path: str, body: dict[str, Any]
 ) -> None:
     for _ in range(2):
@@ -624,7 +630,7 @@ async def test_what_changes_nothing_is_not_remembered(
     assert await table(store, "idempotency_key") == []
 
 
-def test_every_question_of_a_viewer_is_known_as_one(parts: ServerRuntime) -> None:
+def test_every_post_for_viewers_is_read_only(parts: ServerRuntime) -> None:
     paths = make_api(parts).openapi()["paths"]
     asked = {path for path, verbs in paths.items() if verbs.get("post", {}).get("x-role") == "viewer"}
 

@@ -1,4 +1,4 @@
-"""Who made a job and who asked for an execution is written on it, shown, found and exported; dangerous one-offs are audited."""
+"""Jobs and executions name their author in responses, searches and exports; dangerous one-offs are audited."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHELL = {"handler": "shell.command", "payload": {"command": "id"}}
 CLEANUP = {"handler": "system.cleanup", "payload": {"older_than_days": 30}}
 
 
-async def test_a_job_names_the_key_that_made_it(client: httpx.AsyncClient, make_key: MakeKey) -> None:
+async def test_a_job_names_the_key_that_created_it(client: httpx.AsyncClient, make_key: MakeKey) -> None:
     admin, editor = await make_key("admin"), await make_key("editor")
     await client.post("/jobs", json={"handler": "h", "name": "mine"}, headers=editor)
     await client.patch("/jobs/mine", json={"priority": 3}, headers=admin)
@@ -51,7 +51,7 @@ async def test_a_job_names_the_key_that_made_it(client: httpx.AsyncClient, make_
     assert {entry["action"]: entry["actor"] for entry in revisions}["job.create"] == author
 
 
-async def test_an_execution_names_who_asked_for_it(
+async def test_an_execution_names_the_key_that_requested_it(
     client: httpx.AsyncClient, make_key: MakeKey, store: Store, clock: VirtualClock
 ) -> None:
     admin, editor, operator = await make_key("admin"), await make_key("editor"), await make_key("operator")
@@ -88,8 +88,8 @@ async def test_an_execution_names_who_asked_for_it(
     assert format_job_id(job.id) in {each["job_id"] for each in scheduled.json()["data"]}
 
 
-async def test_a_program_is_the_author_of_what_it_makes(client: httpx.AsyncClient, store: Store) -> None:
-    """By a pattern, as every enqueue of a program goes; by a definition; and by the API of the same process without keys."""
+async def test_a_program_is_the_author_of_its_jobs(client: httpx.AsyncClient, store: Store) -> None:
+    """By an enqueue, by a definition, and by the API of the same process without keys."""
     commands = Commands(store, store.env)
     pattern = commands.jobs.pattern(JobSpec(handler="h"))
     assert pattern is not None

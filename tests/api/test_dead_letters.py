@@ -1,4 +1,4 @@
-"""Dead letters in groups: by what killed them, by handler, by queue; when they died; and all of a group at once."""
+"""Groups of dead letters by error, handler and queue; their deaths over time; actions on a whole group."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def die(store: Store, number: int, error: ErrorInfo = FAILURE, **fields: A
 
 @pytest.fixture
 async def graves(store: Store, clock: VirtualClock) -> None:
-    """Three of one cause in two queues, and a day later two without a fingerprint."""
+    """Three executions with one error in two queues, and a day later two without a fingerprint."""
     await die(store, 2, queue="mail", handler="h")
     await die(store, 1, queue="crm", handler="h")
     clock.advance(seconds(86_400))
@@ -42,7 +42,7 @@ async def groups(client: httpx.AsyncClient, by: str) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("graves")
-async def test_they_are_put_together_by_what_is_asked_for(client: httpx.AsyncClient) -> None:
+async def test_dead_letters_are_grouped_by_error_handler_or_queue(client: httpx.AsyncClient) -> None:
     assert await groups(client, "error") == {"abc": 3, NO_FINGERPRINT: 2}
     assert await groups(client, "handler") == {"h": 3, "other": 2}
     assert await groups(client, "queue") == {"crm": 3, "mail": 2}
@@ -50,7 +50,7 @@ async def test_they_are_put_together_by_what_is_asked_for(client: httpx.AsyncCli
 
 
 @pytest.mark.usefixtures("graves")
-async def test_a_group_tells_of_its_latest_and_of_what_else_it_spans(client: httpx.AsyncClient) -> None:
+async def test_a_group_shows_its_latest_error_and_its_handlers_and_queues(client: httpx.AsyncClient) -> None:
     crm, mail = (await client.get("/dead-letter/groups?by=queue")).json()["data"]
 
     assert (crm["error_type"], crm["latest_error"], crm["top_frame"]) == ("KilledError", "gone", None)
@@ -61,7 +61,9 @@ async def test_a_group_tells_of_its_latest_and_of_what_else_it_spans(client: htt
 
 
 @pytest.mark.usefixtures("graves")
-async def test_when_they_died_is_counted_over_one_time_for_all(client: httpx.AsyncClient, clock: VirtualClock) -> None:
+async def test_deaths_are_counted_over_the_same_span_for_all_groups(
+    client: httpx.AsyncClient, clock: VirtualClock
+) -> None:
     clock.advance(seconds(86_400))
 
     abc, nameless = (await client.get("/dead-letter/groups")).json()["data"]
@@ -72,7 +74,7 @@ async def test_when_they_died_is_counted_over_one_time_for_all(client: httpx.Asy
     assert abc["deaths"]["until"] == nameless["deaths"]["until"]
 
 
-async def test_one_that_died_this_very_instant_is_counted(client: httpx.AsyncClient, store: Store) -> None:
+async def test_a_death_at_this_instant_is_counted(client: httpx.AsyncClient, store: Store) -> None:
     await die(store, 2, handler="h")
 
     (group,) = (await client.get("/dead-letter/groups")).json()["data"]
@@ -91,7 +93,7 @@ async def test_one_that_died_this_very_instant_is_counted(client: httpx.AsyncCli
     ],
 )
 @pytest.mark.parametrize("idempotency", ["retry", "discard"])
-async def test_all_of_a_group_are_dealt_with_and_no_others(
+async def test_an_action_on_a_group_affects_all_of_it_and_no_other(
     client: httpx.AsyncClient, store: Store, idempotency: str, choice: dict[str, str], done: int, left: dict[str, int]
 ) -> None:
     listed = (await client.get("/dead-letter", params=choice)).json()["data"]
@@ -105,18 +107,18 @@ async def test_all_of_a_group_are_dealt_with_and_no_others(
 
 
 @pytest.mark.parametrize("choice", [{}, {"queue": "mail", "handler": "h"}, {"all": True, "fingerprint": "abc"}])
-async def test_one_choice_is_expected(client: httpx.AsyncClient, choice: dict[str, Any]) -> None:
+async def test_dead_letters_are_chosen_in_exactly_one_way(client: httpx.AsyncClient, choice: dict[str, Any]) -> None:
     check_problem(await client.post("/dead-letter/retry", json=choice), 422, "invalid_input")
 
 
 @pytest.mark.usefixtures("graves")
-async def test_those_without_a_fingerprint_are_found_by_search_too(client: httpx.AsyncClient) -> None:
+async def test_executions_without_a_fingerprint_are_found_by_search(client: httpx.AsyncClient) -> None:
     found = (await client.get("/executions", params={"q": f"fingerprint:{NO_FINGERPRINT}"})).json()["data"]
 
     assert [one["error_type"] for one in found] == ["KilledError"] * 2
 
 
-async def test_those_without_a_fingerprint_are_read_in_the_order_of_their_index(store: Store) -> None:
+async def test_executions_without_a_fingerprint_are_read_by_their_index(store: Store) -> None:
     wanted = ExecutionFilter(where(status=parse_states(["dead"]), fingerprint=NO_FINGERPRINT, settled="no"))
 
     plan = await ListingStore(store.database).explain_executions(wanted, PageRequest(limit=50))

@@ -1,4 +1,4 @@
-"""Events over HTTP: a stream that can be taken up, or a question that waits for its answer."""
+"""Events over HTTP: a stream that can be resumed, and long polling."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def store(open_store: Callable[..., Awaitable[Store]]) -> Store:
 
 @pytest.fixture
 async def streaming(parts: ServerRuntime) -> AsyncIterator[httpx.AsyncClient]:
-    """A client that reads an answer while it is made."""
+    """A client that reads a response while the application still sends it."""
     transport = InProcessTransport(make_api(parts))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1") as opened:
         yield opened
@@ -51,7 +51,7 @@ async def run_one(store: Store, **fields: Any) -> None:
 
 @asynccontextmanager
 async def events_of(client: httpx.AsyncClient, **wish: Any) -> AsyncIterator[AsyncIterator[dict[str, str]]]:
-    """The events of a stream as they come, each as its fields."""
+    """The events of a stream as they arrive, each as its fields."""
 
     async def read(response: httpx.Response) -> AsyncIterator[dict[str, str]]:
         fields: dict[str, str] = {}
@@ -77,7 +77,7 @@ async def until(events: AsyncIterator[dict[str, str]], what: str) -> dict[str, s
     raise AssertionError(f"the stream ended without {what}")
 
 
-async def test_a_stream_tells_what_happens(streaming: httpx.AsyncClient, store: Store) -> None:
+async def test_a_stream_sends_events_as_they_happen(streaming: httpx.AsyncClient, store: Store) -> None:
     async with events_of(streaming, params={"types": "execution.*", "queue": "mail"}) as events:
         assert "retry" in await anext(events)
         await run_one(store, queue="other")
@@ -88,7 +88,7 @@ async def test_a_stream_tells_what_happens(streaming: httpx.AsyncClient, store: 
     assert '"id":"evt_' in told["data"]
 
 
-async def test_a_stream_is_taken_up_behind_the_last_event(streaming: httpx.AsyncClient, store: Store) -> None:
+async def test_a_stream_resumes_behind_the_last_event(streaming: httpx.AsyncClient, store: Store) -> None:
     async with events_of(streaming) as events:
         await anext(events)
         await run_one(store, queue="first")
@@ -102,16 +102,14 @@ async def test_a_stream_is_taken_up_behind_the_last_event(streaming: httpx.Async
 
 
 @pytest.mark.parametrize("stale", ["4000000000000:4000000000000:", "no position", "3:2:1"])
-async def test_a_stream_that_cannot_be_taken_up_says_so(streaming: httpx.AsyncClient, stale: str) -> None:
+async def test_a_stream_that_cannot_be_resumed_sends_a_reset(streaming: httpx.AsyncClient, stale: str) -> None:
     async with events_of(streaming, headers={"Last-Event-ID": stale}) as events:
         first = await anext(events)
 
     assert first["event"] == "reset"
 
 
-async def test_a_quiet_stream_says_that_it_is_there(
-    streaming: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_quiet_stream_sends_keep_alives(streaming: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events_resource, "KEEP_ALIVE_SECONDS", 0.05)
 
     async with events_of(streaming) as events:
@@ -122,7 +120,7 @@ async def test_a_quiet_stream_says_that_it_is_there(
     assert quiet["id"], "even a reader that hears nothing knows where to go on"
 
 
-async def test_cloud_events_are_told_to_those_who_ask(streaming: httpx.AsyncClient, store: Store) -> None:
+async def test_cloud_events_are_sent_if_accepted(streaming: httpx.AsyncClient, store: Store) -> None:
     accept = {"Accept": "text/event-stream, application/cloudevents+json"}
     async with events_of(streaming, headers=accept) as events:
         await anext(events)
@@ -133,7 +131,7 @@ async def test_cloud_events_are_told_to_those_who_ask(streaming: httpx.AsyncClie
     assert '"type":"timeball.execution.succeeded"' in told["data"]
 
 
-async def test_a_question_waits_for_its_answer(client: httpx.AsyncClient, store: Store) -> None:
+async def test_a_poll_waits_for_the_first_event(client: httpx.AsyncClient, store: Store) -> None:
     start = (await client.get("/events", params={"wait": "0s"})).json()
     assert start["data"] == []
 
@@ -167,7 +165,7 @@ async def test_a_batch_of_cloud_events(client: httpx.AsyncClient, store: Store) 
     assert answer.headers["timeball-next-cursor"]
 
 
-async def test_a_question_about_one_job(client: httpx.AsyncClient, store: Store) -> None:
+async def test_a_poll_can_be_limited_to_one_job(client: httpx.AsyncClient, store: Store) -> None:
     job = await make_recurring(store, name="nightly")
     start = (await client.get("/events", params={"wait": "0s"})).json()
     await run_one(store)
@@ -182,15 +180,15 @@ async def test_a_question_about_one_job(client: httpx.AsyncClient, store: Store)
 
 
 @pytest.mark.parametrize("since", ["x", "1", "1:2", "2:1:", "1:5:9", "1:5:3,2", "0:0:", f"1:{'9' * 19}:"])
-async def test_a_cursor_that_is_none_is_refused_with_a_hint(client: httpx.AsyncClient, since: str) -> None:
+async def test_an_invalid_cursor_is_refused_with_a_hint(client: httpx.AsyncClient, since: str) -> None:
     answer = await client.get("/events", params={"since": since, "wait": "0s"})
 
     assert answer.status_code == 422
     assert "next_cursor" in answer.json()["hint"]
 
 
-async def test_a_server_that_ends_does_not_wait_for_its_streams(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    # So that uvicorn itself does not cut them off.
+async def test_a_stopping_server_does_not_wait_for_streams(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Longer than the test: uvicorn itself must not end the streams.
     monkeypatch.setattr("timeball.api.server._SHUTDOWN_SECONDS", 3600)
     parts = make_server_runtime(Settings(port=0), store, Commands(store, store.env))
     server = ApiServer(parts)
@@ -209,11 +207,11 @@ async def test_a_server_that_ends_does_not_wait_for_its_streams(store: Store, mo
     await running
 
 
-async def test_a_reader_that_reads_nothing_is_given_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It fills its own buffers, then it is hung up on; nothing piles up here."""
+async def test_a_reader_that_reads_nothing_is_disconnected(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its socket buffers fill up, then the server disconnects it; the server buffers nothing."""
     monkeypatch.setattr(events_resource, "SEND_SECONDS", 0.2)
     parts = make_server_runtime(Settings(port=0), store, Commands(store, store.env))
-    monkeypatch.setattr(events_resource.EventStreamResponse, "_texts", _endless)
+    monkeypatch.setattr(events_resource.EventStreamResponse, "_chunks", _endless)
     server = ApiServer(parts)
     await server.open()
     running = asyncio.ensure_future(server.run())
@@ -250,10 +248,10 @@ async def test_our_own_client_follows_the_stream(parts: ServerRuntime, store: St
     assert event.id is not None
 
 
-# how long one may listen
+# how long a stream lasts
 
 
-async def test_a_revoked_key_ends_its_open_streams_though_events_flow(
+async def test_a_revoked_key_ends_its_streams_even_while_events_flow(
     parts: ServerRuntime, streaming: httpx.AsyncClient, make_key: MakeKey, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events_resource, "KEEP_ALIVE_SECONDS", 0.05)
@@ -288,7 +286,7 @@ async def test_an_expired_key_ends_its_open_stream(
                 pass
 
 
-async def test_a_stream_ends_after_its_longest_time(
+async def test_a_stream_ends_after_the_longest_allowed_time(
     store: Store,
 ) -> None:
     settings = Settings(api=ApiSettings(stream_minutes=0.002))

@@ -1,4 +1,4 @@
-"""Some fields or more of them, every try, and how a job came to be as it is."""
+"""Selected fields, expansions, attempts and revisions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from timeball.store.store import Store
 from timeball.testing import VirtualClock
 
 
-async def test_only_the_fields_that_were_asked_for(client: httpx.AsyncClient, store: Store) -> None:
+async def test_fields_selects_the_fields_of_a_response(client: httpx.AsyncClient, store: Store) -> None:
     await make_recurring(store, name="a")
 
     jobs = (await client.get("/jobs", params={"fields": "id,name"})).json()
@@ -40,7 +40,7 @@ async def test_only_the_fields_that_were_asked_for(client: httpx.AsyncClient, st
     assert set(execution) == {"timeline"}
 
 
-async def test_more_than_a_thing_usually_tells(client: httpx.AsyncClient, store: Store) -> None:
+async def test_expand_adds_jobs_attempts_and_next_times(client: httpx.AsyncClient, store: Store) -> None:
     await make_recurring(store, every=60, name="a")
 
     job = (await client.get("/jobs/a", params={"expand": "next", "fields": "name"})).json()
@@ -56,13 +56,13 @@ async def test_more_than_a_thing_usually_tells(client: httpx.AsyncClient, store:
 
 
 @pytest.mark.parametrize("query", ["fields=nme", "fields=", "fields=%00", "expand=payload", "expand=next,x"])
-async def test_a_field_nobody_knows_is_refused(client: httpx.AsyncClient, query: str) -> None:
+async def test_an_unknown_field_is_refused(client: httpx.AsyncClient, query: str) -> None:
     problem = check_problem(await client.get(f"/jobs?{query}"), 422, "invalid_input")
 
     assert "expected some of" in problem["detail"]
 
 
-async def test_every_try_is_told(client: httpx.AsyncClient, store: Store, clock: VirtualClock) -> None:
+async def test_every_attempt_is_listed(client: httpx.AsyncClient, store: Store, clock: VirtualClock) -> None:
     execution = await enqueue(store, max_retries=2)
     (first,) = await claim_all(store)
     await record(store, [found(first, Failed(FAILURE))])
@@ -83,7 +83,9 @@ async def test_every_try_is_told(client: httpx.AsyncClient, store: Store, clock:
     check_problem(await client.get("/executions/nobody/attempts"), 404, "not_found")
 
 
-async def test_who_changed_what_of_a_job(client: httpx.AsyncClient, store: Store, clock: VirtualClock) -> None:
+async def test_revisions_show_the_changes_of_a_job(
+    client: httpx.AsyncClient, store: Store, clock: VirtualClock
+) -> None:
     await make_job(store, name="a", schedule="0 3 * * *", payload={"password": "canary", "x": 1})
     clock.advance("1m")
     await client.patch("/jobs/a", json={"schedule": "0 4 * * *", "priority": 60})
@@ -111,7 +113,7 @@ async def test_who_changed_what_of_a_job(client: httpx.AsyncClient, store: Store
     assert [one["action"] for one in first_page["data"]] == ["job.pause"]
 
 
-async def test_a_secret_in_an_old_audit_is_not_told(client: httpx.AsyncClient, store: Store) -> None:
+async def test_secrets_in_old_audit_records_are_hidden(client: httpx.AsyncClient, store: Store) -> None:
     job = await make_job(store, name="a")
     sides = {"before": '{"payload": {"password": "canary"}}', "after": '{"payload": {"password": "canary-2"}}'}
     when = {"id": store.env.new_id(), "at": store.env.clock.now()}

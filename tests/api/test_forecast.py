@@ -1,4 +1,4 @@
-"""Why, time lines and forecasts through the front door."""
+"""Explanations, timelines and forecasts over HTTP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from timeball.store.store import Store
 from timeball.testing import VirtualClock
 
 
-async def test_why_in_one_sentence_and_gate_by_gate(client: httpx.AsyncClient, store: Store) -> None:
+async def test_explain_has_one_sentence_and_every_gate(client: httpx.AsyncClient, store: Store) -> None:
     job = await make_recurring(store, every=3600, name="nightly")
 
     of_job = (await client.get("/jobs/nightly/explain")).json()
@@ -29,7 +29,9 @@ async def test_why_in_one_sentence_and_gate_by_gate(client: httpx.AsyncClient, s
     check_problem(await client.get("/executions/nobody/explain"), 404, "not_found")
 
 
-async def test_a_time_line(client: httpx.AsyncClient, store: Store, clock: VirtualClock) -> None:
+async def test_a_timeline_shows_past_and_predicted_runs(
+    client: httpx.AsyncClient, store: Store, clock: VirtualClock
+) -> None:
     await make_job(store, name="noon", schedule="0 12 * * *")
     start = clock.now() + timedelta(days=1, hours=-1)
     params = {"from": start.isoformat(), "to": (start + timedelta(hours=2)).isoformat(), "width": "800"}
@@ -55,7 +57,7 @@ async def test_a_time_line(client: httpx.AsyncClient, store: Store, clock: Virtu
         "queue=%00",
     ],
 )
-async def test_a_time_line_that_cannot_be_drawn(client: httpx.AsyncClient, query: str) -> None:
+async def test_a_timeline_with_invalid_parameters_is_refused(client: httpx.AsyncClient, query: str) -> None:
     response = await client.get(f"/timeline?{query}")
 
     assert response.status_code == 422, response.text
@@ -137,12 +139,14 @@ async def test_an_interval_is_spread_by_its_anchor(client: httpx.AsyncClient, st
         ({"queue": "batch"}, "invalid_input"),
     ],
 )
-async def test_a_wish_for_suggestions_that_cannot_be_read(client: httpx.AsyncClient, body: object, code: str) -> None:
+async def test_an_invalid_request_for_suggestions_is_refused(
+    client: httpx.AsyncClient, body: object, code: str
+) -> None:
     check_problem(await client.post("/schedules/suggest", json=body), 422, code)
 
 
-async def test_the_queues_say_which_collision_is_meant(client: httpx.AsyncClient, store: Store) -> None:
-    """A queue with a limit is a pool of its own, beside the one it shares with others."""
+async def test_queues_choose_the_collision_to_spread(client: httpx.AsyncClient, store: Store) -> None:
+    """A queue with a limit has its own pool of slots, in addition to the shared one."""
     await make_node(store, slots=2)
     await client.patch("/queues/narrow", json={"max_running": 1})
     for number in range(2):

@@ -1,4 +1,4 @@
-"""What a handler declares holds for every job, through whichever door it is written."""
+"""The contract of a handler holds for every job, however the job is written."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def declared(function: Callable[..., Any] = charge, **options: Any) -> Handler:
 
 
 async def publish(store: Store, handler: Handler, *, is_alive: bool = False) -> str:
-    """Have a worker start with this handler; returns the fingerprint of its contract."""
+    """Start a worker with this handler; returns the fingerprint of its contract."""
     contract = contract_of(handler)
     await store.handlers.publish([contract], is_start=True)
     if is_alive:
@@ -90,7 +90,7 @@ async def job(client: httpx.AsyncClient, reference: str) -> dict[str, Any]:
     return dict(found.json())
 
 
-async def test_options_hold_for_jobs_of_every_door(client: httpx.AsyncClient) -> None:
+async def test_declared_options_hold_however_a_job_is_created(client: httpx.AsyncClient) -> None:
     posted = await client.post("/jobs", json=GOOD)
     named = await client.post("/jobs", json=GOOD | {"name": "a", "schedule": "0 6 * * *"})
     await client.post("/templates", json={"name": "t", "job": GOOD})
@@ -107,7 +107,7 @@ async def test_options_hold_for_jobs_of_every_door(client: httpx.AsyncClient) ->
     assert posted.json()["warnings"] == alike.json()["warnings"] == []
 
 
-async def test_what_is_told_wins_and_at_most_once_is_loosened_only_when_told(client: httpx.AsyncClient) -> None:
+async def test_given_options_win_and_at_most_once_must_be_loosened_explicitly(client: httpx.AsyncClient) -> None:
     told = {"queue": "default", "max_retries": 3, "delivery": "at_least_once", "tags": [], "timeout_ms": None}
     posted = await client.post("/jobs", json=GOOD | told | {"max_running": None})
     other = await client.post("/jobs", json={"handler": "test.echo", "name": "x", "payload": {"order": 1}})
@@ -124,9 +124,7 @@ async def test_what_is_told_wins_and_at_most_once_is_loosened_only_when_told(cli
     assert copied.json()["delivery"] == "at_least_once"
 
 
-async def test_a_handler_limit_does_not_contradict_a_job_whose_runs_take_turns(
-    client: httpx.AsyncClient, store: Store
-) -> None:
+async def test_a_declared_limit_fits_a_job_with_serial_runs(client: httpx.AsyncClient, store: Store) -> None:
     await publish(store, declared(max_running=4))
 
     made = await client.post("/jobs", json=GOOD | {"name": "a", "schedule": "0 6 * * *", "overlap": "queue"})
@@ -134,7 +132,7 @@ async def test_a_handler_limit_does_not_contradict_a_job_whose_runs_take_turns(
     assert (made.status_code, made.json()["max_running"]) == (201, None)
 
 
-async def test_a_declared_limit_can_be_taken_from_a_job(client: httpx.AsyncClient) -> None:
+async def test_a_declared_limit_can_be_removed_from_a_job(client: httpx.AsyncClient) -> None:
     await client.post("/jobs", json=GOOD | {"name": "a"})
     await client.post("/jobs", json=GOOD | {"name": "b", "limit_key": "own", "max_running": 2})
 
@@ -150,7 +148,7 @@ def pointers(response: httpx.Response) -> set[str]:
     return {error["pointer"] for error in response.json()["errors"]}
 
 
-async def test_a_payload_is_checked_at_every_door(client: httpx.AsyncClient) -> None:
+async def test_a_payload_is_checked_however_it_is_written(client: httpx.AsyncClient) -> None:
     await client.post("/jobs", json=GOOD | {"name": "a"})
     await client.post("/jobs", json={"handler": "other", "name": "b", "payload": BAD["payload"]})
     await client.post("/templates", json={"name": "t", "job": GOOD})
@@ -183,7 +181,7 @@ async def test_a_payload_is_checked_at_every_door(client: httpx.AsyncClient) -> 
     assert "ordr is unknown: did you mean order?" in per_item.json()["results"][1]["error"]
 
 
-async def test_unchecked_takes_what_the_schema_refuses(client: httpx.AsyncClient) -> None:
+async def test_unchecked_accepts_a_payload_that_the_schema_refuses(client: httpx.AsyncClient) -> None:
     await client.post("/jobs", json=GOOD | {"name": "a"})
     unchecked = {"payload": BAD["payload"], "unchecked": True}
 
@@ -203,14 +201,14 @@ async def test_unchecked_takes_what_the_schema_refuses(client: httpx.AsyncClient
 
 
 @pytest.mark.parametrize("payload", [{"order": "7"}, {"order": 7.0, "note": None}, {"order": True}], ids=str)
-async def test_what_a_worker_converts_is_not_refused(client: httpx.AsyncClient, payload: dict[str, Any]) -> None:
+async def test_a_payload_that_a_worker_converts_is_accepted(client: httpx.AsyncClient, payload: dict[str, Any]) -> None:
     charge_by = declared().binder.check
     charge_by(httpx.Request("POST", "http://x", json=payload).content.decode())
 
     assert (await client.post("/jobs", json=GOOD | {"payload": payload})).status_code == 201
 
 
-async def test_a_payload_may_fit_the_contract_of_any_living_worker(client: httpx.AsyncClient, store: Store) -> None:
+async def test_a_payload_may_fit_the_contract_of_any_live_worker(client: httpx.AsyncClient, store: Store) -> None:
     def with_currency(order: int, currency: str) -> None: ...
 
     await publish(store, declared(), is_alive=True)
@@ -221,7 +219,7 @@ async def test_a_payload_may_fit_the_contract_of_any_living_worker(client: httpx
     assert pointers(await client.post("/jobs", json=GOOD | {"payload": {}})) == {"/payload/order", "/payload/currency"}
 
 
-async def test_a_handler_that_no_worker_has_published_is_taken_with_a_warning(client: httpx.AsyncClient) -> None:
+async def test_an_unpublished_handler_is_accepted_with_a_warning(client: httpx.AsyncClient) -> None:
     stranger = {"handler": "app:chrage", "payload": {}}
     made = [
         await client.post("/jobs", json=stranger | {"name": "a"}),
@@ -237,7 +235,7 @@ async def test_a_handler_that_no_worker_has_published_is_taken_with_a_warning(cl
     assert (await client.post("/jobs", json={"handler": "test.echo"})).json()["warnings"] == []
 
 
-async def test_a_handler_shows_what_was_published(client: httpx.AsyncClient, store: Store, published: str) -> None:
+async def test_a_handler_shows_its_published_contracts(client: httpx.AsyncClient, store: Store, published: str) -> None:
     newest = await publish(store, declared(queue="later"), is_alive=True)
 
     shown = (await client.get("/handlers/app:charge")).json()
@@ -276,7 +274,7 @@ async def test_handlers_are_listed_by_name_page_by_page(client: httpx.AsyncClien
     assert {"app:charge", "http.webhook", *(f"m:{n:03}" for n in range(30))} <= set(names)
 
 
-async def test_publishing_what_is_the_newest_already_writes_nothing(store: Store, published: str) -> None:
+async def test_publishing_the_newest_contract_again_writes_nothing(store: Store, published: str) -> None:
     async def places() -> list[Any]:
         async with store.database.connection() as connection:
             return list(await connection.fetch("SELECT ctid::text, started_at FROM timeball.handler"))
@@ -286,7 +284,7 @@ async def test_publishing_what_is_the_newest_already_writes_nothing(store: Store
     assert await places() == before
 
 
-async def test_the_newest_is_the_one_that_a_process_started_with_last(store: Store, published: str) -> None:
+async def test_the_contract_of_the_process_that_started_last_is_the_newest(store: Store, published: str) -> None:
     async def newest() -> str:
         return (await store.handlers.versions(["app:charge"]))["app:charge"][0].fingerprint
 
@@ -298,7 +296,7 @@ async def test_the_newest_is_the_one_that_a_process_started_with_last(store: Sto
     assert await newest() == published
 
 
-async def test_stored_payloads_are_checked_against_other_code(client: httpx.AsyncClient) -> None:
+async def test_stored_payloads_are_checked_against_other_schemas(client: httpx.AsyncClient) -> None:
     def with_currency(order: int, currency: str) -> None: ...
 
     fits = {"order": 1, "currency": "CHF"}
@@ -331,7 +329,9 @@ async def checked(client: httpx.AsyncClient, handlers: list[dict[str, Any]]) -> 
             return found
 
 
-async def test_why_says_which_version_is_wanted_and_who_has_which(client: httpx.AsyncClient, store: Store) -> None:
+async def test_explain_names_the_required_version_and_the_versions_of_workers(
+    client: httpx.AsyncClient, store: Store
+) -> None:
     def with_currency(order: int, currency: str = "EUR") -> None: ...
 
     old = await publish(store, declared(), is_alive=True)
@@ -348,10 +348,10 @@ async def test_why_says_which_version_is_wanted_and_who_has_which(client: httpx.
     assert gate["advice"].endswith("timeball handlers show app:charge")
 
 
-async def test_what_waits_is_judged_by_the_version_of_its_job_that_it_cites(
+async def test_a_waiting_execution_is_checked_with_the_payload_of_its_job_version(
     client: httpx.AsyncClient, store: Store
 ) -> None:
-    """An edit of the job changes neither what runs nor what is told about it."""
+    """An edit of the job changes neither the queued execution nor its explanation."""
 
     def with_currency(order: int, currency: str) -> None: ...
 
@@ -386,7 +386,7 @@ def charge(order: int, currency: str) -> None: ...
 
 
 @pytest.mark.parametrize("by", ["server", "database"])
-def test_check_against_lists_what_new_code_refuses(
+def test_check_against_lists_payloads_that_new_code_refuses(
     by: str, running_api: str, fresh_database: FreshDatabase, tmp_path: Path
 ) -> None:
     (tmp_path / "newer.py").write_text(PROGRAM)
@@ -403,11 +403,11 @@ def test_check_against_lists_what_new_code_refuses(
         bad = checked()
 
     assert (good.returncode, good.stdout) == (0, ""), good.stderr
-    assert "1 payloads of 1 handlers checked, 0 do not fit" in good.stderr
+    assert "checked 1 payloads of 1 handlers: 0 do not fit" in good.stderr
     assert (bad.returncode, bad.stdout) == (1, f"job {made.id} (daily), app:charge: currency is missing\n"), bad.stderr
 
 
-def test_a_program_that_does_not_have_a_handler_takes_its_published_options(
+def test_enqueueing_a_remote_handler_takes_its_published_options(
     running_api: str, fresh_database: FreshDatabase
 ) -> None:
     with Timeball(database_url=fresh_database.dsn) as tb, Client(running_api) as timeball:
@@ -422,7 +422,7 @@ def test_a_program_that_does_not_have_a_handler_takes_its_published_options(
     assert (second.queue, second.max_retries, second.delivery) == ("mine", 9, "at_most_once")
 
 
-def test_a_program_that_does_not_have_a_handler_checks_payloads_by_what_is_published(
+def test_enqueueing_a_remote_handler_checks_payloads_by_its_contract(
     running_api: str, fresh_database: FreshDatabase
 ) -> None:
     with Timeball(database_url=fresh_database.dsn) as tb:

@@ -1,4 +1,4 @@
-"""What handlers take is known, shown, and insisted upon; commands are written by administrators."""
+"""Payloads are checked by the schemas of their handlers; only administrators write commands."""
 
 from __future__ import annotations
 
@@ -70,17 +70,17 @@ async def test_a_bulk_that_is_nested_too_deeply_is_refused(client: httpx.AsyncCl
     assert (await client.get("/jobs")).json()["data"] == []
 
 
-async def test_a_bulk_of_single_wishes_tells_which_payload_did_not_fit(client: httpx.AsyncClient) -> None:
+async def test_a_bulk_per_item_names_the_payload_that_does_not_fit(client: httpx.AsyncClient) -> None:
     response = await client.post("/jobs/bulk", json={"jobs": [GOOD, BAD], "mode": "per_item"})
 
     assert [item["status"] for item in response.json()["results"]] == ["created", "failed"]
 
 
-async def test_a_handler_that_nobody_knows_takes_anything(client: httpx.AsyncClient) -> None:
+async def test_an_unknown_handler_accepts_any_payload(client: httpx.AsyncClient) -> None:
     assert (await client.post("/jobs", json={"handler": "app.mail:send", "payload": [1]})).status_code == 201
 
 
-async def test_the_catalogue_tells_of_every_handler(client: httpx.AsyncClient, store: Store) -> None:
+async def test_the_catalogue_lists_every_handler(client: httpx.AsyncClient, store: Store) -> None:
     await make_node(store, handlers=("test.delay", "app.mail:send"))
 
     data = {each["name"]: each for each in (await client.get("/handlers")).json()["data"]}
@@ -106,7 +106,7 @@ async def test_the_catalogue_tells_of_every_handler(client: httpx.AsyncClient, s
     assert (await client.get("/handlers/nobody")).status_code == 404
 
 
-def test_the_example_of_every_handler_is_one_that_it_takes(parts: ServerRuntime) -> None:
+def test_the_example_of_every_handler_is_valid(parts: ServerRuntime) -> None:
     settings = Settings()
     catalogue = make_catalogue(BuiltinHandlers(settings, parts.env.clock, settings.data_dir))
 
@@ -163,7 +163,7 @@ PLANTED = {"command": "id", "args": ["--", "root"]}
 
 
 async def run_of(store: Store, execution: str) -> tuple[str, dict[str, Any]]:
-    """Handler and payload with which a worker is given an execution; it ends well."""
+    """Claim the ready execution and let it succeed; returns its handler and payload."""
     claims = {
         format_execution_id(each.id): each for each in await claim_all(store, handlers=["shell.command", "test.echo"])
     }
@@ -174,7 +174,7 @@ async def run_of(store: Store, execution: str) -> tuple[str, dict[str, Any]]:
 async def test_security_3_an_editor_cannot_put_a_payload_under_a_queued_command(
     client: httpx.AsyncClient, make_key: MakeKey, store: Store
 ) -> None:
-    """The payload of another handler, edited in while the command waits in a paused queue, is not what the command runs."""
+    """A payload that is edited in while the command waits in a paused queue is not what the command runs."""
     admin, editor = await make_key("admin"), await make_key("editor")
     assert (await client.post("/jobs", json=SHELL_JOB, headers=admin)).status_code == 201
     await client.post("/queues/ops/pause", json={}, headers=editor)
@@ -184,7 +184,7 @@ async def test_security_3_an_editor_cannot_put_a_payload_under_a_queued_command(
     renamed = await client.patch("/jobs/backup", json={"handler": "test.echo"}, headers=editor)
 
     assert [(each.status_code, each.json()["code"]) for each in (swapped, renamed)] == [(403, "forbidden")] * 2
-    # An administrator's edit does not reach what is queued either.
+    # An edit by an administrator does not reach a queued execution either.
     edited = await client.patch("/jobs/backup", json={"handler": "test.echo", "payload": PLANTED}, headers=admin)
     assert edited.status_code == 200
     await client.post("/queues/ops/resume", json={}, headers=editor)
@@ -196,7 +196,7 @@ async def test_security_3_an_editor_cannot_put_a_payload_under_a_queued_command(
 async def test_security_3_a_retry_is_judged_by_the_handler_that_runs_it(
     client: httpx.AsyncClient, make_key: MakeKey, store: Store
 ) -> None:
-    """The job was another handler when its old run ended, and is a command now."""
+    """The job had another handler when its old run ended, and has a command now."""
     admin, editor = await make_key("admin"), await make_key("editor")
     await client.post("/jobs", json={"handler": "test.echo", "name": "nightly"}, headers=editor)
     run = (await client.post("/jobs/nightly/trigger", headers=editor)).json()["id"]
@@ -217,7 +217,7 @@ async def test_security_3_a_retry_is_judged_by_the_handler_that_runs_it(
 async def test_security_3_a_planted_payload_is_not_carried_over_to_a_command(
     client: httpx.AsyncClient, make_key: MakeKey, store: Store, way: str
 ) -> None:
-    """An editor triggers a harmless job with a payload; it becomes a command; an operator retries that run."""
+    """An editor triggers a harmless job with a payload; the job becomes a command; an operator retries that run."""
     admin, editor, operator = await make_key("admin"), await make_key("editor"), await make_key("operator")
     await client.post("/jobs", json={"handler": "test.echo", "name": "nightly"}, headers=editor)
     made = await client.post("/jobs/nightly/trigger", json={"payload": PLANTED}, headers=editor)

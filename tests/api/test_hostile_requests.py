@@ -65,7 +65,7 @@ FORGED = (
 
 @pytest.fixture
 async def client(store: Store) -> AsyncIterator[httpx.AsyncClient]:
-    """A program that may ask as often as it likes: the limits would answer in the place of the routes."""
+    """A client without rate limits, which would otherwise respond instead of the routes."""
     settings = Settings(api=ApiSettings(request_burst=1e9, requests_per_second=1e9))
     api = make_api(make_server_runtime(settings, store, checking_commands(settings, store)))
     headers = {"Content-Type": "application/json"}
@@ -76,7 +76,7 @@ async def client(store: Store) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def reads(parts: ServerRuntime) -> list[tuple[str, list[str]]]:
-    """Every address that can be read, with its parameters."""
+    """Every GET route with its parameters."""
     return [
         (
             path.removeprefix("/api/v1"),
@@ -87,7 +87,7 @@ def reads(parts: ServerRuntime) -> list[tuple[str, list[str]]]:
     ]
 
 
-async def test_no_parameter_of_a_read_breaks_it(client: httpx.AsyncClient, parts: ServerRuntime, store: Store) -> None:
+async def test_hostile_parameters_break_no_read(client: httpx.AsyncClient, parts: ServerRuntime, store: Store) -> None:
     job = await make_job(store, name="nightly", schedule="0 3 * * *")
     execution = await enqueue(store)
     known = {"job": str(job.id), "execution": str(execution), "queue": "default", "handler": "test.echo"}
@@ -112,7 +112,7 @@ async def test_no_parameter_of_a_read_breaks_it(client: httpx.AsyncClient, parts
     assert (await client.get("/jobs/nightly")).status_code == 200
 
 
-async def test_hostile_words_in_paths_are_words(client: httpx.AsyncClient, parts: ServerRuntime) -> None:
+async def test_hostile_paths_are_taken_as_names(client: httpx.AsyncClient, parts: ServerRuntime) -> None:
     for pattern, _ in reads(parts):
         if "{" in pattern:
             for value in HOSTILE:
@@ -168,16 +168,16 @@ async def test_a_hostile_body_is_refused(client: httpx.AsyncClient, body: bytes)
 
 
 def sent(address: str, raw: bytes) -> bytes:
-    """All that a server answers to some bytes, until it has nothing more to say or closes."""
+    """Everything that a server responds to some bytes, until it closes or stays silent."""
     parts = urlsplit(address)
     with socket.create_connection((parts.hostname or "", parts.port or 80), 30) as connection:
-        # It may hang up before it has heard all; closing is then refused, with an error that has no class of its own.
+        # The server may close before it has read all; closing then fails with a plain OSError.
         with suppress(OSError):
             connection.sendall(raw)
             connection.shutdown(socket.SHUT_WR)
         heard = b""
         deadline = time.monotonic() + 30
-        # A server that has heard enough may close while there is more to read.
+        # The server may close while there is more to read.
         with suppress(ConnectionResetError):
             while time.monotonic() < deadline and (chunk := connection.recv(65_536)):
                 heard += chunk
@@ -210,7 +210,7 @@ SMUGGLED = POST + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
         b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n",
     ],
 )
-def test_broken_http_gets_nothing_and_does_nothing(running_api: str, raw: bytes) -> None:
+def test_broken_http_is_refused_without_effect(running_api: str, raw: bytes) -> None:
     heard = sent(running_api, raw)
 
     assert b" 200 " not in heard.partition(b"\r\n")[0]

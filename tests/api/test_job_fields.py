@@ -1,4 +1,4 @@
-"""Every field of a job passes through every door and can be read back: a door that forgets one fails here."""
+"""Every field of a job can be written in every way and read back: a way that forgets a field fails here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from timeball.api.models.jobs import JobIn, JobOut
 from timeball.cli.files import JOB_FIELDS, read_jobs
 from timeball.domain.job import SPEC_FIELDS, JobSpec
 
-# A value for each field that is not its default; texts that look like numbers must stay texts.
+# A value for each field that differs from its default; texts that look like numbers must stay texts.
 ALWAYS: dict[str, Any] = {
     "name": "2024",
     "description": "=what it is for",
@@ -50,7 +50,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "once": {**ALWAYS, "scheduled_at": "2098-02-01T00:00:00Z"},
     "manual": {**ALWAYS},
 }
-# A key is of use only to one-offs without a name, which are enqueued.
+# Only one-offs without a name, which are enqueued, can have a unique key.
 ENQUEUED: dict[str, Any] = {name: value for name, value in ALWAYS.items() if name != "name"} | {"unique_key": "31"}
 
 MOMENTS = ("scheduled_at", "starts_at", "ends_at")
@@ -69,7 +69,7 @@ async def created_in_bulk(client: httpx.AsyncClient, fields: dict[str, Any], _fo
 
 
 async def edited(client: httpx.AsyncClient, fields: dict[str, Any], _folder: Path) -> str:
-    """From a job that has the default of every field."""
+    """By changing a job that has the default of every field."""
     schedule = {name: fields[name] for name in ("schedule", "interval_seconds", "scheduled_at") if name in fields}
     before = id_of(await client.post("/jobs", json={"name": "before", "handler": "test.echo"} | schedule))
     return id_of(await client.patch(f"/jobs/{before}", json=fields))
@@ -81,7 +81,7 @@ async def duplicated(client: httpx.AsyncClient, fields: dict[str, Any], _folder:
 
 
 async def made_by_a_template(client: httpx.AsyncClient, fields: dict[str, Any], _folder: Path) -> str:
-    # A template has no name of a job; that is said with its use.
+    # A template has no job name; that is given when it is used.
     when = ("name",)
     job = {name: value for name, value in fields.items() if name not in when}
     template = await client.post("/templates", json={"name": "pattern", "job": job})
@@ -135,11 +135,11 @@ def id_of(answer: httpx.Response) -> str:
 
 
 def comparable(document: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
-    """These fields of a job, instants as instants, however they are written."""
+    """These fields of a job, with instants parsed."""
     return {name: datetime.fromisoformat(document[name]) if name in MOMENTS else document[name] for name in names}
 
 
-def test_every_field_has_a_value_here_that_is_not_its_default() -> None:
+def test_every_field_is_tested_with_another_value_than_its_default() -> None:
     defaults = {name: field.default for name, field in JobSpec.__dataclass_fields__.items()}
     given = {name: value for fields in (*JOBS.values(), ENQUEUED) for name, value in fields.items()}
 
@@ -150,7 +150,9 @@ def test_every_field_has_a_value_here_that_is_not_its_default() -> None:
 
 @pytest.mark.parametrize("kind", JOBS)
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
-async def test_every_field_passes_every_door(client: httpx.AsyncClient, door: Door, kind: str, tmp_path: Path) -> None:
+async def test_every_field_is_kept_however_a_job_is_written(
+    client: httpx.AsyncClient, door: Door, kind: str, tmp_path: Path
+) -> None:
     fields = JOBS[kind]
 
     job = await door(client, fields, tmp_path)

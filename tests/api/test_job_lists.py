@@ -1,4 +1,4 @@
-"""Lists of jobs: what is rare is found by what leads to it, or in stretches; a request ends soon either way."""
+"""Lists of jobs: rare values are found by an index or by a scan in chunks; a request ends soon either way."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RUNNING, DEAD = ExecutionState.RUNNING, ExecutionState.DEAD
 
 
 async def furnish(store: Store) -> None:
-    """A job of every sort; its description is what the test calls it."""
+    """A job of every kind; its description is its name in the test."""
 
     async def one_off(called: str, after: float = 0, **fields: Any) -> JobId:
         return JobId(await enqueue(store, after, description=called, **fields))
@@ -105,7 +105,7 @@ FILTERS: dict[str, tuple[JobFilter, set[str]]] = {
 
 
 async def walk(parts: ServerRuntime, wanted: JobFilter, order: JobOrder, limit: int) -> list[str]:
-    """What all pages show, by following their cursors."""
+    """The items of all pages, read by following the cursors."""
     shown: list[str] = []
     cursor: str | None = None
     while True:
@@ -116,7 +116,7 @@ async def walk(parts: ServerRuntime, wanted: JobFilter, order: JobOrder, limit: 
             return shown
 
 
-async def test_every_filter_finds_the_same_by_leads_by_stretches_and_by_numbers(
+async def test_every_filter_finds_the_same_by_index_by_scan_and_by_page_number(
     store: Store, parts: ServerRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await furnish(store)
@@ -142,7 +142,7 @@ async def test_every_filter_finds_the_same_by_leads_by_stretches_and_by_numbers(
 
 
 @pytest.mark.parametrize(("stretch", "longest"), [(10_000, 10_000), (2, 0)])
-async def test_numbered_pages_and_totals_are_the_same_however_they_are_found(
+async def test_numbered_pages_and_totals_do_not_depend_on_the_plan(
     store: Store, parts: ServerRuntime, monkeypatch: pytest.MonkeyPatch, stretch: int, longest: int
 ) -> None:
     await furnish(store)
@@ -164,7 +164,7 @@ async def test_numbered_pages_and_totals_are_the_same_however_they_are_found(
 
 
 @pytest.mark.parametrize(("exact_up_to", "is_exact"), [(len(ALIVE), True), (len(ALIVE) - 1, False)])
-async def test_who_asks_only_about_how_many_there_are_is_told_by_a_few(
+async def test_a_total_alone_reads_few_rows(
     store: Store, parts: ServerRuntime, monkeypatch: pytest.MonkeyPatch, exact_up_to: int, is_exact: bool
 ) -> None:
     await furnish(store)
@@ -193,12 +193,12 @@ CROSS JOIN LATERAL (SELECT ('0173' || lpad(to_hex(n), 8, '0') || '70008000000000
 
 
 async def fill(store: Store, number: int) -> None:
-    """Very many one-offs of which nothing is left, older than all others."""
+    """Very many finished one-offs without history, older than all others."""
     async with store.database.connection() as connection:
         await connection.execute(_MANY, store.env.clock.now(), number)
 
 
-async def test_a_search_among_very_many_jobs_says_how_far_it_has_come(
+async def test_a_search_among_very_many_jobs_reports_its_progress(
     store: Store, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(store, 2_500)
@@ -230,7 +230,7 @@ MOST_BUFFERS = 40 * 1_000
 
 
 @pytest.mark.parametrize("belief", ["fresh statistics", "no statistics"])
-async def test_a_stretch_reads_no_more_than_its_rows(store: Store, belief: str) -> None:
+async def test_a_chunk_of_a_scan_reads_only_its_rows(store: Store, belief: str) -> None:
     await fill(store, ROWS)
     async with store.database.connection() as connection:
         await connection.execute(_AHEAD, store.env.clock.now(), ROWS)
@@ -249,7 +249,7 @@ async def test_a_stretch_reads_no_more_than_its_rows(store: Store, belief: str) 
 
 
 @pytest.mark.parametrize("belief", ["fresh statistics", "no statistics"])
-async def test_what_is_rare_is_led_to(store: Store, belief: str) -> None:
+async def test_a_rare_value_is_found_by_an_index(store: Store, belief: str) -> None:
     await fill(store, ROWS)
     await furnish(store)
     async with store.database.connection() as connection:

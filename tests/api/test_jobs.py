@@ -77,7 +77,7 @@ async def test_a_job_is_found_by_id_by_bare_uuid_and_by_name(client: httpx.Async
     assert (await client.get("/jobs/nobody")).status_code == 404
 
 
-async def test_a_name_is_given_once(client: httpx.AsyncClient) -> None:
+async def test_a_name_can_be_used_once(client: httpx.AsyncClient) -> None:
     await created(client, name="a")
 
     response = await client.post("/jobs", json={"handler": "h", "name": "a"})
@@ -86,7 +86,7 @@ async def test_a_name_is_given_once(client: httpx.AsyncClient) -> None:
     assert response.json()["code"] == "conflict"
 
 
-async def test_a_unique_key_gives_the_job_that_holds_it(client: httpx.AsyncClient) -> None:
+async def test_a_unique_key_in_use_returns_the_job_that_holds_it(client: httpx.AsyncClient) -> None:
     first = await created(client, unique_key="k")
 
     second = await client.post("/jobs", json={"handler": "h", "unique_key": "k"})
@@ -166,7 +166,7 @@ async def test_a_duplicate_takes_overrides(client: httpx.AsyncClient) -> None:
     assert (moved.json()["name"], moved.json()["kind"], moved.json()["tags"]) == ("b", "once", ["x"])
 
 
-async def test_a_backfill_runs_the_past(client: httpx.AsyncClient, clock: VirtualClock) -> None:
+async def test_a_backfill_runs_past_occurrences(client: httpx.AsyncClient, clock: VirtualClock) -> None:
     await created(client, name="a", schedule="0 * * * *")
     span = {"start": (clock.now() - timedelta(hours=5)).isoformat(), "end": clock.now().isoformat()}
 
@@ -177,7 +177,7 @@ async def test_a_backfill_runs_the_past(client: httpx.AsyncClient, clock: Virtua
     assert sum(item["origin"] == "backfill" for item in listed) == 5
 
 
-async def test_next_marks_the_changes_of_the_clock(client: httpx.AsyncClient) -> None:
+async def test_next_times_note_clock_changes(client: httpx.AsyncClient) -> None:
     body = {"schedule": "30 2 * * *", "timezone": "Europe/Berlin", "after": "2027-03-27T12:00:00", "count": 2}
 
     preview = (await client.post("/schedules/preview", json=body)).json()
@@ -218,7 +218,7 @@ async def test_jobs_are_listed_by_cursor_without_gaps(client: httpx.AsyncClient,
         assert found_names == expected
 
 
-async def test_pages_by_number_bring_totals(client: httpx.AsyncClient) -> None:
+async def test_pages_by_number_have_totals(client: httpx.AsyncClient) -> None:
     for number in range(5):
         await created(client, name=f"job-{number}")
 
@@ -269,7 +269,7 @@ async def test_jobs_are_filtered(
 # executions
 
 
-async def test_an_execution_tells_its_whole_story(client: httpx.AsyncClient, store: Store) -> None:
+async def test_an_execution_shows_attempts_timeline_result_and_error(client: httpx.AsyncClient, store: Store) -> None:
     await make_job(store, name="a", max_retries=0, payload={"api_key": "canary"})
     triggered = (await client.post("/jobs/a/trigger", json={})).json()
     await record(store, [found(claimed, Failed(FAILURE)) for claimed in await claim_all(store)])
@@ -284,7 +284,7 @@ async def test_an_execution_tells_its_whole_story(client: httpx.AsyncClient, sto
     assert (await client.get("/executions/exe_x")).status_code == 404
 
 
-async def test_executions_are_filtered_by_the_words_people_use(client: httpx.AsyncClient, store: Store) -> None:
+async def test_executions_are_filtered_by_status_aliases(client: httpx.AsyncClient, store: Store) -> None:
     succeeded = await enqueue(store)
     await record(store, [found(claimed, Succeeded('{"token": "canary"}')) for claimed in await claim_all(store)])
     scheduled = await enqueue(store, after=3600)
@@ -360,7 +360,7 @@ async def test_jobs_are_cancelled_and_retried_in_bulk(client: httpx.AsyncClient)
 # dead letters
 
 
-async def test_the_dead_are_grouped_retried_and_discarded(client: httpx.AsyncClient, store: Store) -> None:
+async def test_dead_letters_are_grouped_retried_and_discarded(client: httpx.AsyncClient, store: Store) -> None:
     for _ in range(3):
         await enqueue(store, max_retries=0)
     await record(store, [found(claimed, Failed(FAILURE)) for claimed in await claim_all(store)])
@@ -383,7 +383,7 @@ async def test_the_dead_are_grouped_retried_and_discarded(client: httpx.AsyncCli
 # bulk
 
 
-async def test_ten_thousand_jobs_are_made_in_one_call(client: httpx.AsyncClient, store: Store) -> None:
+async def test_ten_thousand_jobs_are_created_in_one_request(client: httpx.AsyncClient, store: Store) -> None:
     jobs = [{"handler": "h", "payload": {"n": number}} for number in range(10_000)]
 
     response = await client.post("/jobs/bulk", json={"jobs": jobs})
@@ -395,7 +395,7 @@ async def test_ten_thousand_jobs_are_made_in_one_call(client: httpx.AsyncClient,
     assert (await client.get(f"/jobs/{last}")).json()["payload"] == {"n": 9_999}
 
 
-async def test_a_bulk_is_all_or_nothing_unless_asked_otherwise(client: httpx.AsyncClient, store: Store) -> None:
+async def test_a_bulk_is_all_or_nothing_by_default(client: httpx.AsyncClient, store: Store) -> None:
     jobs = [{"handler": "h", "name": "a"}, {"handler": "h", "name": "b", "schedule": "0 25 * * *"}]
 
     refused = await client.post("/jobs/bulk", json={"jobs": jobs})
@@ -408,7 +408,7 @@ async def test_a_bulk_is_all_or_nothing_unless_asked_otherwise(client: httpx.Asy
     assert [row["name"] for row in await table(store, "job")] == ["a"]
 
 
-async def test_mixed_jobs_are_made_together(client: httpx.AsyncClient) -> None:
+async def test_different_jobs_are_created_in_one_request(client: httpx.AsyncClient) -> None:
     jobs = [{"handler": "h", "name": "a", "schedule": "0 6 * * *"}, {"handler": "h"}, {"handler": "g", "priority": 3}]
 
     response = await client.post("/jobs/bulk", json={"jobs": jobs})
@@ -438,7 +438,7 @@ async def test_queues_show_depth_and_oldest_wait(client: httpx.AsyncClient, stor
 
 
 @pytest.mark.parametrize("name", ["mail", "mail/eu", "two words", "夜/間"])
-async def test_a_queue_is_found_by_whatever_name_it_has(client: httpx.AsyncClient, name: str) -> None:
+async def test_a_queue_is_found_by_any_valid_name(client: httpx.AsyncClient, name: str) -> None:
     path = f"/queues/{quote(name, safe='')}"
 
     paused = await client.post(f"{path}/pause", json={})
@@ -506,7 +506,7 @@ async def test_the_audit_names_who_did_what(client: httpx.AsyncClient, clock: Vi
     assert len((await client.get("/audit", params={"actor": "nobody"})).json()["data"]) == 0
 
 
-def test_no_job_can_be_called_like_a_route(parts: ServerRuntime) -> None:
+def test_no_route_can_hide_a_job(parts: ServerRuntime) -> None:
     paths = make_api(parts).openapi()["paths"]
     behind_jobs = {path.split("/")[4] for path in paths if path.startswith("/api/v1/jobs/")}
 

@@ -1,4 +1,4 @@
-"""Limits per key: how often, how much, and how many at once."""
+"""Limits per caller: requests per second, bytes per second, concurrent requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def limits(watch: Callable[[], float], **settings: float) -> RateLimiter:
     return RateLimiter(ApiSettings(**settings), watch)
 
 
-def test_a_bucket_fills_steadily_and_never_over_its_rim() -> None:
+def test_a_token_bucket_fills_steadily_up_to_its_size() -> None:
     bucket = TokenBucket(size=2, rate=0.5, level=2, filled_at=0)
 
     assert [bucket.wait_for(1, 0), bucket.wait_for(1, 0)] == [0, 0]
@@ -46,14 +46,14 @@ def test_a_bucket_fills_steadily_and_never_over_its_rim() -> None:
     assert [bucket.wait_for(1, 1_000), bucket.wait_for(1, 1_000), bucket.wait_for(1, 1_000)] == [0, 0, 2]
 
 
-def test_what_is_larger_than_the_bucket_is_let_through_when_it_is_full() -> None:
+def test_an_amount_above_the_size_needs_a_full_bucket() -> None:
     bucket = TokenBucket(size=2, rate=1, level=2, filled_at=0)
 
     assert bucket.wait_for(50, 0) == 0
     assert bucket.wait_for(50, 1) == 1
 
 
-def test_every_caller_has_limits_of_their_own(watch: Watch) -> None:
+def test_every_caller_has_its_own_limits(watch: Watch) -> None:
     ours = limits(watch, requests_per_second=0.1, request_burst=1)
     ours.begin("a")
 
@@ -66,7 +66,7 @@ def test_every_caller_has_limits_of_their_own(watch: Watch) -> None:
     ours.begin("a")
 
 
-def test_requests_under_way_are_counted_until_they_end(watch: Watch) -> None:
+def test_concurrent_requests_are_counted_until_they_end(watch: Watch) -> None:
     ours = limits(watch, concurrent_requests=1)
     ours.begin("a")
 
@@ -85,7 +85,7 @@ def test_bodies_are_counted_by_their_size(watch: Watch) -> None:
         ours.count_bytes("a", 1024**2)
 
 
-def test_callers_who_are_long_silent_are_forgotten(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_longest_silent_callers_are_forgotten(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("timeball.api.limits._MAX_CALLERS", 3)
     ours = limits(watch)
     ours.begin("busy")
@@ -107,9 +107,7 @@ async def narrow(store: Store) -> AsyncIterator[httpx.AsyncClient]:
         yield opened
 
 
-async def test_security_13_too_many_requests_are_told_when_to_come_again(
-    narrow: httpx.AsyncClient, clock: VirtualClock
-) -> None:
+async def test_security_13_a_429_says_when_to_try_again(narrow: httpx.AsyncClient, clock: VirtualClock) -> None:
     assert [(await narrow.get("/jobs")).status_code for _ in range(2)] == [200, 200]
 
     refused = await narrow.get("/jobs")

@@ -1,4 +1,4 @@
-"""Numbers over HTTP: from rollups, and for Prometheus."""
+"""Metrics over HTTP: from rollups, and for Prometheus."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 @pytest.fixture
 def counted() -> ProcessMetrics:
-    """What the nodes beside the API count."""
+    """The counters of the nodes in the same process."""
     return ProcessMetrics()
 
 
@@ -64,7 +64,7 @@ def parts(store: Store, counted: ProcessMetrics) -> ServerRuntime:
 
 
 async def history(store: Store, clock: VirtualClock) -> None:
-    """Four that succeeded, two that died, one that waits."""
+    """Four succeeded executions, two dead ones, one that waits."""
     for number in range(6):
         await enqueue(store, queue="mail" if number < 2 else "default", max_retries=0)
     for number, claimed in enumerate(await claim_all(store)):
@@ -73,7 +73,7 @@ async def history(store: Store, clock: VirtualClock) -> None:
     await enqueue(store)
 
 
-async def test_stats_tell_how_executions_ended(client: httpx.AsyncClient, store: Store, clock: VirtualClock) -> None:
+async def test_stats_count_executions_by_outcome(client: httpx.AsyncClient, store: Store, clock: VirtualClock) -> None:
     await history(store, clock)
     clock.advance("30s")
 
@@ -120,7 +120,7 @@ async def test_the_series_has_every_step_and_zeros_where_nothing_happened(
     }
 
 
-async def test_the_numbers_of_this_moment(client: httpx.AsyncClient, store: Store, clock: VirtualClock) -> None:
+async def test_metrics_of_the_present(client: httpx.AsyncClient, store: Store, clock: VirtualClock) -> None:
     await history(store, clock)
     await make_node(store, slots=20)
     await enqueue(store, after=3600)
@@ -137,7 +137,9 @@ async def test_the_numbers_of_this_moment(client: httpx.AsyncClient, store: Stor
     assert metrics["nodes"]["slots"] == 20
 
 
-async def test_what_nobody_promotes_is_overdue(client: httpx.AsyncClient, store: Store, clock: VirtualClock) -> None:
+async def test_a_due_execution_that_is_not_promoted_is_overdue(
+    client: httpx.AsyncClient, store: Store, clock: VirtualClock
+) -> None:
     await make_recurring(store)
     clock.advance("65s")
 
@@ -149,7 +151,7 @@ async def test_what_nobody_promotes_is_overdue(client: httpx.AsyncClient, store:
 
 @pytest.fixture
 def scrape(client: httpx.AsyncClient) -> Callable[[], Awaitable[dict[tuple[str, ...], float]]]:
-    """The samples by name and values of their labels, as Prometheus understands them; the labels in the order of their names."""
+    """The samples by name and label values, as Prometheus parses them; labels in the order of their names."""
 
     async def read() -> dict[tuple[str, ...], float]:
         answer = await client.get("http://localhost:8080/metrics")
@@ -199,7 +201,7 @@ async def test_prometheus_reads_counters_gauges_and_histograms(
     assert told[f"{lateness}_sum", "tests:noop", "default"] == pytest.approx(4)
 
 
-async def test_counters_only_grow_although_history_goes(
+async def test_counters_only_grow_when_history_is_deleted(
     scrape: Callable[[], Awaitable[dict[tuple[str, ...], float]]], store: Store, clock: VirtualClock
 ) -> None:
     await history(store, clock)
@@ -215,7 +217,7 @@ async def test_counters_only_grow_although_history_goes(
     assert all(after[name] == value for name, value in counters.items())
 
 
-async def test_what_this_process_counted_is_told_too(
+async def test_metrics_of_this_process_are_exposed(
     scrape: Callable[[], Awaitable[dict[tuple[str, ...], float]]], counted: ProcessMetrics, store: Store
 ) -> None:
     some = store.env.new_id()
@@ -288,14 +290,14 @@ async def test_the_reference_names_every_metric_and_no_other(client: httpx.Async
         if line.startswith("| `timeball_")
     }
 
-    # `_created` says when a counter began; there is one beside each.
+    # Every counter has a `_created` sample.
     assert {name for name in told if not name.endswith("_created")} == described
 
 
 @pytest.mark.parametrize(
     "accept", ["application/openmetrics-text", "application/openmetrics-text;version=x\ty,*/*;q=0.1"]
 )
-async def test_open_metrics_are_told_to_those_who_ask_for_them(
+async def test_open_metrics_are_sent_if_accepted(
     client: httpx.AsyncClient, store: Store, clock: VirtualClock, accept: str
 ) -> None:
     await history(store, clock)

@@ -1,4 +1,4 @@
-"""Without keys: which requests are served, by a real server that asks the kernel who is calling."""
+"""Open mode: which requests a real server serves without keys, by asking the kernel for the caller's account."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ UserOf = Callable[[peers.Address, peers.Address], int | None]
 
 
 def curl(address: str, *options: str, user: int | None = None) -> int:
-    """The status that curl gets, run by an account."""
+    """The status that curl gets when another account runs it."""
     command = ["curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}", "--max-time", "30"]
     ran = subprocess.run(
         [*command, *options, address], user=user, cwd="/", env={"PATH": os.environ["PATH"]}, capture_output=True
@@ -45,7 +45,7 @@ def curl(address: str, *options: str, user: int | None = None) -> int:
 
 
 @needs_linux
-def test_security_1_the_first_curl_of_the_own_account_needs_nothing(running_api: str) -> None:
+def test_security_1_a_program_of_the_own_account_needs_no_key(running_api: str) -> None:
     assert curl(f"{running_api}/api/v1/jobs") == 200
     assert curl(f"{running_api}/") == 200
 
@@ -67,7 +67,7 @@ def test_security_1_another_account_of_the_machine_is_not_served_without_a_key(r
 
 @needs_linux
 @pytest.mark.parametrize("header", FORWARDING)
-def test_security_1_what_a_proxy_passes_on_is_not_served_without_a_key(running_api: str, header: str) -> None:
+def test_security_1_a_request_through_a_proxy_needs_a_key(running_api: str, header: str) -> None:
     for path in ("/api/v1/jobs", "/jobs"):
         refused = httpx.get(f"{running_api}{path}", headers={header: "for=203.0.113.7"})
 
@@ -77,7 +77,7 @@ def test_security_1_what_a_proxy_passes_on_is_not_served_without_a_key(running_a
 
 
 @needs_linux
-def test_the_refusal_names_the_command_that_makes_a_key(running_api: str) -> None:
+def test_a_401_names_the_command_that_creates_a_key(running_api: str) -> None:
     refused = httpx.get(f"{running_api}/api/v1/jobs", headers={"Via": "1.1 somewhere"}).json()
 
     assert "timeball keys create --role admin" in refused["hint"]
@@ -110,7 +110,7 @@ def test_an_unknown_or_foreign_owner_is_not_served(
     check_problem(httpx.get(f"{running_api}/api/v1/jobs"), 401, "unauthenticated")
 
 
-async def test_a_server_that_says_nothing_of_its_connections_is_not_trusted(parts: ServerRuntime) -> None:
+async def test_a_request_without_a_peer_is_not_served(parts: ServerRuntime) -> None:
     transport = httpx.ASGITransport(app=make_api(parts))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080/api/v1") as client:
         check_problem(await client.get("/jobs"), 401, "unauthenticated")
@@ -121,7 +121,7 @@ async def test_a_server_that_says_nothing_of_its_connections_is_not_trusted(part
 
 @pytest.fixture
 def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """The near end and the far end of a loopback connection, both ours."""
+    """Both ends of a loopback connection of this process."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listening,
         socket.create_connection(listening.getsockname()) as far,
@@ -164,7 +164,7 @@ def test_a_socket_that_its_process_has_closed_has_no_owner(
 @needs_linux
 @needs_root
 @pytest.mark.parametrize("ask", KERNEL)
-def test_the_kernel_tells_another_account_from_ours(ask: UserOf) -> None:
+def test_the_kernel_distinguishes_another_account(ask: UserOf) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         calling = subprocess.Popen(["curl", "-s", f"http://127.0.0.1:{port}/"], user=NOBODY, cwd="/")
@@ -202,7 +202,7 @@ def test_a_connection_of_another_network_namespace_is_not_found() -> None:
 @pytest.mark.parametrize(
     ("near", "far"), [("127.0.0.1", "192.0.2.1"), ("192.0.2.1", "127.0.0.1"), ("::1", "2001:db8::1")]
 )
-def test_only_loopback_connections_are_asked_about(near: str, far: str) -> None:
+def test_only_loopback_connections_are_looked_up(near: str, far: str) -> None:
     assert not peers.is_own((near, 8080), (far, 40000), lambda _near, _far: os.geteuid())
 
 
@@ -222,7 +222,7 @@ def test_a_user_that_the_namespace_does_not_know_is_not_ours(monkeypatch: pytest
 def keyed_api(
     fresh_database: FreshDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[str, ApiThread]]:
-    """A server on a system that does not tell the owner of a connection."""
+    """A server on a system that does not know the owner of a connection."""
     monkeypatch.setattr("timeball.api.server.can_ask_kernel", lambda _listening: False)
     monkeypatch.setenv("TIMEBALL_DATA_DIR", str(tmp_path))
     api = ApiThread(fresh_database.dsn, Settings(port=0, data_dir=tmp_path))
@@ -231,7 +231,7 @@ def keyed_api(
     assert list(tmp_path.glob("*.key")) == []
 
 
-def test_a_server_that_cannot_ask_the_kernel_wants_its_local_key(keyed_api: tuple[str, ApiThread]) -> None:
+def test_a_server_that_cannot_ask_the_kernel_requires_its_local_key(keyed_api: tuple[str, ApiThread]) -> None:
     address, _ = keyed_api
     key = find_local_key(address)
 
@@ -253,7 +253,7 @@ def test_clients_of_the_same_account_find_the_local_key(keyed_api: tuple[str, Ap
     assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0
 
 
-def test_the_printed_address_lets_a_browser_in_and_leaves_no_key_in_it(keyed_api: tuple[str, ApiThread]) -> None:
+def test_the_printed_address_logs_a_browser_in_and_the_key_leaves_the_url(keyed_api: tuple[str, ApiThread]) -> None:
     address, api = keyed_api
     found = re.search(r"Dashboard: (\S+)", api.greeting)
     assert found is not None
@@ -268,7 +268,7 @@ def test_the_printed_address_lets_a_browser_in_and_leaves_no_key_in_it(keyed_api
         assert browser.get(f"{address}/jobs", headers={"Host": "evil.example"}).status_code == 403
 
 
-def test_the_first_api_key_ends_the_local_one(keyed_api: tuple[str, ApiThread]) -> None:
+def test_the_first_api_key_ends_the_local_key(keyed_api: tuple[str, ApiThread]) -> None:
     address, _ = keyed_api
     key = find_local_key(address)
     assert key is not None

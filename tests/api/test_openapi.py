@@ -1,4 +1,4 @@
-"""The description is true: whatever is sent, no server error, and nothing that is not described."""
+"""The OpenAPI document is true: no request causes a server error or an undocumented response."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ EXAMPLES_PER_ROUTE = 6
 
 
 @pytest.mark.slow
-def test_the_api_keeps_to_its_description(running_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What is sent should be the same in every run, and not depend on the words in whatever tests share this process.
+def test_the_api_conforms_to_its_openapi_document(running_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The same requests in every run: schemathesis also collects constants from imported modules.
     monkeypatch.setattr(providers, "_get_local_constants", Constants)
     schema = schemathesis.openapi.from_url(f"{running_api}/openapi.json", timeout=120)
     with httpx.Client(base_url=running_api, timeout=60) as client:
-        # Something to be found, so that answers are not all 404.
+        # Something to find, so that not every response is a 404.
         body = {"handler": "h", "name": "0", "schedule": "0 6 * * *"}
         assert client.post("/api/v1/jobs", json=body).status_code == 201
 
     walked = 0
-    # One connection for all: making one costs as much as an answer.
+    # One connection for all requests: opening one costs as much as a response.
     with requests.Session() as session:
         for result in schema.get_all_operations():
             walked += 1
@@ -52,7 +52,7 @@ def _check(operation: Any, session: requests.Session) -> None:
     )
     @given(case=operation.as_strategy())
     def check(case: Any) -> None:
-        # A stream of events has no end to wait for.
+        # A stream of events has no end.
         wish = {"headers": {"Accept": "application/json"}} if case.path.endswith("/events") else {}
         case.call_and_validate(checks=CHECKS, session=session, **wish)
 

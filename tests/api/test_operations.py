@@ -1,4 +1,4 @@
-"""Operations: one thing done to very many, told of item by item, and not undone by a death."""
+"""Bulk operations: results item by item, resumed after the death of a process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SOMEBODY = Actor("somebody", "a bad release")
 
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six executions are too many to be done at once."""
+    """Let six items be too many to run within a request."""
     monkeypatch.setattr("timeball.api.resources.operations.MAX_INLINE", 5)
     monkeypatch.setattr("timeball.application.commands.bulk._BATCH", 4)
 
@@ -48,7 +48,7 @@ async def retries_of(store: Store) -> list[Any]:
     return [row for row in await table(store, "ready") if row["retry_of"] is not None]
 
 
-async def test_many_become_an_operation_that_is_worked_off_in_the_background(
+async def test_many_items_become_an_operation_in_the_background(
     client: httpx.AsyncClient, store: Store, loop: OperationLoop
 ) -> None:
     ids = await make_dead(store, 6)
@@ -78,7 +78,7 @@ async def test_many_become_an_operation_that_is_worked_off_in_the_background(
     assert [one["id"] for one in (await client.get("/operations")).json()["data"]] == [after["id"]]
 
 
-async def test_security_14_few_are_done_at_once_and_noted_in_one_row(client: httpx.AsyncClient, store: Store) -> None:
+async def test_security_14_a_small_operation_has_one_audit_record(client: httpx.AsyncClient, store: Store) -> None:
     ids = await make_dead(store, 3)
 
     done = await client.post("/dead-letter/retry", json={"all": True, "reason": "mended"})
@@ -93,7 +93,7 @@ async def test_security_14_few_are_done_at_once_and_noted_in_one_row(client: htt
     assert (await client.post("/dead-letter/discard", json={"all": True})).json()["done"] == 0
 
 
-async def test_what_is_done_to_many_jobs_goes_on_in_the_background(
+async def test_an_action_on_many_jobs_runs_in_the_background(
     client: httpx.AsyncClient, store: Store, loop: OperationLoop
 ) -> None:
     for number in range(7):
@@ -117,7 +117,7 @@ async def test_what_is_done_to_many_jobs_goes_on_in_the_background(
     assert {item["id"] for item in (await client.get(f"{location}/items")).json()["data"]} == {
         job["id"] for job in paused
     }
-    # Each change is in the history of its job, with who and why.
+    # Each change is in the history of its job, with actor and reason.
     (change,) = (await client.get("/jobs/report-3/revisions")).json()["data"][:1]
     assert (change["action"], change["reason"]) == ("job.pause", "holidays")
 
@@ -155,7 +155,7 @@ async def test_each_action_is_applied_to_every_job_or_refused_with_a_reason(
         assert (await client.get("/jobs")).json()["data"] == []
 
 
-async def test_a_trigger_that_a_dead_process_left_is_not_done_twice(
+async def test_a_trigger_of_a_dead_process_is_not_repeated(
     store: Store, commands: Commands, loop: OperationLoop, clock: VirtualClock
 ) -> None:
     ids = [(await make_job(store, name=name)).id for name in ("a", "b")]
@@ -175,9 +175,7 @@ async def test_a_trigger_that_a_dead_process_left_is_not_done_twice(
     assert sorted(row["job_id"] for row in await table(store, "ready")) == sorted(ids)
 
 
-async def test_jobs_without_a_name_are_left_out_where_only_named_ones_are_meant(
-    client: httpx.AsyncClient, store: Store
-) -> None:
+async def test_a_filter_for_named_jobs_leaves_out_unnamed_ones(client: httpx.AsyncClient, store: Store) -> None:
     await make_job(store, name="named")
     await enqueue(store)
 
@@ -189,7 +187,7 @@ async def test_jobs_without_a_name_are_left_out_where_only_named_ones_are_meant(
     assert found == [1, 2]
 
 
-async def test_jobs_are_cancelled_in_bulk_with_one_note(client: httpx.AsyncClient, store: Store) -> None:
+async def test_a_bulk_cancel_has_one_audit_record(client: httpx.AsyncClient, store: Store) -> None:
     ids = [await enqueue(store) for _ in range(2)]
 
     done = (await client.post("/jobs/bulk/cancel", json={"ids": [*map(str, ids), "nobody"]})).json()
@@ -210,13 +208,13 @@ async def test_a_dry_run_counts_and_an_unexpected_count_is_refused(client: httpx
     assert await retries_of(store) == []
 
 
-async def test_what_a_dead_process_left_is_taken_up_and_nothing_is_done_twice(
+async def test_an_operation_of_a_dead_process_is_resumed_without_repeating_items(
     store: Store, commands: Commands, loop: OperationLoop, clock: VirtualClock
 ) -> None:
     ids = await make_dead(store, 6)
     dead_holder = store.env.new_id()
     operation = await commands.operations.start(OperationAction.RETRY, ids, SOMEBODY, holder=dead_holder)
-    # It did two and wrote down one of them, and died.
+    # The process carried out two items, recorded one of them, and died.
     first, second = await store.operations.left(operation.id, 2)
     for item in (first, second):
         await commands.operations.retry_once(item, SOMEBODY)
@@ -230,7 +228,7 @@ async def test_what_a_dead_process_left_is_taken_up_and_nothing_is_done_twice(
     assert over is not None
     assert (over.state, over.done, over.failed) == (OperationState.SUCCEEDED, 6, 0)
     assert sorted(str(row["retry_of"]) for row in await retries_of(store)) == sorted(map(str, ids))
-    # The dead one wakes up: it holds nothing any more.
+    # The dead process wakes up: its lease has expired.
     assert await store.operations.record(operation, dead_holder, [second]) is None
 
 
@@ -238,7 +236,7 @@ def _fields(item: OperationItem) -> dict[str, Any]:
     return {"number": item.number, "execution_id": item.execution_id, "result_id": item.result_id}
 
 
-async def test_an_operation_can_be_stopped_where_it_is(
+async def test_an_operation_can_be_cancelled(
     client: httpx.AsyncClient, store: Store, commands: Commands, loop: OperationLoop
 ) -> None:
     ids = await make_dead(store, 6)
@@ -254,7 +252,7 @@ async def test_an_operation_can_be_stopped_where_it_is(
     assert await retries_of(store) == []
 
 
-async def test_an_operation_that_meets_a_surprise_ends_as_failed(
+async def test_an_operation_with_an_unexpected_error_ends_as_failed(
     store: Store, commands: Commands, loop: OperationLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = await make_dead(store, 6)

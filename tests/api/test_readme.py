@@ -1,4 +1,4 @@
-"""What the README tells people to type works as it stands there."""
+"""The commands in the README work as they are written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def has_curl() -> None:
 
 
 def curls() -> list[str]:
-    """Every command of the README that begins with curl, with the lines it goes on over."""
+    """Every curl command of the README, with its continuation lines."""
     blocks = re.findall(r"(?s)```sh\n(.*?)```", README.read_text(encoding="utf-8"))
     commands = re.findall(r"(?ms)^curl .*?(?=^\w|\Z)", "\n".join(blocks))
     return [command.strip() for command in commands]
@@ -60,7 +60,7 @@ def test_the_curl_lines_of_the_readme_work_one_after_the_other(running_api: str)
     assert answers[0]["schedule"] == "0 6 * * *"
 
 
-def test_one_request_makes_a_job_of_each_kind(running_api: str) -> None:
+def test_one_request_creates_a_job_of_each_kind(running_api: str) -> None:
     rest = {name: value for name, value in ISSUE.items() if name != "schedule"}
 
     cron = run(post(ISSUE), running_api)

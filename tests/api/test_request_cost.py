@@ -1,4 +1,4 @@
-"""What a request may cost: nothing is read before the caller may send it, and what is read is bounded."""
+"""The cost of a request: no body is read before the role is checked, and what is read is bounded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MakeKey = Callable[[str], Awaitable[dict[str, str]]]
 async def ask_without_body(
     app: ASGIApp, method: str, path: str, headers: dict[str, str], content_type: str = "application/json"
 ) -> tuple[int, bool]:
-    """The status of an answer, and whether the body was asked for; its first byte never comes."""
+    """The status of a response, and whether the body was requested; its first byte never arrives."""
     answers: list[Message] = []
     asked = False
 
@@ -64,12 +64,12 @@ async def ask_without_body(
 
 
 def filled(pattern: str) -> str:
-    """The path of a route, with something in its places."""
+    """The path of a route, with values for its parameters."""
     names = ("job", "execution", "queue", "node", "handler", "template", "operation")
     return pattern.format(**dict.fromkeys(names, "x"), action="pause")
 
 
-async def test_security_3_no_byte_of_a_body_is_read_before_the_role_is_known(
+async def test_security_3_no_byte_of_a_body_is_read_before_the_role_is_checked(
     parts: ServerRuntime, make_key: MakeKey
 ) -> None:
     keys = {role: await make_key(role) for role in ROLES} | {"none": {}}
@@ -95,7 +95,7 @@ async def test_security_3_no_byte_of_a_body_is_read_before_the_role_is_known(
         ("PATCH", "/metrics", 405),
     ],
 )
-async def test_no_byte_is_read_of_a_body_that_no_route_takes(
+async def test_a_body_without_a_route_is_not_read(
     parts: ServerRuntime, make_key: MakeKey, method: str, path: str, status: int
 ) -> None:
     answered, asked = await ask_without_body(make_api(parts), method, path, await make_key("admin"))
@@ -103,12 +103,12 @@ async def test_no_byte_is_read_of_a_body_that_no_route_takes(
     assert (answered, asked) == (status, False)
 
 
-async def test_security_3_no_form_is_read_before_the_role_is_known(parts: ServerRuntime, make_key: MakeKey) -> None:
+async def test_security_3_no_form_is_read_before_the_role_is_checked(parts: ServerRuntime, make_key: MakeKey) -> None:
     await make_key("admin")
     viewer = (await make_key("viewer"))["Authorization"].removeprefix("Bearer ")
     session = await parts.sessions.begin(viewer.split("_")[1], AuditEntry("test"))
     app = make_web_app(parts)
-    # These two are how strangers come in and go.
+    # Login and logout need no role.
     posts = [route for route in every_page() if "POST" in (route.methods or ()) and route.path[:4] != "/log"]
     refused = 0
 
@@ -118,7 +118,7 @@ async def test_security_3_no_form_is_read_before_the_role_is_known(parts: Server
         stranger = await ask_without_body(app, "POST", path, {}, form)
         assert stranger == (401, False), route.path
         low = await ask_without_body(app, "POST", path, {"cookie": f"timeball_session={session}"}, form)
-        # Previews are for viewers: their forms are asked for.
+        # Previews are for viewers: their forms are read.
         assert low in ((403, False), (400, True)), route.path
         refused += low == (403, False)
     assert refused > 20
@@ -157,7 +157,7 @@ async def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(
     assert parsed == []
 
 
-async def test_texts_full_of_commas_are_no_values(client: httpx.AsyncClient) -> None:
+async def test_commas_in_texts_do_not_count_as_values(client: httpx.AsyncClient) -> None:
     response = await client.post("/jobs", json={"handler": "h", "payload": {"a": "," * 250_000}})
 
     assert response.status_code == 201
@@ -196,9 +196,7 @@ async def test_the_note_in_place_of_a_payload_cannot_be_stored(client: httpx.Asy
     check_problem(await client.patch("/jobs/large", json={"payload": shown}), 422, "invalid_payload")
 
 
-async def test_only_fields_that_are_asked_for_are_redacted(
-    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_selected_fields_are_redacted(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     await client.post("/jobs", json={"handler": "h", "name": "a", "payload": {"token": "x"}})
     looked_at: list[Any] = []
     monkeypatch.setattr("timeball.api.documents.redact_in_list", looked_at.append)
@@ -227,9 +225,7 @@ async def test_large_fields_are_left_out_of_audit_and_revisions(client: httpx.As
 # unknown fields
 
 
-async def test_problems_are_worded_only_as_far_as_they_are_told(
-    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_the_listed_problems_are_worded(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     worded: list[str] = []
     original = field_errors.nearest_names
     monkeypatch.setattr(
@@ -248,7 +244,7 @@ async def test_problems_are_worded_only_as_far_as_they_are_told(
     assert "5000 fields were given" in many.json()["detail"]
 
 
-async def test_problems_of_a_bulk_stand_at_their_places(client: httpx.AsyncClient) -> None:
+async def test_problems_of_a_bulk_point_to_their_jobs(client: httpx.AsyncClient) -> None:
     jobs: list[Any] = [{"handler": "h", "priority": number % 100} for number in range(250)]
     jobs[7] |= {"name": 5}
     jobs[249] |= {"unknown": 1}
@@ -260,7 +256,7 @@ async def test_problems_of_a_bulk_stand_at_their_places(client: httpx.AsyncClien
     check_problem(await client.post("/jobs/bulk", json={"jobs": jobs * 50}), 422, "invalid_input")
 
 
-async def test_a_bulk_in_several_pieces_is_created_whole(client: httpx.AsyncClient) -> None:
+async def test_a_bulk_that_is_read_in_batches_is_created_whole(client: httpx.AsyncClient) -> None:
     jobs = [{"handler": "h", "priority": number % 100} for number in range(250)]
 
     response = await client.post("/jobs/bulk", json={"jobs": jobs})
@@ -300,10 +296,10 @@ async def test_many_queues_are_paged_and_their_numbers_bounded(client: httpx.Asy
     assert "150 more queues" in shown
 
 
-# requests that are much work
+# expensive requests
 
 
-async def test_requests_that_are_much_work_take_turns() -> None:
+async def test_expensive_requests_run_one_at_a_time_for_each_caller() -> None:
     turns, order = HeavyRequestLimiter(), []
     inside, go_on = asyncio.Event(), asyncio.Event()
 
@@ -329,7 +325,7 @@ async def test_requests_that_are_much_work_take_turns() -> None:
     assert [number for name, number in order if name == "a"] == list(range(8))
 
 
-async def test_a_wide_timeline_makes_no_more_marks_than_it_can_show(
+async def test_a_timeline_has_no_more_marks_than_it_can_show(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = [{"handler": "h", "name": f"job{number}", "interval_seconds": 60} for number in range(100)]

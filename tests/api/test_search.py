@@ -26,7 +26,7 @@ async def names(client: httpx.AsyncClient, q: str) -> Names:
 
 @pytest.fixture
 async def some_jobs(client: httpx.AsyncClient) -> None:
-    """Jobs that differ in everything that can be asked for."""
+    """Jobs that differ in every field of the search."""
     for job in (
         {"name": "daily_report", "schedule": "0 9 * * *", "queue": "reports", "tags": ["billing"], "priority": 80},
         {"name": "Receipts", "handler": "app.mail:send", "queue": "mail", "payload": {"user": {"id": 42}}},
@@ -61,13 +61,13 @@ JOB_SEARCHES: list[tuple[str, Names]] = [
 ]
 
 
-async def test_jobs_are_found_by_what_they_are(client: httpx.AsyncClient, some_jobs: None) -> None:
+async def test_jobs_are_found_by_their_fields(client: httpx.AsyncClient, some_jobs: None) -> None:
     assert [(q, await names(client, q)) for q, _ in JOB_SEARCHES] == JOB_SEARCHES
 
 
 @pytest.fixture
 async def some_executions(store: Store, clock: VirtualClock) -> dict[str, Any]:
-    """One that succeeded, one that died, one that waits."""
+    """A succeeded execution, a dead one and a waiting one."""
     jobs = {
         "good": await make_job(store, name="good", queue="mail", tags=("a",), payload={"n": 1}),
         "bad": await make_job(store, name="bad", queue="mail", max_retries=0),
@@ -113,7 +113,7 @@ EXECUTION_SEARCHES: list[tuple[str, Names]] = [
 ]
 
 
-async def test_executions_are_found_in_whatever_room_they_are(
+async def test_executions_are_found_in_every_state_table(
     client: httpx.AsyncClient, some_executions: dict[str, Any]
 ) -> None:
     ids = {format_job_id(job.id): name for name, job in some_executions.items()}
@@ -126,7 +126,7 @@ async def test_executions_are_found_in_whatever_room_they_are(
     assert [(q, await jobs_of(q)) for q, _ in EXECUTION_SEARCHES] == EXECUTION_SEARCHES
 
 
-async def test_what_somebody_has_dealt_with_is_told_apart(
+async def test_settled_dead_letters_are_found_by_search(
     client: httpx.AsyncClient, some_executions: dict[str, Any]
 ) -> None:
     await client.post("/dead-letter/discard", json={"all": True})
@@ -143,14 +143,14 @@ async def test_an_execution_is_found_by_its_id(client: httpx.AsyncClient, some_e
     assert [one["id"] for one in again] == [first]
 
 
-async def test_a_search_that_does_not_fit_says_why(client: httpx.AsyncClient) -> None:
+async def test_an_invalid_search_is_refused_with_the_reason(client: httpx.AsyncClient) -> None:
     answer = await client.get("/executions", params={"q": "stauts:dead"})
 
     assert answer.status_code == 422
     assert "did you mean status" in answer.json()["hint"]
 
 
-async def test_what_is_hidden_cannot_be_guessed_by_searching(
+async def test_a_viewer_cannot_guess_payloads_by_searching(
     client: httpx.AsyncClient, make_key: Callable[[str], Awaitable[dict[str, str]]]
 ) -> None:
     operator, editor = await make_key("operator"), await make_key("editor")
@@ -161,7 +161,7 @@ async def test_what_is_hidden_cannot_be_guessed_by_searching(
         assert (await client.get(path, params=asked, headers=editor)).status_code == 200, path
 
 
-async def test_a_bulk_action_cannot_guess_either(
+async def test_an_operator_cannot_guess_payloads_by_a_bulk_action(
     client: httpx.AsyncClient, make_key: Callable[[str], Awaitable[dict[str, str]]]
 ) -> None:
     body = {"action": "cancel", "filter": {"q": "payload.password:a*"}, "dry_run": True}
@@ -169,7 +169,7 @@ async def test_a_bulk_action_cannot_guess_either(
     assert (await client.post("/executions/bulk", json=body, headers=await make_key("operator"))).status_code == 403
 
 
-async def test_a_bulk_action_finds_by_words(client: httpx.AsyncClient, some_executions: dict[str, Any]) -> None:
+async def test_a_bulk_action_takes_a_search(client: httpx.AsyncClient, some_executions: dict[str, Any]) -> None:
     body = {"action": "retry", "filter": {"q": "status:dead queue:mail"}, "dry_run": True}
 
     assert (await client.post("/executions/bulk", json=body)).json()["done"] == 1

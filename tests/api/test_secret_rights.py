@@ -1,4 +1,4 @@
-"""Whose payload may name which secrets: those that are bound to hosts, or all of them if an administrator has written it."""
+"""Which secrets a payload may name: those bound to hosts, or all of them if an administrator has written it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WEBHOOK: dict[str, Any] = {"handler": "http.webhook", "payload": NAMED}
 
 
 class House:
-    """A client with the keys of two roles, and a worker that has claimed what there is."""
+    """A client with keys of two roles, and a worker that claims everything."""
 
     def __init__(self, client: httpx.AsyncClient, store: Store, admin: dict[str, str], editor: dict[str, str]) -> None:
         self.client, self.store, self.admin, self.editor = client, store, admin, editor
@@ -35,7 +35,7 @@ class House:
         return claimed
 
     async def may_use(self, *, is_bound: bool = False) -> bool:
-        """Whether what is ready may use its secret, which is bound to hosts or not."""
+        """Whether the ready execution may use its secret, bound to hosts or not."""
         return await self.store.history.use_secrets(await self.claim(), ["TOKEN"], is_bound=is_bound)
 
 
@@ -48,7 +48,7 @@ async def house(client: httpx.AsyncClient, store: Store, make_key: MakeKey) -> H
     ("role", "is_bound", "expected"),
     [("editor", False, False), ("editor", True, True), ("admin", False, True), ("admin", True, True)],
 )
-async def test_an_unbound_secret_is_for_payloads_of_administrators(
+async def test_an_unbound_secret_needs_a_payload_written_by_an_administrator(
     house: House, role: str, is_bound: bool, expected: bool
 ) -> None:
     await house.ask("POST", "/jobs", getattr(house, role), WEBHOOK)
@@ -56,7 +56,7 @@ async def test_an_unbound_secret_is_for_payloads_of_administrators(
     assert await house.may_use(is_bound=is_bound) is expected
 
 
-async def test_a_program_that_holds_the_password_of_the_database_is_an_administrator(house: House) -> None:
+async def test_a_program_with_access_to_the_database_is_an_administrator(house: House) -> None:
     commands = Commands(house.store, house.store.env)
     pattern = commands.jobs.pattern(JobSpec(handler="http.webhook"))
     assert pattern is not None
@@ -66,7 +66,7 @@ async def test_a_program_that_holds_the_password_of_the_database_is_an_administr
 
 
 @pytest.mark.parametrize("way", ["bulk", "bulk later", "one of each", "named", "template", "copy", "sync"])
-async def test_however_an_editor_makes_a_job(house: House, way: str, clock: Any) -> None:
+async def test_an_editor_gets_no_unbound_secret_however_the_job_is_written(house: House, way: str, clock: Any) -> None:
     editor = house.editor
     match way:
         case "bulk":
@@ -92,7 +92,7 @@ async def test_however_an_editor_makes_a_job(house: House, way: str, clock: Any)
     assert not await house.may_use()
 
 
-async def test_the_last_who_wrote_handler_or_payload_counts(house: House) -> None:
+async def test_the_last_author_of_handler_or_payload_decides(house: House) -> None:
     await house.ask("POST", "/jobs", house.admin, WEBHOOK | {"name": "a"})
     await house.ask("PATCH", "/jobs/a", house.editor, {"priority": 9})
     await house.ask("POST", "/jobs/a/trigger", house.editor)
@@ -107,7 +107,7 @@ async def test_the_last_who_wrote_handler_or_payload_counts(house: House) -> Non
     assert await house.may_use()
 
 
-async def test_the_right_is_that_of_the_version_that_runs(house: House) -> None:
+async def test_the_author_of_the_running_version_decides(house: House) -> None:
     await house.ask("POST", "/jobs", house.editor, WEBHOOK | {"name": "a"})
     await house.ask("POST", "/jobs/a/trigger", house.editor)
     await house.ask("PATCH", "/jobs/a", house.admin, {"payload": NAMED})
@@ -118,7 +118,7 @@ async def test_the_right_is_that_of_the_version_that_runs(house: House) -> None:
     assert await house.may_use()
 
 
-async def test_a_payload_of_its_own_has_the_right_of_who_gave_it_and_keeps_it(house: House) -> None:
+async def test_the_author_of_an_overriding_payload_decides_for_retries_too(house: House) -> None:
     await house.ask("POST", "/jobs", house.admin, WEBHOOK | {"name": "a"})
     run = await house.ask("POST", "/jobs/a/trigger", house.editor, {"payload": NAMED | {"url": "https://e.example"}})
     claimed = await house.claim()
@@ -132,7 +132,7 @@ async def test_a_payload_of_its_own_has_the_right_of_who_gave_it_and_keeps_it(ho
     assert await house.may_use()
 
 
-async def test_who_has_lost_the_claim_may_use_nothing(house: House) -> None:
+async def test_a_worker_without_the_claim_gets_no_secret(house: House) -> None:
     await house.ask("POST", "/jobs", house.admin, WEBHOOK)
     claimed = await house.claim()
     await house.store.executions.finish_succeeded([found(claimed)])
@@ -141,7 +141,7 @@ async def test_who_has_lost_the_claim_may_use_nothing(house: House) -> None:
 
 
 async def test_security_10_the_first_use_of_a_secret_is_audited(house: House) -> None:
-    """Of each secret by each job; of one-offs by each author, or every webhook would fill the audit."""
+    """Once for each secret and job; for one-offs once for each author, or every webhook would fill the audit."""
     await house.ask("POST", "/jobs", house.admin, WEBHOOK | {"name": "a"})
     for _ in range(2):
         await house.ask("POST", "/jobs/a/trigger", house.admin)

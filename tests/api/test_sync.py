@@ -1,4 +1,4 @@
-"""Declared jobs, emptied queues, and runs that are waited for."""
+"""Declared jobs, purged queues, and waiting for a run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def actions(document: dict[str, Any]) -> dict[str, str]:
     return {job["name"]: job["action"] for job in document["jobs"]}
 
 
-async def test_declared_jobs_are_created_changed_and_left(client: httpx.AsyncClient) -> None:
+async def test_declared_jobs_are_created_changed_or_left(client: httpx.AsyncClient) -> None:
     first = await sync(client, DAILY, HOURLY)
     again = await sync(client, DAILY, HOURLY)
     changed = await sync(client, DAILY | {"schedule": "0 7 * * *"}, HOURLY)
@@ -58,9 +58,7 @@ async def test_a_dry_run_shows_the_plan_and_does_nothing(client: httpx.AsyncClie
     assert [job["name"] for job in (await client.get("/jobs")).json()["data"]] == ["daily"]
 
 
-async def test_only_jobs_of_the_same_declaration_are_pruned_and_only_when_asked(
-    client: httpx.AsyncClient, store: Store
-) -> None:
+async def test_prune_deletes_only_jobs_of_the_same_declaration(client: httpx.AsyncClient, store: Store) -> None:
     await make_job(store, name="by hand")
     await sync(client, DAILY, HOURLY, declared_by="one")
     await sync(client, {"name": "other", "handler": "h"}, declared_by="two")
@@ -73,7 +71,7 @@ async def test_only_jobs_of_the_same_declaration_are_pruned_and_only_when_asked(
     assert {job["name"] for job in (await client.get("/jobs")).json()["data"]} == {"daily", "other", "by hand"}
 
 
-async def test_nothing_is_done_unless_everything_fits(client: httpx.AsyncClient) -> None:
+async def test_a_sync_with_an_invalid_job_changes_nothing(client: httpx.AsyncClient) -> None:
     for bad, pointer in (
         ({"name": "b", "handler": "h", "schedule": "0 25 * * *"}, "/jobs/1/schedule"),
         ({"handler": "h"}, "/jobs/1/name"),
@@ -96,7 +94,7 @@ async def test_security_3_commands_are_declared_by_administrators_only(
     check_problem(await client.post("/jobs/sync", json={"jobs": [shell]}, headers=editor), 403, "forbidden")
 
 
-async def test_a_queue_is_purged_when_its_name_is_typed_again(client: httpx.AsyncClient, store: Store) -> None:
+async def test_purging_a_queue_needs_its_name_as_confirmation(client: httpx.AsyncClient, store: Store) -> None:
     ours = [await enqueue(store, queue="mail") for _ in range(3)]
     theirs = await enqueue(store, queue="other")
     limited = await make_job(store, name="limited", queue="mail", max_running=1)

@@ -28,7 +28,7 @@ async def kept(client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
     return document
 
 
-async def test_a_template_is_kept_and_found_by_id_and_name(client: httpx.AsyncClient) -> None:
+async def test_a_template_is_stored_and_found_by_id_and_name(client: httpx.AsyncClient) -> None:
     made = await client.post("/templates", json={"name": "report", "description": "d", "job": JOB})
 
     document = made.json()
@@ -42,7 +42,7 @@ async def test_a_template_is_kept_and_found_by_id_and_name(client: httpx.AsyncCl
     check_problem(await client.post("/templates", json={"name": "report", "job": JOB}), 409, "conflict")
 
 
-async def test_a_template_makes_jobs_with_other_values(client: httpx.AsyncClient) -> None:
+async def test_a_template_creates_jobs_with_other_values(client: httpx.AsyncClient) -> None:
     await kept(client)
 
     used = await client.post(
@@ -57,7 +57,7 @@ async def test_a_template_makes_jobs_with_other_values(client: httpx.AsyncClient
     assert job["execution_id"].startswith("exe_")
 
 
-async def test_what_a_template_leaves_open_has_to_be_given(client: httpx.AsyncClient) -> None:
+async def test_using_a_template_needs_all_its_variables(client: httpx.AsyncClient) -> None:
     await kept(client)
 
     missing = await client.post("/templates/report/use", json={"variables": {"path": "a"}})
@@ -68,7 +68,7 @@ async def test_what_a_template_leaves_open_has_to_be_given(client: httpx.AsyncCl
     assert unfit.json()["errors"][0]["pointer"] == "/payload/url"
 
 
-async def test_a_template_is_checked_as_if_the_job_were_made(client: httpx.AsyncClient) -> None:
+async def test_a_template_is_checked_like_a_job(client: httpx.AsyncClient) -> None:
     bad_payload = await client.post("/templates", json={"name": "a", "job": {"handler": "http.webhook"}})
     bad_schedule = await client.post(
         "/templates", json={"name": "a", "job": {"handler": "h", "schedule": "0 25 * * *"}}
@@ -80,7 +80,7 @@ async def test_a_template_is_checked_as_if_the_job_were_made(client: httpx.Async
     assert no_handler.json()["errors"][0]["pointer"] == "/job/handler"
 
 
-async def test_changes_are_made_for_a_version(client: httpx.AsyncClient) -> None:
+async def test_a_change_for_an_outdated_version_is_refused(client: httpx.AsyncClient) -> None:
     await kept(client)
 
     changed = await client.patch("/templates/report", json={"description": "new"}, headers={"If-Match": '"1"'})

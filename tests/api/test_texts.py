@@ -1,4 +1,4 @@
-"""Whatever text is sent, in whatever field: it comes back as it was, or is refused with a reason; nothing breaks.
+"""Any text in any field comes back unchanged, or is refused with a reason; nothing breaks.
 
 A text is put into all fields of a request at once. What is refused has to be named, is taken out, and the rest is sent again:
 so every field is kept or refused for itself, in two or three requests.
@@ -45,7 +45,7 @@ NASTY = [
     "x" * 201,
     "x" * 20_000,
 ]
-# What comes back as it was, if it is taken.
+# Fields that come back unchanged if they are accepted.
 KEPT = ("name", "description", "handler", "queue", "limit_key", "unique_key")
 MOMENTS = ("timezone", "schedule", "scheduled_at", "starts_at", "misfire")
 QUERIES = {
@@ -58,7 +58,7 @@ PATHS = [
     *("/jobs/{}", "/executions/{}", "/queues/{}", "/workers/{}", "/templates/{}", "/operations/{}", "/handlers/{}"),
     *("/executions/{}/logs", "/jobs/{}/next", "/jobs/{}/calendar.ics"),
 ]
-# The route, what is said besides, and the fields that the text goes into.
+# The route, the other fields of the body, and the fields that get the text.
 BODIES: list[tuple[str, dict[str, Any], list[str]]] = [
     ("/templates", {"name": "t", "job": {"handler": "h"}}, ["name", "description"]),
     ("/jobs/sync", {"jobs": [], "prune": True}, ["declared_by"]),
@@ -68,7 +68,7 @@ BODIES: list[tuple[str, dict[str, Any], list[str]]] = [
     ("/dead-letter/retry", {}, ["fingerprint"]),
     ("/schedules/preview", {}, ["schedule", "timezone"]),
 ]
-# Refused for other reasons than the text: there is nothing of that name, or something already.
+# Refused for other reasons than the text: the name does not exist, or is in use.
 OF_THE_WORLD = frozenset({404, 409})
 
 texts = st.text(st.characters(codec=None), max_size=300) | st.text(
@@ -77,14 +77,14 @@ texts = st.text(st.characters(codec=None), max_size=300) | st.text(
 
 
 class Asking:
-    """Asks the API in this process."""
+    """Sends requests to the API in this process."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
 
     async def send(self, method: str, url: str, body: Any = None) -> httpx.Response:
-        """Send it; whatever comes back is an answer or a problem with its code and its words."""
-        # By hand: half a surrogate pair can be written in JSON, though not in UTF-8.
+        """Send a request; checks that the response is a success or a complete problem."""
+        # Encoded by hand: half a surrogate pair can be written in JSON, but not in UTF-8.
         content = None if body is None else json.dumps(body).encode()
         response = await self._client.request(
             method, url, content=content, headers={"Content-Type": "application/json"}
@@ -99,7 +99,7 @@ class Asking:
     async def offer(
         self, method: str, url: str, fields: dict[str, Any], rest: Mapping[str, Any] | None = None
     ) -> tuple[httpx.Response, dict[str, Any]]:
-        """Send all fields, and again without those that were refused; the last answer, and the fields that were taken."""
+        """Send all fields, and again without the refused ones; returns the last response and the accepted fields."""
         while True:
             if method == "GET":
                 answer = await self.send(method, str(httpx.URL(url, params=fields)))
@@ -116,7 +116,7 @@ def has_half_a_pair(text: str) -> bool:
 
 
 def _refused(answer: httpx.Response, fields: Mapping[str, Any]) -> set[str]:
-    """Which fields an answer refuses; if it refuses anything, it says which."""
+    """The fields that a response refuses; a refusal must name at least one."""
     if answer.is_success or answer.status_code in OF_THE_WORLD or not fields:
         return set()
     if answer.json()["code"] == "invalid_json":
@@ -132,7 +132,7 @@ def _refused(answer: httpx.Response, fields: Mapping[str, Any]) -> set[str]:
 async def opened_api(dsn: str) -> AsyncIterator[Asking]:
     store = Store(dsn, Env())
     await store.open(migrates=False)
-    # More than a quick machine asks in a second.
+    # More requests than a fast machine sends in a second.
     settings = Settings(api=ApiSettings(requests_per_second=1_000_000, request_burst=1_000_000))
     app = make_api(make_server_runtime(settings, store, checking_commands(settings, store)))
     transport = InProcessTransport(app)
@@ -185,7 +185,7 @@ async def check_jobs(ask: Asking, text: str) -> None:
 
     assert made.status_code == 201, made.text
     assert {name: made.json()[name] for name in taken} == taken
-    # A payload is nobody's name: it may hold whatever the database can.
+    # A payload is not a label: it may hold everything that the database can.
     assert ("payload" in taken) == ("\0" not in text and not has_half_a_pair(text))
     await ask.send("DELETE", f"/jobs/{made.json()['id']}")
     await ask.offer("POST", "/jobs", dict.fromkeys(MOMENTS, text), rest)

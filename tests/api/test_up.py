@@ -21,7 +21,7 @@ from tests.conftest import FreshDatabase
 
 Timeball = Callable[..., subprocess.Popen[str]]
 
-# As it stands in the issue, but for the address.
+# As in the issue, except for the address.
 CURL = (
     "curl -s -X POST %s/api/v1/jobs -H 'Content-Type: application/json' "
     """-d '{"name":"daily-report","description":"Generate daily sales report",\n"""
@@ -32,7 +32,7 @@ CURL = (
 
 @pytest.fixture
 def timeball(fresh_database: FreshDatabase, tmp_path: Path) -> Iterator[Timeball]:
-    """Starts the command line on the test's database."""
+    """Starts the command line on the database of the test."""
     started: list[subprocess.Popen[str]] = []
     own = {"TIMEBALL_DATABASE_URL": fresh_database.dsn, "TIMEBALL_PORT": "0"}
 
@@ -65,7 +65,7 @@ def address_of(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.slow
-def test_up_serves_the_api_and_runs_what_is_posted(timeball: Timeball) -> None:
+def test_up_serves_the_api_and_runs_posted_jobs(timeball: Timeball) -> None:
     process = timeball("up")
     address = address_of(process)
 
@@ -108,7 +108,7 @@ def test_security_1_another_address_refuses_to_start_without_keys(timeball: Time
 
 
 @pytest.mark.slow
-def test_a_taken_port_is_said_in_three_lines(timeball: Timeball) -> None:
+def test_a_port_in_use_is_reported_in_three_lines(timeball: Timeball) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         refused = timeball("api", "--port", str(taken.getsockname()[1]))
         _, words = refused.communicate(timeout=120)

@@ -1,4 +1,4 @@
-"""A real API behind a socket, for the client to talk to."""
+"""A real API behind a socket for the client."""
 
 from tests.api.conftest import fresh_database, running_api
 

@@ -1,4 +1,4 @@
-"""Nothing that the API can do is missing from the client."""
+"""The client has a method for every route."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from timeball.api.params import execution_filter, job_filter
 from timeball.client.requests import ApiRequest, DownloadMethod, IterateMethod, Method, Poll, Resource, WaitMethod
 from timeball.client.types import ExecutionFilterParams, JobFilterParams, JobParams
 
-# PUT is the twin of PATCH; the probes of load balancers have no use for a client; events have a verb of their own;
+# PUT does the same as PATCH; probes are for load balancers; events have their own method;
 # `jobs.bulk` takes `delete` like its other actions.
 WITHOUT_A_VERB = {
     ("PUT", "/jobs/{job}"),
@@ -29,7 +29,7 @@ WITHOUT_A_VERB = {
 
 
 def calls_of_the_client() -> Iterator[ApiRequest[Any]]:
-    """Each verb, asked to make its call with whatever it needs."""
+    """The request of each method, built with values for its parameters."""
     with Client("http://nowhere") as client:
         groups = [one for one in vars(client).values() if isinstance(one, Resource)]
     for group in groups:
@@ -69,7 +69,7 @@ def _pattern(path: str) -> str:
     return re.sub(r"\{\w+(:words)?\}", "[^/]+", path)
 
 
-def test_every_route_has_a_verb() -> None:
+def test_every_route_has_a_client_method() -> None:
     calls = {(call.method, call.path) for call in calls_of_the_client()}
 
     missing = {
@@ -81,8 +81,8 @@ def test_every_route_has_a_verb() -> None:
     assert missing == WITHOUT_A_VERB
 
 
-def test_what_may_be_given_by_name_is_what_the_api_takes() -> None:
-    """Type checkers need the names written out, so they stand twice; here they are held together."""
+def test_typed_parameters_are_those_of_the_api() -> None:
+    """Type checkers need the names written out, so they exist twice; this test compares them."""
     assert JobParams.__optional_keys__ == set(JobIn.model_fields)
     assert JobFilterParams.__optional_keys__ == set(inspect.signature(job_filter).parameters)
     assert ExecutionFilterParams.__optional_keys__ == set(inspect.signature(execution_filter).parameters)

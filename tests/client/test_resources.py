@@ -1,4 +1,4 @@
-"""Every verb against a real API: blocking over a socket, and awaited."""
+"""Every method against a real API, synchronous and asynchronous."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from timeball.config.settings import load_settings
 from timeball.errors import ResultTimeout
 
 
-def test_the_life_of_jobs(running_api: str) -> None:
+def test_methods_of_jobs(running_api: str) -> None:
     with Client(running_api) as timeball:
         nightly = timeball.jobs.create("test.echo", "nightly", schedule="30 2 * * *", timezone="Europe/Berlin")
         assert (nightly.kind, nightly.status) == ("cron", "active")
@@ -36,7 +36,7 @@ def test_the_life_of_jobs(running_api: str) -> None:
         assert timeball.jobs.duplicate("nightly", name="nightly-2", queue="slow").queue == "slow"
         assert [job.name for job in timeball.jobs.iterate(limit=1, sort="name")] == ["nightly", "nightly-2"]
         assert timeball.jobs.list(search="2").data[0].name == "nightly-2"
-        # From noon to noon of days without a change of the clock: each has one night.
+        # From noon to noon on days without a clock change: each has one night.
         noon = datetime(2026, 6, 1, 12, tzinfo=UTC)
         assert timeball.jobs.backfill("nightly", noon, noon + timedelta(days=3)).count == 3
         assert b"nightly-2" in b"".join(timeball.jobs.export("jsonl"))
@@ -47,7 +47,7 @@ def test_the_life_of_jobs(running_api: str) -> None:
         assert gone.value.code == "not_found"
 
 
-def test_bad_input_says_where(running_api: str) -> None:
+def test_invalid_input_points_to_the_field(running_api: str) -> None:
     with Client(running_api) as timeball:
         with pytest.raises(ScheduleError, match="hour is 25") as cron:
             timeball.jobs.create("test.echo", "x", schedule="0 25 * * *")
@@ -59,7 +59,7 @@ def test_bad_input_says_where(running_api: str) -> None:
         assert bulk.value.errors[0]["pointer"] == "/jobs/1/priorty"
 
 
-async def test_the_life_of_executions(running_api: str) -> None:
+async def test_methods_of_executions(running_api: str) -> None:
     async with AsyncClient(running_api) as timeball:
         made = await timeball.jobs.create_many([{"handler": "test.echo", "payload": {"n": n}} for n in range(3)])
         assert made.created == 3
@@ -109,7 +109,7 @@ def test_a_run_can_be_waited_for(running_api: str, fresh_database: FreshDatabase
             timeball.jobs.trigger("by-hand", wait="soon")
 
 
-async def test_how_an_execution_came_to_where_it_is(running_api: str) -> None:
+async def test_attempts_logs_and_explanation_of_an_execution(running_api: str) -> None:
     async with AsyncClient(running_api) as timeball:
         await timeball.jobs.create("app.crm:sync", "nightly", schedule="0 3 * * *")
         await timeball.jobs.update("nightly", priority=90)
@@ -131,7 +131,7 @@ async def test_how_an_execution_came_to_where_it_is(running_api: str) -> None:
         assert (await timeball.executions.wait(run)).state == "cancelled"
 
 
-def test_past_and_future(running_api: str) -> None:
+def test_methods_of_time(running_api: str) -> None:
     with Client(running_api) as timeball:
         timeball.jobs.create("app.crm:sync", "nightly", schedule="0 3 * * *", queue="crm")
         tomorrow = datetime.now(UTC) + timedelta(days=1)
@@ -148,7 +148,7 @@ def test_past_and_future(running_api: str) -> None:
         assert timeball.system.audit().data[0].reason == "an experiment"
 
 
-def test_what_is_known_of_the_house(running_api: str) -> None:
+def test_methods_of_the_system(running_api: str) -> None:
     with Client(running_api) as timeball:
         assert timeball.system.doctor().status == "fail"
         assert "schedulers" in {concern.code for concern in timeball.system.attention()}
@@ -158,7 +158,7 @@ def test_what_is_known_of_the_house(running_api: str) -> None:
         assert timeball.handlers.get("test.delay").example is not None
 
 
-def test_very_many_are_an_operation_to_wait_for(running_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_bulk_is_an_operation_to_wait_for(running_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("timeball.api.resources.operations.MAX_INLINE", 2)
     with Client(running_api) as timeball:
         made = timeball.jobs.create_many([{"handler": "test.echo"} for _ in range(4)])
@@ -179,7 +179,7 @@ def test_very_many_are_an_operation_to_wait_for(running_api: str, monkeypatch: p
             timeball.operations.cancel(begun.id)
 
 
-async def test_machinery(running_api: str) -> None:
+async def test_methods_of_queues_workers_and_handlers(running_api: str) -> None:
     async with AsyncClient(running_api) as timeball:
         assert (await timeball.queues.pause("mail", "down")).is_paused
         assert not (await timeball.queues.resume("mail")).is_paused
@@ -191,14 +191,14 @@ async def test_machinery(running_api: str) -> None:
 
         fire_times = await timeball.schedules.preview(schedule="30 2 * * *", after="2027-03-27T12:00", count=2)
         assert fire_times.next[0].at == datetime(2027, 3, 28, 2, 30, tzinfo=UTC)
-        # No worker is alive, which the answer tells by its status too.
+        # No worker is alive, so the status of the response is 503.
         assert (await timeball.system.health()).status in ("warn", "fail")
         assert (await timeball.system.stats(hours=1)).hours == 1
         actions = [record.action async for record in timeball.system.iterate_audit(limit=2)]
         assert actions.count("queue.limit") == 2
 
 
-def test_help_tells_something() -> None:
+def test_methods_have_docstrings() -> None:
     with Client("http://nowhere") as timeball:
         assert "Create a job" in (timeball.jobs.create.__doc__ or "")
         assert timeball.jobs.create.__name__ == "create"

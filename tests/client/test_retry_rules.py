@@ -1,4 +1,4 @@
-"""What is sent again, and what never: the rules, without a network."""
+"""Which requests are retried and which never, without a network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Answer = Callable[[httpx.Request], httpx.Response]
 
 
 class Server:
-    """Answers one request after the other as it was told to, and keeps what it was asked."""
+    """Responds to one request after the other as given, and records the requests."""
 
     def __init__(self, *answers: httpx.Response | Exception) -> None:
         self._answers: Iterator[httpx.Response | Exception] = iter(answers)
@@ -67,7 +67,7 @@ def problem(status: int, code: str = "x", **more: Any) -> httpx.Response:
         problem(429),
     ],
 )
-def test_a_question_is_asked_again(first: httpx.Response | Exception) -> None:
+def test_a_get_is_retried(first: httpx.Response | Exception) -> None:
     server = Server(first, OK)
 
     assert server.client().request("GET", "/stats") == {"answer": 42}
@@ -85,7 +85,7 @@ def test_a_question_is_asked_again(first: httpx.Response | Exception) -> None:
         problem(409, "request_in_flight"),
     ],
 )
-def test_a_post_is_sent_again_under_the_same_key(first: httpx.Response | Exception) -> None:
+def test_a_post_is_retried_with_the_same_key(first: httpx.Response | Exception) -> None:
     server = Server(first, OK)
 
     server.client().request("POST", "/jobs", {"handler": "h"})
@@ -94,7 +94,7 @@ def test_a_post_is_sent_again_under_the_same_key(first: httpx.Response | Excepti
     assert one == other
 
 
-def test_two_posts_have_two_keys() -> None:
+def test_two_posts_have_different_keys() -> None:
     server = Server(OK, OK)
     client = server.client()
 
@@ -117,7 +117,7 @@ def test_two_posts_have_two_keys() -> None:
         ("GET", problem(404, "not_found"), NotFound),
     ],
 )
-def test_what_may_have_been_done_is_not_sent_again(
+def test_a_request_that_may_have_been_carried_out_is_not_retried(
     method: str, answer: httpx.Response | Exception, kind: type[TimeballError]
 ) -> None:
     server = Server(answer, OK)
@@ -128,7 +128,7 @@ def test_what_may_have_been_done_is_not_sent_again(
 
 
 @pytest.mark.parametrize("answer", [httpx.ConnectError("refused"), problem(429)])
-def test_what_was_surely_not_done_is_sent_again_whatever_it_is(answer: httpx.Response | Exception) -> None:
+def test_a_request_that_was_not_carried_out_is_retried_whatever_its_method(answer: httpx.Response | Exception) -> None:
     server = Server(answer, OK)
 
     server.client().request("PATCH", "/jobs/x", {"priority": 1})
@@ -136,7 +136,7 @@ def test_what_was_surely_not_done_is_sent_again_whatever_it_is(answer: httpx.Res
     assert len(server.asked) == 2
 
 
-def test_patience_has_an_end() -> None:
+def test_retries_have_a_limit() -> None:
     server = Server(*[httpx.ConnectError("refused")] * 10)
 
     with pytest.raises(ServerUnreachable, match="refused") as caught:
@@ -147,14 +147,14 @@ def test_patience_has_an_end() -> None:
     assert caught.value.hint is not None
 
 
-def test_a_lost_answer_may_mean_that_it_was_done() -> None:
+def test_a_lost_response_sets_maybe_done() -> None:
     with pytest.raises(ServerUnreachable) as caught:
         Server(httpx.ReadTimeout("slow")).client().request("PATCH", "/jobs/x")
 
     assert caught.value.maybe_done is True
 
 
-def test_the_server_says_how_long_to_wait() -> None:
+def test_retry_after_is_respected() -> None:
     server = Server(problem(429, headers={"Retry-After": "7"}), OK)
 
     server.client().request("GET", "/stats")
@@ -163,7 +163,7 @@ def test_the_server_says_how_long_to_wait() -> None:
     assert server.waits[0] >= 7
 
 
-def test_a_wait_that_is_too_long_is_an_error_at_once() -> None:
+def test_a_retry_after_above_the_limit_is_an_error_at_once() -> None:
     server = Server(problem(429, headers={"Retry-After": "3600"}), OK)
 
     with pytest.raises(TooManyRequests) as caught:
@@ -173,7 +173,7 @@ def test_a_wait_that_is_too_long_is_an_error_at_once() -> None:
     assert caught.value.retry_after == 3600
 
 
-def test_waits_are_drawn_below_a_bound_that_doubles() -> None:
+def test_waits_are_random_below_a_bound_that_doubles() -> None:
     patience = HttpRetryPolicy(retries=20, base=0.2, longest=5.0)
 
     for tries in range(1, 20):
@@ -197,7 +197,7 @@ def test_waits_are_drawn_below_a_bound_that_doubles() -> None:
         (500, "internal_error", ServerError),
     ],
 )
-def test_a_problem_is_one_of_our_errors_with_all_it_tells(status: int, code: str, kind: type[TimeballError]) -> None:
+def test_a_problem_becomes_an_error_with_its_attributes(status: int, code: str, kind: type[TimeballError]) -> None:
     answer = problem(
         status, code, hint="do this", errors=[{"pointer": "/timezone", "detail": "no"}], request_id="req_1"
     )
@@ -212,7 +212,7 @@ def test_a_problem_is_one_of_our_errors_with_all_it_tells(status: int, code: str
     assert getattr(error, "field", "timezone") == "timezone"
 
 
-def test_an_answer_that_is_none_of_ours_says_so() -> None:
+def test_a_response_of_another_server_is_recognised() -> None:
     with pytest.raises(NotFound, match="responded with 404") as caught:
         Server(httpx.Response(404, text="<h1>Not Found</h1>")).client().jobs.get("x")
     assert "Timeball server" in str(caught.value.hint)
@@ -224,7 +224,7 @@ def test_an_answer_that_is_none_of_ours_says_so() -> None:
         Server(httpx.Response(200, json={"id": "job_1"})).client().jobs.get("x")
 
 
-def test_no_name_becomes_another_path() -> None:
+def test_a_name_is_escaped_in_the_path() -> None:
     server = Server(OK)
     with pytest.raises(ServerError):
         server.client().jobs.get("../queues/a b?c#d")
@@ -233,7 +233,7 @@ def test_no_name_becomes_another_path() -> None:
 
 
 @pytest.mark.parametrize("base", ["http://h:1", "http://h:1/", "http://h:1/api/v1", "http://h:1/api/v1/"])
-def test_the_base_url_may_name_the_api_or_not(base: str) -> None:
+def test_the_base_url_may_end_with_the_api_prefix(base: str) -> None:
     server = Server(OK)
 
     Client(base, transport=httpx.MockTransport(server)).request("GET", "/stats")
@@ -262,7 +262,7 @@ def test_every_request_has_a_timeout() -> None:
 
 
 @pytest.mark.parametrize(("wait", "read"), [(None, 3), ("30s", 33), ("1m30s", 93), ("soon", 3)])
-def test_a_request_that_asks_the_server_to_wait_waits_as_much_longer(wait: str | None, read: float) -> None:
+def test_a_request_with_wait_has_a_longer_timeout(wait: str | None, read: float) -> None:
     server = Server(OK)
 
     server.client(timeout=3).request("POST", "/jobs/a/trigger", wait=wait)

@@ -1,4 +1,4 @@
-"""Events are read as they come; a stream that breaks off goes on behind the last one."""
+"""Events are read as they arrive; a broken stream resumes behind the last event."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Chunks(httpx.SyncByteStream, httpx.AsyncByteStream):
 
 
 class Streams:
-    """A server whose connections each bring some chunks."""
+    """A server whose connections each send some chunks."""
 
     def __init__(self, *connections: list[bytes | Exception] | httpx.Response | Exception) -> None:
         self._connections = iter(connections)
@@ -59,7 +59,7 @@ FIRST = b'id: evt_1\nevent: execution.dropped\ndata: {"subject": "exe_1"}\n\n'
 SECOND = b": still here\n\nid: evt_2\nevent: execution.finished\ndata: {}\n\n"
 
 
-def test_a_broken_stream_goes_on_behind_the_last_event() -> None:
+def test_a_broken_stream_resumes_behind_the_last_event() -> None:
     server = Streams([FIRST[:20], FIRST[20:], httpx.ReadError("cut")], [SECOND])
 
     one, two = islice(server.client().events(types="execution"), 2)
@@ -70,7 +70,7 @@ def test_a_broken_stream_goes_on_behind_the_last_event() -> None:
     assert server.asked[0].url.params["types"] == "execution"
 
 
-def test_half_an_event_is_not_an_event() -> None:
+def test_an_incomplete_event_is_dropped() -> None:
     server = Streams([FIRST, SECOND[:-1], httpx.ReadError("cut")], [SECOND])
 
     events = list(islice(server.client().events(), 2))
@@ -78,7 +78,7 @@ def test_half_an_event_is_not_an_event() -> None:
     assert [event.id for event in events] == ["evt_1", "evt_2"]
 
 
-def test_the_reader_may_begin_in_the_past() -> None:
+def test_a_stream_may_start_in_the_past() -> None:
     server = Streams([SECOND])
 
     next(server.client().events(since="evt_1"))
@@ -86,7 +86,7 @@ def test_the_reader_may_begin_in_the_past() -> None:
     assert server.asked[0].headers["last-event-id"] == "evt_1"
 
 
-def test_the_server_says_how_long_to_wait_between_connections() -> None:
+def test_the_retry_field_of_a_stream_is_respected() -> None:
     server = Streams([b"retry: 3000\n\n"], [FIRST])
 
     next(server.client().events())
@@ -94,14 +94,14 @@ def test_the_server_says_how_long_to_wait_between_connections() -> None:
     assert server.waits[0] >= 3.0
 
 
-def test_who_is_not_let_in_is_told_at_once() -> None:
+def test_a_401_ends_a_stream_at_once() -> None:
     server = Streams(httpx.Response(401, json={"code": "unauthenticated", "detail": "a key is needed here"}))
 
     with pytest.raises(NotAllowed):
         next(server.client().events())
 
 
-def test_a_server_that_is_gone_for_good_is_an_error() -> None:
+def test_a_stream_fails_after_too_many_lost_connections() -> None:
     server = Streams(*[httpx.ConnectError("refused")] * 9)
 
     with pytest.raises(ServerUnreachable):
@@ -109,7 +109,7 @@ def test_a_server_that_is_gone_for_good_is_an_error() -> None:
     assert len(server.asked) == 5
 
 
-async def test_coroutines_read_the_same_events() -> None:
+async def test_the_async_client_reads_the_same_events() -> None:
     server = Streams([FIRST, httpx.ReadError("cut")], [SECOND])
     seen: list[str | None] = []
 
@@ -126,7 +126,7 @@ async def test_coroutines_read_the_same_events() -> None:
 # in process
 
 
-async def test_what_an_application_sends_in_process_is_read_while_it_is_still_at_work() -> None:
+async def test_an_in_process_response_is_read_while_the_application_still_sends() -> None:
     going_on, ended = asyncio.Event(), asyncio.Event()
 
     async def app(_scope: Any, receive: Any, send: Any) -> None:
@@ -153,7 +153,7 @@ async def test_what_an_application_sends_in_process_is_read_while_it_is_still_at
     assert ended.is_set()
 
 
-async def test_an_application_that_has_answered_may_still_write_something_down() -> None:
+async def test_an_in_process_application_may_finish_its_work_after_its_response() -> None:
     written = []
 
     async def app(_scope: Any, receive: Any, send: Any) -> None:
@@ -168,7 +168,7 @@ async def test_an_application_that_has_answered_may_still_write_something_down()
     assert written == ["yes"]
 
 
-async def test_what_an_application_raises_before_it_answers_comes_through() -> None:
+async def test_an_error_before_the_response_of_an_in_process_application_is_raised() -> None:
     async def app(_scope: Any, receive: Any, send: Any) -> None:
         raise RuntimeError("broken")
 
@@ -180,8 +180,8 @@ async def test_what_an_application_raises_before_it_answers_comes_through() -> N
 # the real route
 
 
-def test_the_events_of_a_real_api_are_read_and_taken_up(running_api: str) -> None:
-    """A reader hears what happens, and a second one goes on behind the event that the first one heard."""
+def test_the_events_of_a_real_api_are_read_and_resumed(running_api: str) -> None:
+    """A reader gets events, and a second one resumes behind the event that the first one got."""
     seen: queue.Queue[Event] = queue.Queue()
 
     def hear() -> None:

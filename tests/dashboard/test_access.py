@@ -129,7 +129,7 @@ async def test_pages_that_are_much_work_take_turns_with_the_api(parts: ServerRun
     """While two such requests are under way in the process, a third waits for one of them."""
     app: Any = make_web_app(parts)
     heavy = app._pages.state.site.heavy
-    assert heavy is app._api.state.context.turns
+    assert heavy is app._api.state.context.heavy_requests
     async with Browser(transport=InProcessTransport(app), base_url="http://localhost:8080") as browser:
         async with heavy.of("one"), heavy.of("two"):
             page = asyncio.ensure_future(browser.get(path))

@@ -277,7 +277,7 @@ _CONCERN_EXAMPLE = {
 async def doctor(context: Context) -> Response:
     """Check database, clock, schedulers, workers, queues, handlers, history and access: what was found, and what to type."""
     lines = await context.queries.doctor.diagnose()
-    shown = [_targeted(line) for line in lines]
+    shown = [_diagnosis_document(line) for line in lines]
     return json_response({"status": worst_status(lines), "version": __version__, "lines": shown})
 
 
@@ -286,12 +286,20 @@ async def doctor(context: Context) -> Response:
 )
 async def attention(context: Context) -> Response:
     """What needs attention, the most severe first: each with a sentence, a command, where to look, and the reason."""
-    return json_response({"data": [_targeted(concern) for concern in await context.queries.doctor.attention()]})
+    return json_response({"data": [_attention_document(item) for item in await context.queries.doctor.attention()]})
 
 
-def _targeted(item: Diagnosis | AttentionItem) -> Document:
-    target = item.target
-    return asdict(item) | {"target": None if target is None else {"kind": target[0], "id": target[1]}}
+def _diagnosis_document(line: Diagnosis) -> Document:
+    document = asdict(line)
+    return document | {"found": document.pop("detail"), "target": _target_document(line.target)}
+
+
+def _attention_document(item: AttentionItem) -> Document:
+    return asdict(item) | {"target": _target_document(item.target)}
+
+
+def _target_document(target: tuple[str, str] | None) -> Document | None:
+    return None if target is None else {"kind": target[0], "id": target[1]}
 
 
 explain_router = APIRouter()
