@@ -146,7 +146,7 @@ def make_dashboard(
         authenticator=authenticator,
         limits=tries.limits,
         # One for pages and API together: what is much work takes turns in the whole process.
-        heavy=api.state.context.turns,
+        heavy=api.state.context.heavy_requests,
         key_manager=parts.keys,
         live=parts.live,
         settings=parts.settings,
