@@ -485,8 +485,8 @@ MUTANTS = (
     _one(
         "where a version left off is judged by the data of today",
         "domain/scheduling/ledger.py",
-        "            self._hole(upcoming, until, self._left_off_by(span))\n",
-        "            self._hole(upcoming, until, self._outlook.tzdata)\n",
+        "            self._hole(upcoming, until, self._left_off_by(period))\n",
+        "            self._hole(upcoming, until, self._bounds.tzdata)\n",
         "tests/engine/test_zone_data.py::test_what_other_data_named_is_called_off_as_theirs",
     ),
     _one(

@@ -27,13 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["MAX_PENDING_EVENTS", "ChangeBatch", "EventBatch", "EventHub", "EventSubscription", "TopicSubscription"]
 
 
-# Those who are told: of single events, in a ring that forgets the oldest; or of topics that have changed, in a set.
-
-# What may wait for a listener that is slow; then the oldest is forgotten, and a gap is told.
+# The events that may wait for a slow subscriber; beyond this the oldest is dropped and a gap is reported.
 MAX_PENDING_EVENTS = 256
-
-
-# So many different topics that everything might as well be looked at again.
+# With more topics than this a subscriber reloads everything.
 MAX_PENDING_TOPICS = 200
 ALL_TOPICS = "*"
 _FLUSH_SECONDS = 0.25
@@ -41,9 +37,9 @@ _FLUSH_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """What a listener has not been told yet; *is_gap* says that something before it was left out.
+    """The events that a subscriber has not received yet; *is_gap* says that events before them were left out.
 
-    *position* is where the stream is after the last of them. *is_over* says that nothing more will come.
+    *position* is the position of the stream after the last event. *is_over* says that no more events will come.
     """
 
     events: Sequence[ChangeEvent]
@@ -53,28 +49,28 @@ class EventBatch:
 
 
 class _Subscription:
-    """Somebody who waits for something to come, or for the end."""
+    """Waits for news, or for the end of the stream."""
 
     def __init__(self) -> None:
-        self._stirred = asyncio.Event()
+        self._news = asyncio.Event()
         self.is_over = False
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """No more events will come."""
         self.is_over = True
-        self._stirred.set()
+        self._news.set()
 
-    async def _stirs(self, timeout: float) -> None:
+    async def _wait_for_news(self, timeout: float) -> None:
         try:
             async with asyncio.timeout(timeout):
-                await self._stirred.wait()
+                await self._news.wait()
         except TimeoutError:
             return
-        self._stirred.clear()
+        self._news.clear()
 
 
 class EventSubscription(_Subscription):
-    """Is told of the events it is interested in."""
+    """Receives the events that pass its filter."""
 
     def __init__(self, event_filter: EventFilter) -> None:
         super().__init__()
@@ -84,67 +80,61 @@ class EventSubscription(_Subscription):
         self._has_missed = False
 
     def tell(self, events: Iterable[ChangeEvent], position: str, *, is_gap: bool = False) -> None:
-        """Take in what happened up to a position; never waits."""
-        wanted = self._event_filter.select(events)
-        self._has_missed |= is_gap or len(self._ring) + len(wanted) > MAX_PENDING_EVENTS
-        self._ring.extend(wanted)
+        """Add the events up to a position; never waits."""
+        selected = self._event_filter.select(events)
+        self._has_missed |= is_gap or len(self._ring) + len(selected) > MAX_PENDING_EVENTS
+        self._ring.extend(selected)
         self._position = position
-        if wanted or is_gap:
-            self._stirred.set()
+        if selected or is_gap:
+            self._news.set()
 
     async def next(self, timeout: float) -> EventBatch:
-        """What has come, after waiting for it for at most *timeout* seconds."""
+        """The events so far, after waiting for at most *timeout* seconds."""
         if not self._ring and not self._has_missed and not self.is_over:
-            await self._stirs(timeout)
-        self._stirred.clear()
-        told, self._has_missed, is_gap = list(self._ring), False, self._has_missed
+            await self._wait_for_news(timeout)
+        self._news.clear()
+        events, self._has_missed, is_gap = list(self._ring), False, self._has_missed
         self._ring.clear()
-        return EventBatch(told, self._position, is_gap, self.is_over)
+        return EventBatch(events, self._position, is_gap, self.is_over)
 
 
 class TopicSubscription(_Subscription):
-    """Is told which topics have changed, as a set, four times a second at most."""
+    """Receives the set of topics that have changed, at most four times a second."""
 
     def __init__(self, clock: Clock, topics: Iterable[str] | None = None) -> None:
         super().__init__()
         self._clock = clock
-        self._wanted = None if topics is None else frozenset(topics)
+        self._topics = None if topics is None else frozenset(topics)
         self._changed: set[str] = set()
-        self._last_told = float("-inf")
+        self._last_sent = float("-inf")
 
     def tell(self, events: Iterable[ChangeEvent], position: str, *, is_gap: bool = False) -> None:
-        """Note what changed; never waits, and never grows beyond a few hundred names."""
-        names: set[str] = {ALL_TOPICS} if is_gap else set().union(*(one.topics for one in events))
-        self._changed |= names if self._wanted is None or is_gap else names & self._wanted
+        """Add the changed topics; never waits, and never grows beyond a few hundred topics."""
+        names: set[str] = {ALL_TOPICS} if is_gap else set().union(*(event.topics for event in events))
+        self._changed |= names if self._topics is None or is_gap else names & self._topics
         if len(self._changed) > MAX_PENDING_TOPICS:
             self._changed = {ALL_TOPICS}
         if self._changed:
-            self._stirred.set()
+            self._news.set()
 
     async def next(self, timeout: float) -> frozenset[str]:
-        """The topics that have changed, after waiting for it; `*` stands for all. Empty after *timeout*, or at the end."""
+        """The topics that have changed, after waiting; `*` stands for all. Empty after *timeout*, or at the end."""
         if not self._changed and not self.is_over:
-            await self._stirs(timeout)
-        rest = self._last_told + _FLUSH_SECONDS - self._clock.monotonic()
+            await self._wait_for_news(timeout)
+        rest = self._last_sent + _FLUSH_SECONDS - self._clock.monotonic()
         if self._changed and rest > 0 and not self.is_over:
             await asyncio.sleep(rest)
-        self._stirred.clear()
-        told, self._changed = frozenset(self._changed), set()
-        self._last_told = self._clock.monotonic()
-        return told
+        self._news.clear()
+        changed, self._changed = frozenset(self._changed), set()
+        self._last_sent = self._clock.monotonic()
+        return changed
 
-
-# The pump of a process: reads the change stream while anybody listens, and tells everybody.
 
 _POLL_SECONDS = 0.5
 _LONGEST_PAUSE = 1.0
-
-
-# More than this in one look is nothing anybody could read: a gap is told instead.
+# More events than this in one read are reported as a gap.
 MAX_EVENTS_PER_READ = 1_000
-
-
-# Starts that were told already, so that the end does not tell them again.
+# The starts that were sent already, so that the end of an execution does not send its start again.
 _MAX_REMEMBERED_STARTS = 10_000
 _LOG_PAGE = 200
 _log = logging.getLogger("timeball.application.events")
@@ -153,7 +143,7 @@ AnySubscription = TypeVar("AnySubscription", EventSubscription, TopicSubscriptio
 
 
 class EventHub:
-    """Tells what happens to everybody who listens."""
+    """Reads the change stream while there are subscribers, and sends each event to all of them."""
 
     def __init__(self, env: Env, store: Store) -> None:
         self._env = env
@@ -167,13 +157,13 @@ class EventHub:
 
     @asynccontextmanager
     async def listen(self, event_filter: EventFilter = EventFilter()) -> AsyncIterator[EventSubscription]:
-        """Hear of every event of event_filter, from now on."""
+        """Subscribe to the events of a filter, from now on."""
         async with self._attached(EventSubscription(event_filter)) as listener:
             yield listener
 
     @asynccontextmanager
     async def watch(self, topics: Iterable[str] | None = None) -> AsyncIterator[TopicSubscription]:
-        """Hear which of some topics change; of all, if none are named.
+        """Subscribe to the changes of some topics, or of all topics.
 
         Topics: `executions`, `jobs`, `queues`, `workers`, `dead`; an id (`job_...`, `exe_...`); `queue:NAME`.
         """
@@ -181,7 +171,7 @@ class EventHub:
             yield listener
 
     async def since(self, position: str | None, event_filter: EventFilter) -> ChangeBatch:
-        """What happened since a position; from now on, if none is given."""
+        """The events since a position; without one, the current position and no events."""
         if position is None:
             return ChangeBatch(await self._store.changes.position(), [], is_complete=True)
         changes = await self._store.changes.since(position, MAX_EVENTS_PER_READ)
@@ -190,7 +180,7 @@ class EventHub:
     async def tail_log(
         self, execution_id: ExecutionId, after: tuple[int, int] = (0, 0)
     ) -> AsyncIterator[Sequence[LogRecord]]:
-        """What an execution says, as it says it; ends with the execution."""
+        """The log lines of an execution as they are written; ends with the execution."""
         while not self._is_closed:
             is_over = await self._has_ended(execution_id)
             lines = await self._store.history.log(execution_id, after, _LOG_PAGE)
@@ -203,16 +193,16 @@ class EventHub:
                 await asyncio.sleep(_POLL_SECONDS)
 
     async def _has_ended(self, execution_id: ExecutionId) -> bool:
-        changes = await self._store.history.find(execution_id)
-        return changes is None or ExecutionState(changes.state).is_final
+        execution = await self._store.history.find(execution_id)
+        return execution is None or ExecutionState(execution.state).is_final
 
     @property
     def is_closed(self) -> bool:
-        """Whether the process is about to end."""
+        """Whether the process is about to exit."""
         return self._is_closed
 
     def close(self) -> None:
-        """Let everybody go: the process ends."""
+        """End all subscriptions, because the process exits."""
         self._is_closed = True
         for listener in self._listeners:
             listener.end()
@@ -234,7 +224,7 @@ class EventHub:
                 await self._rest()
 
     async def _begin(self) -> None:
-        """Whoever listens hears of all that happens from then on: so the pump must know by then where it goes on from."""
+        """Start the pump. A subscriber receives everything from now on, so the position must be known before it returns."""
         async with self._beginning:
             if self._pump is None:
                 self._pump = asyncio.create_task(self._run(await self._first_look()))
@@ -247,7 +237,7 @@ class EventHub:
                 await pump
 
     async def _run(self, position: str) -> None:
-        """Look twice a second. What could not be read now is read later: the position waits."""
+        """Poll twice a second. After a failed read the position stays, and the next poll reads from it."""
         failures = 0
         while True:
             await asyncio.sleep(min(_POLL_SECONDS * 2 ** min(failures, 8), _LONGEST_PAUSE))
@@ -257,13 +247,13 @@ class EventHub:
             except StoreError:
                 failures += 1
             except Exception:
-                # Told and looked past: streams that fell silent for good would look like a system at rest.
+                # Reported and skipped: a stream that stays silent would look like an idle system.
                 _log.exception("changes could not be read")
                 failures += 1
                 position = await self._skip_ahead(position)
 
     async def _skip_ahead(self, position: str) -> str:
-        """Behind what could not be read; every listener is told of the gap."""
+        """The position after what could not be read; every subscriber gets a gap."""
         try:
             ahead = await self._store.changes.position()
         except StoreError:
@@ -273,7 +263,7 @@ class EventHub:
         return ahead
 
     async def _first_look(self) -> str:
-        """What runs already, and who is there already, is no news."""
+        """The initial position. Running executions and known nodes are not reported as news."""
         position = await self._store.changes.position()
         self._fresh(await self._store.changes.started(MAX_EVENTS_PER_READ))
         self._nodes = {node.incarnation: node for node in await self._store.nodes.list()}
@@ -289,8 +279,8 @@ class EventHub:
         return changes.position
 
     def _fresh(self, events: Iterable[ChangeEvent]) -> list[ChangeEvent]:
-        """Without starts that were told already: one that still runs is seen again and again, and then it ends."""
-        return [one for one in events if one.type != EXECUTION_STARTED or self._is_first(one)]
+        """Events without the starts that were sent already: a running execution is read again at every poll, and when it ends."""
+        return [event for event in events if event.type != EXECUTION_STARTED or self._is_first(event)]
 
     def _is_first(self, start: ChangeEvent) -> bool:
         is_known = start.id in self._announced_starts
@@ -303,12 +293,12 @@ class EventHub:
     async def _node_changes(self) -> list[ChangeEvent]:
         known, now = self._nodes, self._env.clock.now()
         self._nodes = {node.incarnation: node for node in await self._store.nodes.list()}
-        came = [_topics_of(node, "started", node.started_at) for key, node in self._nodes.items() if key not in known]
-        went = [_topics_of(node, "gone", now) for key, node in known.items() if key not in self._nodes]
+        came = [_node_event(node, "started", node.started_at) for key, node in self._nodes.items() if key not in known]
+        went = [_node_event(node, "gone", now) for key, node in known.items() if key not in self._nodes]
         return came + went
 
 
-def _topics_of(node: NodeStatus, what: str, at: datetime) -> ChangeEvent:
+def _node_event(node: NodeStatus, what: str, at: datetime) -> ChangeEvent:
     kind = node.kind.value
     return ChangeEvent(
         id=change_event_id(at, kind, what, node.incarnation),

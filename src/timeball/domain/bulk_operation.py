@@ -1,4 +1,4 @@
-"""Operations: one thing that is done to many executions or jobs, in the background if they are very many."""
+"""Bulk operations: one action on many executions or jobs, in the background if there are very many."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from timeball.domain.values.ids import ExecutionId, JobId
 
 OperationId = NewType("OperationId", UUID)
 
-# More than this is not done in one go: whoever means it can say so in parts.
+# A larger operation must be split by the caller.
 MAX_OPERATION_ITEMS = 100_000
 
 
 class OperationSubject(StrEnum):
-    """What an operation is done to."""
+    """What an operation acts on."""
 
     EXECUTION = "execution"
     JOB = "job"
 
 
 class OperationAction(StrEnum):
-    """What is done to each; `discard` takes the dead off the dead-letter list.
+    """The action on each item; `discard` removes dead executions from the dead-letter list.
 
-    Of a job, `cancel` gives up what runs or waits, and `retry` runs what ended last. What follows here is for jobs only.
+    For a job, `cancel` cancels its running or waiting execution and `retry` retries the one that ended last. The actions
+    from `pause` on are for jobs only.
     """
 
     CANCEL = "cancel"
@@ -43,7 +44,7 @@ class OperationAction(StrEnum):
 
 
 class OperationState(StrEnum):
-    """How an operation stands. `succeeded` means that every item was tried; some may have failed."""
+    """The state of an operation. `succeeded` means that every item was tried; some may have failed."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -54,7 +55,7 @@ class OperationState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """An operation and how far it has come."""
+    """An operation and its progress."""
 
     id: OperationId
     action: OperationAction
@@ -63,7 +64,7 @@ class Operation:
     actor: str
     place: str | None
     reason: str | None
-    # Whether what is retried leaves the dead-letter list.
+    # Whether a retry removes the execution from the dead-letter list.
     settles: bool
     total: int
     done: int
@@ -81,10 +82,10 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationItem:
-    """One of the executions or jobs: what came of it, once it was tried.
+    """One of the executions or jobs, and its result once it was tried.
 
-    *made* is the id of the execution that a retry or a trigger makes: it is chosen beforehand, so that a second try
-    finds the first. Of a job whose execution was cancelled, it is that one.
+    *result_id* is the id of the execution that a retry or a trigger creates. It is chosen beforehand, so that a second
+    try finds the execution of the first. For a cancelled job, it is the execution that was cancelled.
     """
 
     number: int
@@ -96,6 +97,6 @@ class OperationItem:
 
     @property
     def new_execution_id(self) -> ExecutionId:
-        """The id that was chosen for what is made."""
+        """The id that was chosen for the execution to create."""
         assert self.result_id is not None
         return self.result_id

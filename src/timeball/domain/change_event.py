@@ -15,7 +15,7 @@ from timeball.domain.values.ids import JobId, format_id, new_id
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 EXECUTION_STARTED = "execution.started"
-# Every type there is, but for the actions of operators: those are called as in the audit (`job.pause`).
+# Every type except the actions of operators, which have the names of the audit (`job.pause`).
 CHANGE_EVENT_TYPES = (
     EXECUTION_STARTED,
     "execution.succeeded",
@@ -33,7 +33,7 @@ CHANGE_EVENT_TYPES = (
 
 
 def change_event_id(at: datetime, *parts: object) -> UUID:
-    """The id of what happened: ordered by time, the same wherever it is computed."""
+    """The id of an event: ordered by time, and the same on every machine."""
     digest = blake2b("\0".join(str(part) for part in parts).encode(), digest_size=10).digest()
     milliseconds = (at - _EPOCH) // timedelta(milliseconds=1)
     return new_id(milliseconds, int.from_bytes(digest, "big") >> 6)
@@ -41,7 +41,7 @@ def change_event_id(at: datetime, *parts: object) -> UUID:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeEvent:
-    """Something that happened."""
+    """A change of an execution, an attempt, a job, a queue or a node."""
 
     id: UUID
     type: str
@@ -54,7 +54,7 @@ class ChangeEvent:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The names of everything on a page that this may change."""
+        """The topics of the parts of a page that this event may change."""
         kind = self.type.partition(".")[0]
         names = {_TOPIC_OF_KIND.get(kind, f"{kind}s"), self.subject}
         if self.type == "execution.dead":
@@ -71,20 +71,20 @@ _TOPIC_OF_KIND = {"attempt": "executions", "scheduler": "workers"}
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Which events somebody wants to hear of; nothing named means all."""
+    """Selects events by type, queue and job; an empty filter selects all."""
 
     types: tuple[str, ...] = ()
     queue: str | None = None
     job_id: JobId | None = None
 
-    def wants(self, event: ChangeEvent) -> bool:
-        """Whether a event is wanted; a type may end with a star: `execution.*`."""
-        if self.types and not any(fnmatchcase(event.type, wanted) for wanted in self.types):
+    def matches(self, event: ChangeEvent) -> bool:
+        """Whether an event passes the filter; a type may end with a star: `execution.*`."""
+        if self.types and not any(fnmatchcase(event.type, pattern) for pattern in self.types):
             return False
         if self.queue is not None and event.queue != self.queue:
             return False
         return self.job_id is None or event.job_id == self.job_id
 
     def select(self, events: Iterable[ChangeEvent]) -> list[ChangeEvent]:
-        """Those that are wanted."""
-        return [event for event in events if self.wants(event)]
+        """The events that pass the filter."""
+        return [event for event in events if self.matches(event)]

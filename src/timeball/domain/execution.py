@@ -1,4 +1,4 @@
-"""Executions: the record of one occurrence, trigger, enqueue or backfill, the outcomes of its attempts, and the log of one attempt."""
+"""Executions: the record of one occurrence, trigger, enqueue or backfill; the outcomes of its attempts, and their logs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,9 @@ class DueKind(StrEnum):
     RESUME = "resume"
 
 
-# The log of one attempt, kept within a cap: its head and its tail.
-
 MAX_LOG_BYTES = 1024 * 1024
 MAX_LINE_CHARACTERS = 16_000
-
-
-# What a line costs beyond its message: instant, level, row header. Empty lines must not be free.
+# The cost of a line beyond its message: instant, level, row header. Empty lines must not be free.
 _LINE_OVERHEAD = 32
 
 
@@ -45,10 +41,10 @@ class BufferedLogLine(NamedTuple):
 
 
 class LogBuffer:
-    """Takes any number of lines and keeps at most *cap* bytes of them, the first half and the last.
+    """The log of one attempt: takes any number of lines and keeps at most *cap* bytes, half from the start and half from the end.
 
-    The first half can be taken away while the attempt runs (`drain`); the last is only known at its end (`close`), with a
-    line before it that says how much is missing. Lines may be added from any thread.
+    The first half can be drained while the attempt runs; the last half is known only at its end (`close`), with a line
+    before it that says how much is missing. Lines may be added from any thread.
     """
 
     def __init__(self, cap: int = MAX_LOG_BYTES) -> None:
@@ -63,7 +59,7 @@ class LogBuffer:
         self._lock = Lock()
 
     def add(self, at: datetime, level: str, message: str) -> None:
-        """Add a line; an overlong one loses its middle, and passwords in addresses are hidden."""
+        """Add a line; a line that is too long loses its middle, and passwords in URLs are hidden."""
         line = BufferedLogLine(at, level, shorten_text(redact(message), MAX_LINE_CHARACTERS))
         size = len(line.message.encode("utf-8", "replace")) + _LINE_OVERHEAD
         with self._lock:
@@ -85,13 +81,13 @@ class LogBuffer:
             self._dropped_bytes += freed - _LINE_OVERHEAD
 
     def drain(self) -> list[BufferedLogLine]:
-        """The lines that came since the last time and are sure to be kept."""
+        """The new lines that are certain to be kept."""
         with self._lock:
             lines, self._head = self._head, []
         return lines
 
     def close(self) -> list[BufferedLogLine]:
-        """All that is left, in order. To be called once, when the attempt has ended."""
+        """All lines that are left, in order. To be called once, when the attempt has ended."""
         lines = self.drain()
         with self._lock:
             kept, self._tail = [line for line, _ in self._tail], deque()
@@ -101,11 +97,8 @@ class LogBuffer:
         return lines + kept
 
 
-# Executions: the record of one occurrence, trigger, enqueue or backfill, and what can come of an attempt at it.
-
-
 class ExecutionState(StrEnum):
-    """The eight states; each is a room, or a verdict in `finished`."""
+    """The eight states; each is a state table, or a verdict in `finished`."""
 
     SCHEDULED = "scheduled"
     QUEUED = "queued"
@@ -125,12 +118,12 @@ class ExecutionState(StrEnum):
 _FINAL = frozenset({ExecutionState.SUCCEEDED, ExecutionState.CANCELLED, ExecutionState.DEAD, ExecutionState.SKIPPED})
 
 
-# The words people bring along for four of our states.
+# The words of other systems for four of our states.
 STATE_ALIASES = {"pending": "scheduled", "picked": "queued", "completed": "succeeded", "failed": "dead"}
 
 
 def parse_states(words: Iterable[str], field: str = "status") -> tuple[ExecutionState, ...]:
-    """States as people name them, each once; `pending picked completed failed` are understood too."""
+    """States by name, each once; `pending picked completed failed` are accepted too."""
     return tuple(dict.fromkeys(_state(word, field) for word in words))
 
 
@@ -142,7 +135,7 @@ def _state(word: str, field: str) -> ExecutionState:
 
 
 class Origin(StrEnum):
-    """What brought an execution about."""
+    """What created an execution."""
 
     SCHEDULE = "schedule"
     ENQUEUE = "enqueue"
@@ -152,7 +145,7 @@ class Origin(StrEnum):
 
 
 class ClaimedExecution(NamedTuple):
-    """An execution in a worker's hands. A tuple in the order of the claim's columns: thousands are made a second."""
+    """An execution that a worker has claimed. A tuple in the order of the claim's columns: thousands are made a second."""
 
     id: ExecutionId
     job_id: JobId
@@ -171,11 +164,11 @@ class ClaimedExecution(NamedTuple):
 
     @property
     def is_retry(self) -> bool:
-        """Whether an earlier attempt has failed; those that were lost with their worker are no failures."""
+        """Whether an earlier attempt failed; an attempt that was lost with its worker is no failure."""
         return self.attempt - self.lost > 1
 
 
-# What a holder answers for: an execution, by the claim that gave it to the holder.
+# What a worker holds: an execution, by the claim that gave it to the worker.
 ClaimKey = tuple[ExecutionId, ClaimId]
 
 
@@ -186,10 +179,10 @@ _MAX_FRAME = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorInfo:
-    """What went wrong in an attempt, as people and the dead-letter list need it.
+    """The error of an attempt, as people and the dead-letter list need it.
 
-    Whatever it is made of, the database can hold it: characters are replaced and overlong texts shortened here, and nowhere else.
-    Passwords in addresses are hidden before anything is cut off, so that no half of one stays.
+    The database can store any ErrorInfo: this is the one place that replaces characters and shortens long texts.
+    Passwords in URLs are hidden before a text is cut, so that no half of a password remains.
     """
 
     type: str
@@ -224,12 +217,12 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The handler raised, or asked to be tried again after a span of its own choosing."""
+    """The handler raised, or asked for a retry after a delay of its choice."""
 
     error: ErrorInfo
     is_retryable: bool = True
     retry_after: timedelta | None = None
-    # The payload did not fit the handler of this worker, which was not entered.
+    # The payload did not fit the handler of this worker, so the handler was not called.
     is_payload_mismatch: bool = False
 
 
@@ -242,7 +235,7 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Snoozed:
-    """The handler wants to be run later, or the worker cannot run it now for some *reason*; this try does not count."""
+    """The handler asks to run later, or the worker cannot run it now for a *reason*; this attempt does not count."""
 
     delay: timedelta
     reason: str | None = None
@@ -250,7 +243,7 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Somebody, or the handler itself, gave the execution up."""
+    """A person or the handler itself cancelled the execution."""
 
     reason: str
 
@@ -260,7 +253,7 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """A held execution was called off before its instant: the job was paused or deleted meanwhile."""
+    """A held execution did not start at its instant, because the job was paused or deleted meanwhile."""
 
     reason: str
 
@@ -270,14 +263,14 @@ class NotStarted:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The worker died, or was given up for dead, with the attempt in its hands."""
+    """The worker died, or its lease expired, during the attempt."""
 
     error: ErrorInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The worker gives the execution back; this try does not count. *has_started* says whether it was touched."""
+    """The worker gives the execution back; this attempt does not count. *has_started* says whether the handler was called."""
 
     has_started: bool = False
 
@@ -285,19 +278,19 @@ class Released:
 Outcome = Succeeded | Failed | TimedOut | Snoozed | Cancelled | NotStarted | Lost | Released
 
 
-# How a wish to stop begins that is meant for what is held, and not for what has been dropped: the job was paused or deleted.
+# The prefix of a stop that concerns held executions only, not started ones: the job was paused or deleted.
 SKIP_STOP = "skip:"
 
 
 def outcome_of_stop(stop: str) -> Cancelled | NotStarted:
-    """What becomes of an execution that was asked to stop before its drop."""
+    """The outcome of an execution that was asked to stop before it started."""
     if stop.startswith(SKIP_STOP):
         return NotStarted(stop.removeprefix(SKIP_STOP))
     return Cancelled(stop)
 
 
 class FinishedAttempt(NamedTuple):
-    """An outcome with the claim it belongs to: what the recorder is handed."""
+    """An outcome with its claim: what the recorder receives."""
 
     claimed: ClaimedExecution
     outcome: Outcome
@@ -307,7 +300,7 @@ class FinishedAttempt(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One unsuccessful try."""
+    """One unsuccessful attempt."""
 
     execution_id: ExecutionId
     fence: int
@@ -321,7 +314,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """An execution as anybody may read it, whatever room it lives in."""
+    """An execution as reads return it, from any state table."""
 
     id: ExecutionId
     job_id: JobId
@@ -347,7 +340,7 @@ class Execution:
     retry_of: ExecutionId | None
     limit_key: str | None
     unique_key: str | None
-    # Who asked for it: a key, a person or a program; None if its schedule did.
+    # The API key, person or program that created it; None for a scheduled occurrence.
     created_by: str | None
 
     @property

@@ -1,4 +1,4 @@
-"""Handlers: named code, how it is run, and what was declared with it."""
+"""Handlers: named functions, how they run, and the options declared with them."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ class RunStyle(StrEnum):
 
 
 class PayloadMismatch(PayloadError):
-    """A stored payload does not fit the handler's parameters. Trying again would not help."""
+    """A stored payload does not fit the handler's parameters. A retry would not help."""
 
     code = "payload_mismatch"
-    # Whether a worker that was about to call the handler found it; the handler was not entered then.
+    # Whether a worker found it when it was about to call the handler; the handler was not called then.
     is_of_call = False
 
 
 class Binder(Protocol):
-    """Arguments of a call <-> the JSON object that is stored, by the names of the parameters."""
+    """Converts between the arguments of a call and the stored JSON object, by parameter names."""
 
     @property
     def invoke(self) -> Callable[[str], Any]:
         """Call the function with a stored payload; for a coroutine function this makes the coroutine.
 
-        Raises `PayloadMismatch` before the function is entered if the payload does not fit. A property, so that the
-        prepared callable can be kept by those who call it often.
+        Raises `PayloadMismatch` before the function is called if the payload does not fit. A property, so that frequent
+        callers can keep the prepared callable.
         """
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """The payload for these arguments. Raises `InvalidInput` if they do not fit, `PayloadError` if they are no JSON."""
+        """The payload for these arguments. Raises `InvalidInput` if they do not fit, `PayloadError` if they cannot be JSON."""
 
     def prepare(self) -> None:
-        """Build what `invoke` needs now and not at the first call; a worker does so before it claims."""
+        """Build what `invoke` needs before the first call; a worker does so before it claims."""
 
     def check(self, payload: str) -> object:
-        """Raises `PayloadMismatch` if a stored payload does not fit; calls nothing."""
+        """Raises `PayloadMismatch` if a stored payload does not fit; does not call the function."""
 
     def schema(self) -> dict[str, Any]:
-        """The JSON Schema of the payload: what `invoke` refuses for certain, this refuses too, as far as JSON Schema can say it."""
+        """The JSON Schema of the payload; it refuses what `invoke` always refuses, as far as JSON Schema can express it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerOptions:
-    """What jobs of a handler are given when they do not say otherwise."""
+    """The options that jobs of a handler inherit unless they set their own."""
 
     queue: str = DEFAULT_QUEUE
     priority: int = DEFAULT_PRIORITY
@@ -88,45 +88,45 @@ class Handler:
     style: RunStyle
     binder: Binder
     options: HandlerOptions = field(default_factory=HandlerOptions)
-    # What a stored payload points to, such as a host, if retries are to be counted by that and not by the handler alone.
+    # The target of a stored payload, such as a host, if the retry budget counts by target and not by handler alone.
     target: Callable[[str], str | None] | None = None
     # What surrounds every run, the first one outermost (`timeball.handlers.invoke`).
     around: tuple[RunWrapper, ...] = ()
 
 
 class HandlerSource(Protocol):
-    """Whatever can find handlers by name."""
+    """Finds handlers by name."""
 
     def find(self, name: str) -> Handler | None:
-        """The handler of that name, if it is known here."""
+        """The handler of that name, if this process has it."""
 
 
 class PayloadRules(Protocol):
-    """Whatever knows what handlers can take."""
+    """Knows which payloads handlers accept."""
 
     def knows(self, name: str) -> bool:
-        """Whether the handler *name* is known here, whatever workers have published."""
+        """Whether this process knows the handler *name*, regardless of published contracts."""
 
     def check(self, schema: Mapping[str, Any], name: str, payload: str) -> None:
         """Raises `PayloadMismatch` for a payload (JSON text) of handler *name* that does not fit its published schema."""
 
     def checker(self, name: str) -> Callable[[str], object] | None:
-        """What raises `PayloadMismatch` for a payload (JSON text) that handler *name* could never take; None if nobody knows."""
+        """A check that raises `PayloadMismatch` for a payload (JSON text) that handler *name* never accepts; None if unknown."""
 
 
 class UncheckedPayloads:
-    """Rules of somebody who knows no handler."""
+    """The rules of a process that knows no handlers."""
 
     def knows(self, name: str) -> bool:
-        """None is known."""
+        """No handler is known."""
         return False
 
     def check(self, schema: Mapping[str, Any], name: str, payload: str) -> None:
-        """Everything fits."""
+        """Every payload fits."""
 
     def checker(self, name: str) -> None:
-        """Nobody knows."""
+        """There is no check."""
 
 
-# Handlers that run whatever their payload says, or take history away. Only an administrator may write it, or choose such a handler.
+# Handlers that run commands from their payload or delete history. Only an administrator may choose them or write their payload.
 ADMIN_HANDLERS = frozenset({"shell.command", "system.cleanup"})

@@ -1,4 +1,4 @@
-"""What follows an outcome. The one place that knows the states of an execution.
+"""What an execution becomes after an outcome: the one place that knows the transitions between states.
 
     scheduled ─► queued ─► running ─► succeeded | dead | cancelled
         │           │         ├─────► retrying ─► queued          (failed, timed out)
@@ -6,11 +6,11 @@
         │           │         └─────► queued                      (released, lost)
         └───────────┴───────────────► skipped | cancelled
 
-`decide` is pure. A dead worker's execution enters it as the outcome `Lost`, an overrun one as `TimedOut`; no other code
-makes up its mind about what an execution becomes.
+`decide` is pure. The execution of a dead worker enters it as the outcome `Lost`, one past its timeout as `TimedOut`; no
+other code decides what an execution becomes.
 
-A person may have spoken while the attempt went on: asked for a stop that its holder did not live to hear, deleted the job, or paused
-it. What would be tried again is cancelled then, or waits in `due`, where the scheduler parks what belongs to a paused job.
+During an attempt a person may have asked for a stop that the worker never received, deleted the job or paused it. An
+execution that would be tried again is then cancelled, or waits in `due`, where the scheduler parks the rows of a paused job.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from timeball.domain.values.json_text import dropped_result
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFacts:
-    """What `decide` must know of an execution: its tries so far, this one included, its budgets, and what people said meanwhile."""
+    """What `decide` must know of an execution: its attempts including this one, its retry policy, and requests made meanwhile."""
 
     attempts: int
     lost: int
@@ -87,9 +87,9 @@ Transition = Finish | Postpone | Requeue
 
 
 def replacement_outcome(outcome: Outcome, why: str) -> Outcome:
-    """What is recorded for an outcome that the database cannot hold: the same kind of end, with the reason in place of what was refused.
+    """What is recorded for an outcome that the database refuses: the same kind of outcome, with the reason as its content.
 
-    A success stays one, for the work is done; a snooze, whose instant cannot be kept, is a failure.
+    A success stays a success, because the work is done; a snooze whose instant cannot be stored becomes a failure.
     """
     error = ErrorInfo(type="UnwritableOutcome", message=why, fingerprint="unwritable-outcome")
     match outcome:
@@ -112,7 +112,7 @@ def replacement_outcome(outcome: Outcome, why: str) -> Outcome:
 
 
 class Decision(NamedTuple):
-    """Where an execution goes after what was found, and its standing when that was decided."""
+    """The transition of an execution after an attempt, and the facts that it was decided by."""
 
     attempt: FinishedAttempt
     facts: AttemptFacts
@@ -162,7 +162,7 @@ def _after_failure(facts: AttemptFacts, outcome: Failed, now: datetime, chance: 
 
 def _after_not_started(facts: AttemptFacts, reason: str, now: datetime) -> Finish | Postpone:
     if reason == SkipReason.PAUSED and facts.attempts > 1:
-        # As the retries that nobody held: they wait for the end of the pause.
+        # A retry that a worker held waits for the end of the pause, like those that were not held.
         return Postpone(now, facts.attempts - 1, facts.lost, is_retry=True)
     return Finish(ExecutionState.SKIPPED, facts.attempts - 1, facts.lost, reason=reason)
 
@@ -186,7 +186,7 @@ def _after_release(facts: AttemptFacts, *, has_started: bool) -> Finish | Requeu
 
 
 def _apply_requests(facts: AttemptFacts, again: Postpone | Requeue, now: datetime) -> Transition:
-    """What would be tried again, unless somebody has called it off meanwhile."""
+    """Applies a stop, a deletion or a pause that was requested meanwhile to an execution that would be tried again."""
     stop = None if facts.stop is None else outcome_of_stop(facts.stop)
     if isinstance(stop, Cancelled):
         return _cancelled(again, stop.reason)

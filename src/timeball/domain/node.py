@@ -1,4 +1,4 @@
-"""Nodes: the processes of an installation, their leases, their shares of the shards, and what they report of their broker."""
+"""Nodes: the processes of an installation, their leases, their shares of the shards, and the state of their broker."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ def alive_nodes(nodes: Sequence[NodeStatus], now: datetime) -> list[NodeStatus]:
     return [node for node in nodes if node.lease_until > now]
 
 
-# What the nodes say of their broker, all taken together.
-
 _NAMES = {"postgresql": "PostgreSQL", "redis": "Redis", "rabbitmq": "RabbitMQ"}
 _MEANWHILE = "work goes on through PostgreSQL"
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """What was found, and what to do if it is not as it should be."""
+    """The state of the broker across all nodes, and advice if something is wrong."""
 
     detail: str
     advice: str | None = None
@@ -38,12 +36,12 @@ class BrokerReport:
 
 
 def broker_name(kind: str) -> str:
-    """A broker as people write it."""
+    """The name of a broker in messages."""
     return _NAMES[kind]
 
 
 def report_broker(nodes: Sequence[NodeStatus]) -> BrokerReport:
-    """The worst that any node has to say."""
+    """The worst state that any node reports."""
     kinds = Counter(node.broker for node in nodes)
     down = [node for node in nodes if node.broker_status.state is BrokerState.DOWN]
     silent = [node for node in nodes if node.broker_status.state is BrokerState.SILENT]
@@ -64,9 +62,6 @@ def _broker_down(down: Sequence[NodeStatus], number: int) -> BrokerReport:
     return BrokerReport(detail, f"bring {name} back, or unset TIMEBALL_BROKER_URL")
 
 
-# Nodes: the processes of a running system, their leases, and each scheduler's fair share of the shards.
-
-
 class NodeKind(StrEnum):
     """What a node does."""
 
@@ -78,14 +73,14 @@ class BrokerState(StrEnum):
     """Whether a node's broker carries due work."""
 
     WORKS = "works"
-    # It answers, but no ticket comes although work is ready.
+    # The broker answers, but no ticket arrives although work is ready.
     SILENT = "silent"
     DOWN = "down"
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """How a node's broker does, and what it said last when it is down."""
+    """The state of a node's broker, and its last error when it is down."""
 
     state: BrokerState = BrokerState.WORKS
     error: str | None = None
@@ -96,7 +91,7 @@ BROKER_OK = BrokerStatus()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """How long a node is believed alive after each renewal, and how often it renews."""
+    """How long a node counts as alive after each renewal, and how often it renews."""
 
     span: timedelta
     interval: timedelta
@@ -118,11 +113,11 @@ class Node:
     slots: int = 0
     queues: tuple[str, ...] | None = None
     handlers: tuple[str, ...] = ()
-    # Of the contracts of these handlers.
+    # The fingerprints of the contracts of these handlers.
     fingerprints: tuple[str, ...] = ()
     version: str = ""
     broker: str = "postgresql"
-    # That it stands for one that died, and how that one did.
+    # Set if it replaces a node that died: how that node died.
     trouble: str | None = None
 
 
@@ -161,10 +156,10 @@ def serves_queue(queues: Collection[str] | None, queue: str) -> bool:
 
 
 def fair_share(shards: Iterable[int], nodes: Iterable[Incarnation]) -> dict[int, Incarnation]:
-    """Who should own which shard: rendezvous hashing, evened out.
+    """The owner of each shard: rendezvous hashing, evened out.
 
-    Every scheduler that sees the same nodes computes the same answer, and a node that comes or goes moves few shards. The shares differ by
-    one shard at most.
+    Every scheduler that sees the same nodes computes the same answer, and a node that joins or leaves moves few shards.
+    The shares differ by one shard at most.
     """
     candidates = sorted(set(nodes), key=lambda node: node.bytes)
     wanted = sorted(set(shards))

@@ -1,4 +1,10 @@
-"""Rollups: counts and duration percentiles of a minute, an hour or a longer window, without reading single executions."""
+"""Rollups: counts and duration percentiles of a minute, an hour or a longer window, without reading single executions.
+
+A sketch holds durations in few numbers, with every percentile accurate to 2.5 %. A duration falls into a bucket of a fixed
+logarithmic scale; each bucket reaches 5 % further than the one before it. A sketch is the number of durations in each
+bucket, so sketches are merged by adding, in any order. `timeball.bucket` in the schema is the same scale in SQL; the two
+must never differ.
+"""
 
 from __future__ import annotations
 
@@ -13,50 +19,42 @@ from math import ceil, log
 
 from timeball.domain.values.ids import JobId
 
-# Sketches: how long things took, in few numbers, with every percentile right to within 2.5 %.
-#
-# A span of time falls into a bucket of a fixed logarithmic scale: each bucket reaches 5 % further than the one before it. A sketch is
-# how many fell into each bucket, so two sketches are merged by adding, in any order. `timeball.bucket` in the schema is the
-# same scale in SQL; the two may never differ.
-
 # Everything up to a tenth of a millisecond is in the first bucket; the last one begins after a year.
 FINEST_SECONDS = 1e-4
 GROWTH = 1.05
 LAST_BUCKET = 550
-
-
-# A bucket's middle is at most this share away from anything in it.
+# The middle of a bucket differs from anything in it by at most this share.
 RELATIVE_ERROR = (GROWTH - 1) / (GROWTH + 1)
 
 
 def bucket_of(seconds: float) -> int:
-    """The bucket that a span falls into."""
+    """The bucket of a duration."""
     if seconds <= FINEST_SECONDS:
         return 0
     return min(ceil(log(seconds / FINEST_SECONDS) / log(GROWTH)), LAST_BUCKET)
 
 
 def upper_bound(bucket: int) -> float:
-    """The longest span that falls into a bucket, in seconds."""
+    """The longest duration of a bucket, in seconds."""
     return FINEST_SECONDS * GROWTH**bucket
 
 
 @cache
 def middle_of(bucket: int) -> float:
-    """What a bucket stands for, in seconds."""
+    """The duration that a bucket stands for, in seconds."""
     return FINEST_SECONDS if bucket == 0 else upper_bound(bucket) * 2 / (GROWTH + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class DurationSketch:
-    """How many spans fell into each bucket, the buckets in order."""
+    """The number of durations in each bucket, the buckets in order."""
 
     buckets: Sequence[int] = ()
     counts: Sequence[int] = ()
 
     @classmethod
     def of(cls, spans: Iterable[float]) -> DurationSketch:
-        """The sketch of some spans in seconds."""
+        """The sketch of some durations in seconds."""
         counts: dict[int, int] = {}
         for seconds in spans:
             bucket = bucket_of(seconds)
@@ -65,15 +63,15 @@ class DurationSketch:
 
     @property
     def total(self) -> int:
-        """How many spans it holds."""
+        """The number of durations."""
         return sum(self.counts)
 
     def percentile(self, share: float) -> float | None:
-        """The span, in seconds, that this share of all did not exceed; None if there were none."""
+        """The duration in seconds that this share of all did not exceed; None for an empty sketch."""
         return self.percentiles([share])[0]
 
     def percentiles(self, shares: Sequence[float]) -> list[float | None]:
-        """Several of them at once: charts ask for three of each of a thousand sketches."""
+        """Several percentiles at once: charts ask for three of each of a thousand sketches."""
         if not self.counts:
             return [None] * len(shares)
         up_to = list(accumulate(self.counts))
@@ -81,13 +79,13 @@ class DurationSketch:
         return [middle_of(self.buckets[place]) for place in places]
 
     def at_most(self, seconds: float) -> int:
-        """How many did not exceed a span, as well as the buckets can tell."""
+        """The number of durations up to a limit, as accurately as the buckets allow."""
         pairs = zip(self.buckets, self.counts, strict=True)
         return sum(count for bucket, count in pairs if middle_of(bucket) <= seconds)
 
 
 def merge_sketches(sketches: Iterable[DurationSketch]) -> DurationSketch:
-    """One sketch of everything that is in these."""
+    """The sum of some sketches."""
     counts: dict[int, int] = {}
     for sketch in sketches:
         for bucket, count in zip(sketch.buckets, sketch.counts, strict=True):
@@ -102,22 +100,20 @@ def _from_counts(counts: Mapping[int, int]) -> DurationSketch:
 
 @dataclass(frozen=True, slots=True)
 class TypicalDuration:
-    """How long something usually takes: half stay below *median*, 95 of 100 below *p95*; *count* says how many were looked at."""
+    """How long a job or handler usually takes, from *count* runs."""
 
     median: timedelta
     p95: timedelta
     count: int
 
 
-# Rollups: what happened in a minute, an hour or a longer window, without looking at single executions.
-
-# How long each span is kept; what is older is known by the hour, then not at all.
+# How long each period is kept; older history is known by the hour, then not at all.
 MINUTES_KEPT = timedelta(days=8)
 HOURS_KEPT = timedelta(days=400)
 
 
 class RollupPeriod(StrEnum):
-    """What a rollup is about: a minute, an hour, or all time."""
+    """The period of a rollup."""
 
     MINUTE = "minute"
     HOUR = "hour"
@@ -126,10 +122,10 @@ class RollupPeriod(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollupCounts:
-    """How often things happened.
+    """The counts of a period.
 
-    `starts` are tries, counted where they began; `succeeded`, `cancelled`, `dead` and `skipped` are executions, `failed`,
-    `timed_out` and `lost` are tries, counted where they ended.
+    `starts` are attempts, counted where they started. `succeeded`, `cancelled`, `dead` and `skipped` are executions, and
+    `failed`, `timed_out` and `lost` are attempts, counted where they ended.
     """
 
     starts: int = 0
@@ -143,24 +139,24 @@ class RollupCounts:
 
     @property
     def unsuccessful_tries(self) -> int:
-        """Tries that failed, timed out or were lost with their worker."""
+        """Attempts that failed, timed out or were lost with their worker."""
         return self.failed + self.timed_out + self.lost
 
     @property
     def ended(self) -> int:
-        """Executions that ended, however."""
+        """Executions that ended, in any state."""
         return self.succeeded + self.cancelled + self.dead + self.skipped
 
     @property
     def failure_share(self) -> float | None:
-        """The share of all ended tries that did not succeed; None if none ended."""
+        """The share of ended attempts that did not succeed; None if none ended."""
         tries = self.succeeded + self.unsuccessful_tries
         return self.unsuccessful_tries / tries if tries else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollup:
-    """What happened in a span of time, to one (queue, handler) or to all: then those are empty."""
+    """The counts and durations of a period, for one (queue, handler) or, if these are empty, for all."""
 
     at: datetime
     queue: str = ""
@@ -174,7 +170,7 @@ class Rollup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollupQuery:
-    """Which rollups: a window, and whose; all of them if nobody is named."""
+    """Which rollups: a window, and a job, queue or handler; all of them if none is given."""
 
     since: datetime
     until: datetime
@@ -199,4 +195,4 @@ def sum_rollups(rollups: Iterable[Rollup], at: datetime, queue: str = "", handle
     )
 
 
-COUNTED_FIELDS: tuple[str, ...] = tuple(one.name for one in fields(RollupCounts))
+COUNTED_FIELDS: tuple[str, ...] = tuple(field.name for field in fields(RollupCounts))

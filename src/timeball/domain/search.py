@@ -1,4 +1,10 @@
-"""Lists and searches: filters, pages, cursors, the search language, and groups of dead letters."""
+"""Lists and searches: the search language, filters, pages, cursors, and groups of dead letters.
+
+The search language of every front: `status:dead queue:mail handler:app.mail.* payload.user.id:42 after:-2h -tag:test`.
+A term names a field, so that the store can answer every search: `field:value`, with `*` for any text, commas for
+alternatives, `>` and `<` for numbers and durations, quotes around text with blanks, and a minus for what must not hold.
+A bare word is searched in names and ids. All terms must hold.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +28,6 @@ from timeball.domain.values.ids import ExecutionId, JobId
 from timeball.domain.values.wording import parse_duration
 from timeball.errors import InvalidInput, quote_text
 
-# The search language of every front: `status:dead queue:mail handler:app.mail.* payload.user.id:42 after:-2h -tag:test`.
-#
-# A term names a field, so that every search is a question the store can answer: `field:value`, with `*` for any text,
-# commas for alternatives, `>` and `<` for numbers and spans, quotes around what contains blanks, and a minus before what must
-# not be. A bare word is looked for in names and ids. All terms must hold.
-
 MAX_QUERY_LENGTH = 1_000
 MAX_TERMS = 30
 _TERM = re.compile(r'(-?)((?:"[^"]*"|[^\s"])+)')
@@ -37,7 +37,7 @@ SearchValue: TypeAlias = str | int | timedelta | datetime
 
 
 class SearchFieldKind(StrEnum):
-    """What the values of a field are."""
+    """The type of a field's values."""
 
     TEXT = "text"
     STATE = "state"
@@ -49,11 +49,11 @@ class SearchFieldKind(StrEnum):
 
 
 class SearchRelation(StrEnum):
-    """How a field must stand to a value."""
+    """How a field is compared with a value."""
 
     IS = "is"
     LIKE = "like"
-    # A part of the text, with no wildcards and in either case; parameters ask so, the search language has LIKE instead.
+    # A part of the text, without wildcards and ignoring case; for parameters. The search language has LIKE instead.
     CONTAINS = "contains"
     MORE = "more"
     LESS = "less"
@@ -61,7 +61,7 @@ class SearchRelation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SearchTerm:
-    """One thing that must hold, or must not: the field stands so to one of the values. An instant may be a span from now."""
+    """One condition: the field compares so with one of the values. An instant may be a duration from now."""
 
     field: str
     relation: SearchRelation
@@ -72,7 +72,7 @@ class SearchTerm:
 
 @dataclass(frozen=True, slots=True)
 class SearchField:
-    """A field that can be named in a search."""
+    """A field of the search language."""
 
     kind: SearchFieldKind
     choices: tuple[str, ...] = ()
@@ -114,21 +114,21 @@ JOB_FIELDS: Mapping[str, SearchField] = _SHARED | {
 def where(
     relation: SearchRelation = SearchRelation.IS, **values: SearchValue | Sequence[SearchValue] | None
 ) -> tuple[SearchTerm, ...]:
-    """Terms by plain values, a term for each field: `where(queue="mail", status=("dead", "running"))`.
+    """Terms from plain values, one for each field: `where(queue="mail", status=("dead", "running"))`.
 
-    None and an empty list ask for nothing. Several values are alternatives.
+    None and an empty list add no term. Several values are alternatives.
     """
     terms = []
     for field, value in values.items():
         several = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
-        alternatives = tuple(one for one in several if one is not None)
+        alternatives = tuple(alternative for alternative in several if alternative is not None)
         if alternatives:
             terms.append(SearchTerm(field, relation, alternatives))
     return tuple(terms)
 
 
 def parse_query(text: str, fields: Mapping[str, SearchField]) -> tuple[SearchTerm, ...]:
-    """The terms of a search; InvalidInput says which of them does not fit, and what would."""
+    """The terms of a search; InvalidInput names the term that does not fit and what is expected."""
     if len(text) > MAX_QUERY_LENGTH or "\0" in text:
         raise InvalidInput(f"the search is longer than {MAX_QUERY_LENGTH} characters, or contains a NUL", field="q")
     if text.count('"') % 2:
@@ -142,14 +142,14 @@ def parse_query(text: str, fields: Mapping[str, SearchField]) -> tuple[SearchTer
 
 
 def _term(word: str, fields: Mapping[str, SearchField], *, is_negated: bool) -> SearchTerm:
-    found = None if word.startswith('"') else _FIELD.fullmatch(word)
-    if found is None:
+    match = None if word.startswith('"') else _FIELD.fullmatch(word)
+    if match is None:
         return SearchTerm("", SearchRelation.LIKE, (word.replace('"', ""),), is_negated=is_negated)
-    name, *path = found[1].split(".")
+    name, *path = match[1].split(".")
     field = fields.get(name)
     if field is None or bool(path) != (field.kind is SearchFieldKind.JSON):
-        raise _unknown(found[1], fields)
-    return _valued(name, tuple(path), field, found[2], is_negated)
+        raise _unknown(match[1], fields)
+    return _valued(name, tuple(path), field, match[2], is_negated)
 
 
 def _valued(name: str, path: tuple[str, ...], field: SearchField, given: str, is_negated: bool) -> SearchTerm:
@@ -200,7 +200,7 @@ def _number(name: str, word: str) -> int:
 
 
 def _moment(name: str, word: str) -> timedelta | datetime:
-    """`-2h` and `+10m` are counted from now; everything else is an instant, in UTC unless it says otherwise."""
+    """`-2h` and `+10m` count from now; any other word is an instant, in UTC unless it has an offset."""
     if word[0] in "+-" and not word[1:5].isdecimal():
         span = parse_duration(word[1:], name)
         return -span if word[0] == "-" else span
@@ -208,24 +208,22 @@ def _moment(name: str, word: str) -> timedelta | datetime:
 
 
 def _unknown(name: str, fields: Mapping[str, SearchField]) -> InvalidInput:
-    import difflib  # for who has mistyped something
+    import difflib  # slow to import, and needed only for misspelt names
 
-    known = [f"{one}.key" if field.kind is SearchFieldKind.JSON else one for one, field in fields.items()]
+    names = [f"{key}.key" if field.kind is SearchFieldKind.JSON else key for key, field in fields.items()]
     near = difflib.get_close_matches(name, list(fields), 1)
     hint = f"did you mean {near[0]}:?" if near else 'put quotes around text that contains a colon: "a:b"'
-    return InvalidInput(f"{quote_text(name)}: cannot be searched; known are {', '.join(known)}", field="q", hint=hint)
+    return InvalidInput(f"{quote_text(name)}: cannot be searched; known are {', '.join(names)}", field="q", hint=hint)
 
 
-# Dead letters: executions that are dead, and not yet retried or discarded as such.
-
+# Executions that are dead and not yet retried or discarded.
 DEAD_LETTERS = where(status=ExecutionState.DEAD, settled="no")
-
-# How those are asked for whose error bears no fingerprint.
+# The word for errors without a fingerprint.
 NO_FINGERPRINT = "none"
 
 
 class DeadLetterGrouping(StrEnum):
-    """What dead letters are put together by; an error is known by its fingerprint."""
+    """What dead letters are grouped by; an error is identified by its fingerprint."""
 
     ERROR = "error"
     HANDLER = "handler"
@@ -233,13 +231,13 @@ class DeadLetterGrouping(StrEnum):
 
     @property
     def field(self) -> str:
-        """What the executions of one group are asked for by."""
+        """The search field that selects the executions of one group."""
         return "fingerprint" if self is DeadLetterGrouping.ERROR else self.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterGroup:
-    """Dead executions that have something in common; error and frame are those of the latest.
+    """Dead executions with the same error, handler or queue; error and frame are those of the latest.
 
     *deaths* counts them in equal parts of the time from *since* to *until*, which is the same for all groups of a list.
     """
@@ -260,12 +258,8 @@ class DeadLetterGroup:
     until: datetime
 
 
-# What lists can be asked for: filters, pages and cursors.
-
 MAX_PAGE_SIZE = 200
-
-
-# How far totals are exact, and how deep pages can be numbered.
+# Totals are exact up to this number, and pages can be numbered up to it.
 EXACT_UP_TO = 10_000
 
 Item = TypeVar("Item")
@@ -342,7 +336,7 @@ class PageRequest:
     cursor: str | None = None
     page: int | None = None
     with_total: bool = False
-    # Who only wants to know about how many there are need not wait until ten thousand are counted.
+    # A caller that needs only a rough total need not wait for a count of ten thousand.
     exact_up_to: int = EXACT_UP_TO
 
     def __post_init__(self) -> None:
@@ -366,7 +360,7 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """How many there are: exact up to 10,000, or as far as was asked for, then an estimate."""
+    """The number of items: exact up to 10,000 or the requested limit, then an estimate."""
 
     count: int
     is_exact: bool
@@ -374,19 +368,19 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class ResultPage(Generic[Item]):
-    """Some of a list, and where the rest begins."""
+    """A page of a list, and the cursor of the rest."""
 
     items: Sequence[Item]
     next_cursor: str | None = None
     total: Total | None = None
-    # Set when a search was broken off: everything back to this instant has been looked at (lists by name have none),
-    # and this request has looked at so many rows.
+    # Set when a search ran out of time: everything back to this instant was searched (lists by name have none), and
+    # this request looked at this many rows.
     searched_to: datetime | None = None
     looked_at: int | None = None
 
 
 def write_cursor(order: str, *position: object) -> str:
-    """A cursor: opaque to callers, and only good for the order it was made in."""
+    """A cursor: opaque to callers, and valid only for the order that it was made for."""
     return urlsafe_b64encode(orjson.dumps([order, *position], default=str)).decode().rstrip("=")
 
 

@@ -1,4 +1,15 @@
-"""Wake-ups: the NOTIFY payload that spares nodes a poll, and the election of the workers that answer one."""
+"""Wake-ups: the NOTIFY payload that spares nodes a poll, and the election of the workers that answer one.
+
+A lost wake-up costs time, never work: nodes poll behind them.
+
+The election lets few workers look at a wake-up, so that one execution does not bring every worker to the database. Workers
+that serve the same queues and know the same handlers are peers. The nonce of a wake-up elects those peers that look at
+once, no more than have the slots for what it announces; another nonce elects others, which spreads the work. Every other
+peer has a place in the line of backstops behind them and looks later, because an elected worker may be dead or full. That
+line is the same for all wake-ups, so that one late look of its first member serves all wake-ups that came meanwhile.
+
+The election is an optimisation only. Where peers disagree on which workers are alive, two look at once, or a backstop does.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +23,11 @@ import orjson
 
 from timeball.domain.values.ids import Incarnation
 
-# Hints: what one node tells the others so that they need not wait for their next poll. Losing one costs time, never work.
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-
-
-# PostgreSQL takes 8,000 bytes; past this a hint says only that there is something.
+# PostgreSQL allows 8,000 bytes; a larger wake-up says only that there is something.
 _MAX_PAYLOAD_BYTES = 7_000
-
-
-# So many executions, or nobody knows how many: all workers are to look.
+# This many executions or more, or an unknown number: every worker looks.
 MANY = 10_000
 
 Lane = tuple[str, int]
@@ -30,7 +35,7 @@ T = TypeVar("T")
 
 
 class LanePosition(NamedTuple):
-    """A place in a lane: by instant and, among those that share one, by id, so that a crowd can be read in parts."""
+    """A position in a lane: by instant, then by id, so that many executions of one instant can be read in parts."""
 
     run_at: datetime
     id: UUID = UUID(int=0)
@@ -38,10 +43,10 @@ class LanePosition(NamedTuple):
 
 @dataclass(slots=True)
 class Wakeup:
-    """A bundle: lanes with something ready, shards with something due, holders with something to stop, a change among the nodes.
+    """Lanes with ready executions, shards with due rows, workers that hold something to stop, and a change of the nodes.
 
-    *executions* says how many are ready in the lanes, and *named* which one, where it is one alone. The *lot* is drawn by who sends the
-    bundle, and decides who looks first.
+    *executions* is the number of ready executions in the lanes; *named* is their id, if there is only one. The sender
+    draws the *nonce*, which elects the workers that look first.
     """
 
     lanes: dict[Lane, datetime] = field(default_factory=dict)
@@ -59,7 +64,7 @@ class Wakeup:
     def add_lane(
         self, queue: str, priority: int, run_at: datetime, executions: int = MANY, named: UUID | None = None
     ) -> None:
-        """So many executions of this lane are ready, from *run_at* on; *named* is the one, where it is one alone."""
+        """Announce ready executions of a lane from *run_at* on; *named* is the id, if there is only one."""
         self._add_lanes({(queue, priority): run_at}, executions, named)
 
     def _add_lanes(self, lanes: Mapping[Lane, datetime], executions: int, named: UUID | None) -> None:
@@ -71,16 +76,16 @@ class Wakeup:
             self.lanes[lane] = run_at if earliest is None else min(earliest, run_at)
 
     def add_shard(self, shard: int, run_at: datetime) -> None:
-        """Something of this shard falls due, from *run_at* on."""
+        """Announce due rows of a shard from *run_at* on."""
         earliest = self.shards.get(shard)
         self.shards[shard] = run_at if earliest is None else min(earliest, run_at)
 
     def add_holders(self, holders: Iterable[UUID]) -> None:
-        """These workers hold something that is to stop."""
+        """Announce that these workers hold executions that are to stop."""
         self.holders.update(holders)
 
     def merge(self, other: Wakeup) -> None:
-        """Take another bundle in."""
+        """Add everything that another wake-up announces."""
         self._add_lanes(other.lanes, other.executions, other.named)
         for shard, run_at in other.shards.items():
             self.add_shard(shard, run_at)
@@ -89,7 +94,7 @@ class Wakeup:
         self.look_everywhere |= other.look_everywhere
 
     def encode(self) -> str:
-        """The bundle as one line of text; too large a one says "look everywhere"."""
+        """The payload; a wake-up that is too large says "look everywhere"."""
         document = {
             "l": [[queue, priority, _to_number(run_at)] for (queue, priority), run_at in self.lanes.items()],
             "s": [[shard, _to_number(run_at)] for shard, run_at in self.shards.items()],
@@ -105,7 +110,7 @@ class Wakeup:
 
     @classmethod
     def decode(cls, text: str) -> Wakeup:
-        """Read a bundle. Anything unreadable, from an older or newer release perhaps, means "look everywhere"."""
+        """Read a payload. One that cannot be read, perhaps from another release, means "look everywhere"."""
         try:
             document = orjson.loads(text)
             wakeup = cls(nodes_changed=bool(document.get("n")), look_everywhere=bool(document.get("e")))
@@ -123,7 +128,7 @@ class Wakeup:
 
 
 def _expect(value: object, kind: type[T]) -> T:
-    """What a statement would choke on must not get any further: whoever may connect may send hints."""
+    """Refuses a value of another type: any program that can connect can send wake-ups, and a statement would fail on it."""
     if not isinstance(value, kind) or isinstance(value, bool):
         raise TypeError(f"expected {kind.__name__}")
     return value
@@ -136,16 +141,6 @@ def _to_number(instant: datetime) -> int:
 def _to_instant(number: int) -> datetime:
     return _EPOCH + number * _MICROSECOND
 
-
-# Whose turn it is to look at a hint, so that one execution does not bring every worker to the database.
-#
-# Workers that serve the same queues and know the same handlers can stand in for each other: they are peers. A hint's lot
-# draws those of them who look at once, no more than have the slots for what is announced; another lot draws others, so
-# that the work is spread. Everybody else has a place in line behind them, to look whether something was left: those who
-# were drawn may be dead or full, and nobody can know. That line is the same for all hints, so that one late look of
-# the first in it serves all hints that came meanwhile.
-#
-# Nothing here is more than a courtesy. Where peers disagree on who is alive, two look at once, or the next in line does.
 
 ELECTED = 0
 
@@ -165,39 +160,39 @@ class PeerWorker:
 
 
 class WakeupElection:
-    """The turns of one worker among its peers, itself included. Who knows of no others looks at everything at once."""
+    """The election among a worker and its peers. A worker that knows no peers looks at everything at once."""
 
-    def __init__(self, own: Incarnation, peers: Iterable[PeerWorker] = ()) -> None:
+    def __init__(self, incarnation: Incarnation, peers: Iterable[PeerWorker] = ()) -> None:
         self._line = sorted(peers, key=lambda peer: (peer.is_full, peer.incarnation.bytes))
-        # A lot is drawn for each of them with every hint: their numbers are at hand.
+        # Each wake-up weighs every peer, so their numbers are prepared.
         self._numbers = [peer.incarnation.int for peer in self._line]
         self._free = sum(not peer.is_full for peer in self._line)
-        self._place = next((place for place, peer in enumerate(self._line) if peer.incarnation == own), None)
+        self._place = next((place for place, peer in enumerate(self._line) if peer.incarnation == incarnation), None)
 
     def of(self, wakeup: Wakeup) -> int:
-        """`FIRST_TURN`, or the place in the line of those who look later."""
+        """`ELECTED`, or the place in the line of backstops."""
         if self._place is None or wakeup.executions >= MANY:
             return ELECTED
-        drawn = self._drawn(wakeup.nonce, wakeup.executions)
-        if self._place in drawn:
+        elected = self._elected(wakeup.nonce, wakeup.executions)
+        if self._place in elected:
             return ELECTED
-        return 1 + sum(place not in drawn for place in range(self._place))
+        return 1 + sum(place not in elected for place in range(self._place))
 
-    def _drawn(self, nonce: int, executions: int) -> set[int]:
-        """The places of those who look at once: full ones only if all others are too few."""
-        drawn: set[int] = set()
-        room = 0
+    def _elected(self, nonce: int, executions: int) -> set[int]:
+        """The places of the elected peers; full peers are elected only if the others have too few slots."""
+        elected: set[int] = set()
+        slots = 0
         for place in sorted(range(len(self._line)), key=lambda place: self._weight(nonce, place)):
-            drawn.add(place)
-            room += self._line[place].slots
-            if room >= executions:
+            elected.add(place)
+            slots += self._line[place].slots
+            if slots >= executions:
                 break
-        return drawn
+        return elected
 
     def _weight(self, nonce: int, place: int) -> tuple[bool, int]:
         return place >= self._free, _mixed(nonce, self._numbers[place])
 
 
 def _mixed(nonce: int, number: int) -> int:
-    """As good as chance, and the same in every process: cheaper by far than a digest, of which a hint would need one for each peer."""
+    """A pseudo-random number that is the same in every process, and far cheaper than a digest for each peer."""
     return ((nonce * 0x9E3779B97F4A7C15 ^ number) * 0xBF58476D1CE4E5B9 >> 29) & 0xFFFFFFFF

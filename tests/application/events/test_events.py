@@ -319,8 +319,8 @@ async def test_too_many_topics_become_everything() -> None:
 def test_interest_is_by_type_queue_and_job() -> None:
     mail = event(1, queue="mail")
 
-    assert EventFilter(types=("execution.*",)).wants(mail)
-    assert EventFilter(types=("attempt.*", "execution.succeeded"), queue="mail").wants(mail)
-    assert not EventFilter(types=("attempt.*",)).wants(mail)
-    assert not EventFilter(queue="other").wants(mail)
-    assert not EventFilter(job_id=UUID(int=1)).wants(mail)  # type: ignore[arg-type]
+    assert EventFilter(types=("execution.*",)).matches(mail)
+    assert EventFilter(types=("attempt.*", "execution.succeeded"), queue="mail").matches(mail)
+    assert not EventFilter(types=("attempt.*",)).matches(mail)
+    assert not EventFilter(queue="other").matches(mail)
+    assert not EventFilter(job_id=UUID(int=1)).matches(mail)  # type: ignore[arg-type]

@@ -239,7 +239,7 @@ def test_no_more_rules_are_remembered_than_may_be(monkeypatch: pytest.MonkeyPatc
             VersionPeriod(version=1, rule=rule, after=START, until=None), [], rule.next_after(START)
         )
 
-    assert len(glance._known) <= 3
+    assert len(glance._first_after_cache) <= 3
 
 
 def test_executions_between_the_edges_of_a_run_stand_at_named_instants() -> None:

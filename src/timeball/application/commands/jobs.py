@@ -70,8 +70,8 @@ class JobCommands:
     ) -> list[CreatedJob]:
         """Create jobs, all or none. A one-off whose `unique_key` is alive gives the execution that holds the key."""
         prepared: list[tuple[Job, FirstExecution | None]] = []
-        for number, one in enumerate(self._prepare_each(specs, actor, idempotency), start=1):
-            prepared.append(one)
+        for number, pair in enumerate(self._prepare_each(specs, actor, idempotency), start=1):
+            prepared.append(pair)
             if number % _PREPARE_BATCH == 0:
                 # Thousands of schedules are seconds of work, and others wait for this loop.
                 await asyncio.sleep(0)
@@ -107,15 +107,15 @@ class JobCommands:
 
     async def _created_before(self, jobs: Sequence[Job], openings: Sequence[FirstExecution]) -> list[CreatedJob] | None:
         """Whether a create whose reply was lost has been committed: the ids were ours, so they tell."""
-        found = await self._store.jobs.find([job.id for job in jobs])
-        if not found:
+        written = await self._store.jobs.find([job.id for job in jobs])
+        if not written:
             return None
         executions = {opening.job_id: opening.id for opening in openings}
-        done = {job_id: CreatedJob(job_id, executions.get(job_id), is_new=True) for job_id in found}
-        # It was one statement: what it did not write is refused for its unique key, and asking again says by whom.
-        missing = [job for job in jobs if job.id not in found]
+        done = {job_id: CreatedJob(job_id, executions.get(job_id), is_new=True) for job_id in written}
+        # One statement wrote the others, so a missing job was refused for its unique key; a second try names the holder.
+        missing = [job for job in jobs if job.id not in written]
         if missing:
-            again = await self._store.enqueuer.create(missing, [o for o in openings if o.job_id not in found])
+            again = await self._store.enqueuer.create(missing, [o for o in openings if o.job_id not in written])
             done |= {created.job_id: created for created in again}
         return [done[job.id] for job in jobs]
 
@@ -265,8 +265,8 @@ class JobCommands:
 
         def decide(snapshot: JobSnapshot) -> JobChange:
             check_version("job", snapshot.job.version, expected_version)
-            wanted = clear_inherited_limit(fields, snapshot.job.limit_key, snapshot.job.handler)
-            change = job_changes.edit_job(snapshot, wanted, self._store.shards)
+            edited = clear_inherited_limit(fields, snapshot.job.limit_key, snapshot.job.handler)
+            change = job_changes.edit_job(snapshot, edited, self._store.shards)
             if fields.keys() & {"handler", "payload"}:
                 self._contracts.check_edit(snapshot.job.handler, change.job.handler, change.job.payload, actor)
                 is_confined = actor.is_confined(change.job.payload)
@@ -295,10 +295,10 @@ class JobCommands:
             return
         moved = redefine_job(job, fields, self._env.clock.now(), self._store.shards)
         first = first_occurrence(moved, self._env.clock.now())
-        known = None if first is None or moved.is_enqueued else await self._store.history.find(first.id)
-        if known is not None and known.state.is_final:
+        earlier = None if first is None or moved.is_enqueued else await self._store.history.find(first.id)
+        if earlier is not None and earlier.state.is_final:
             raise Conflict(
-                f"this job has already run for {known.scheduled_for.isoformat()}",
+                f"this job has already run for {earlier.scheduled_for.isoformat()}",
                 hint="trigger it, or choose another instant",
             )
 
@@ -405,7 +405,7 @@ class JobCommands:
     ) -> list[SyncedJob]:
         """Make the jobs of these names what is declared: created, changed, or left; with *prune*, deleted if no longer declared.
 
-        Everything is checked before anything is done. A job that somebody edits meanwhile raises Conflict; repeat the call.
+        Everything is checked before anything is done. A job that is edited meanwhile raises Conflict; repeat the call.
         """
         steps = await self.plan_sync(specs, declared_by, prune=prune, actor=actor)
         new = [step.wish for step in steps if step.step is SyncAction.CREATE and step.wish is not None]

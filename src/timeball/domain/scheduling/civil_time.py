@@ -1,4 +1,28 @@
-"""Instants as Timeball accepts them, and the wall clocks of time zones with their gaps and repeats."""
+"""Instants as Timeball accepts them, and the wall clocks of time zones with their gaps and repeats.
+
+Instants are aware, in UTC, from 1970 to 2199; intervals are whole seconds.
+
+A wall clock shows real time through a zone: `wall time = instant + offset`. Where the offset grows, wall times are skipped
+(a *gap*: 02:30 does not exist in Berlin on the last Sunday of March). Where it shrinks, wall times come twice (a *repeat*:
+02:30 comes in summer time and, an hour later, again in winter time).
+
+The computation goes from instants to wall times and never the other way, since only that direction is a function. Real
+time is cut into offset periods with one offset, in which every wall time is of one kind: it comes once, or it is the first
+or the second of a repeat. A period that follows a gap knows its size. Periods do not overlap, so an iterator over them
+yields strictly increasing instants in every zone.
+
+The rules for a wall time that a schedule names ("at 02:30"), chosen per schedule:
+
+    on_gap     next_valid   it fires at the first instant after the gap (several in one gap: once)
+               skip         it does not fire
+    on_repeat  first        it fires the first time the clock shows it
+               second       it fires the second time
+               both         it fires twice
+
+Zones come from the `tzdata` package alone, not from the files of the machine, so that the nodes of one installation agree
+and `tzdata_version` is true. Offset changes are found by probing every third day: no offset since 1970 has lasted less
+than a week, and a test compares the result with every change of every zone.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +37,6 @@ from zoneinfo import ZoneInfo
 
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.errors import ScheduleError, UnknownTimezone, quote_text
-
-# Instants and intervals as Timeball accepts them: aware, in UTC, from 1970 to 2199; whole seconds.
 
 MIN_INSTANT = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_INSTANT = datetime(2199, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
@@ -45,9 +67,9 @@ def accept_instant(instant: datetime, field: str) -> datetime:
 
 
 def accept_interval(seconds: int | float) -> int:
-    """A number of whole seconds, at least one; also as a float such as 60.0."""
+    """A number of whole seconds, at least one; a float such as 60.0 is accepted."""
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    # Within the range means finite, so that it has a whole part.
+    # A number within the range is finite, so it has a whole part.
     if is_number and MIN_INTERVAL_SECONDS <= seconds <= MAX_INTERVAL_SECONDS and seconds == int(seconds):
         return int(seconds)
     raise ScheduleError(
@@ -58,7 +80,7 @@ def accept_interval(seconds: int | float) -> int:
 
 
 def to_utc(instant: datetime) -> datetime:
-    """*instant* in UTC; one far outside of the accepted years stays outside, but within reach of arithmetic."""
+    """*instant* in UTC; one far outside of the accepted years becomes one just outside, so that arithmetic on it works."""
     if instant.year < MIN_INSTANT.year - 1:
         return MIN_INSTANT - _YEAR
     if instant.year > MAX_INSTANT.year + 1:
@@ -69,7 +91,7 @@ def to_utc(instant: datetime) -> datetime:
 
 
 def format_instant(instant: datetime) -> str:
-    """An instant as it stands in messages: ISO 8601, in UTC, ending in Z."""
+    """An instant as messages show it: ISO 8601, in UTC, ending in Z."""
     return instant.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
@@ -83,36 +105,12 @@ def interval_in_words(seconds: int) -> str:
     return " ".join(parts) if len(parts) > 1 else parts[0].removeprefix("1 ")
 
 
-# Gaps and repeats of the wall clock, and the rules for them.
-#
-# A wall clock is a reading of real time through a zone: `reading = instant + offset`. Where the offset grows, readings
-# are jumped over (a *gap*: 02:30 does not exist in Berlin on the last Sunday of March); where it shrinks, readings come
-# twice (a *repeat*: 02:30 comes first in summer time, then, an hour later, again in winter time).
-#
-# Everything here goes from instants to readings and never the other way, since only that direction is a function.
-# The time line is cut into *stretches*: pieces of real time with one offset in which every reading is of one kind: it
-# comes once, or it is the first or the second of a repeat. A stretch that follows a gap knows how much was jumped over.
-# Stretches do not overlap, so whatever walks them in order yields strictly increasing instants, in every zone.
-#
-# The rules, chosen per schedule, for a reading that somebody asked for by name ("at 02:30"):
-#
-# on_gap     next_valid   it happens at the first instant after the gap (several of them: once)
-# skip         it does not happen
-# on_repeat  first        it happens the first time the clock shows it
-# second       it happens the second time
-# both         it happens twice
-#
-# Zones come from the `tzdata` package alone, not from the machine's own files, so that nodes of one cluster agree and
-# `tzdata_version` tells the truth. Changes of offset are found by looking at every third day; the shortest known stay of
-# an offset since 1970 is a week, and a test compares with every change of every zone.
-
 ZERO = timedelta(0)
-
-_CLOCK_CHANGE_MARGIN = 3 * DAY
+_PROBE_STEP = 3 * DAY
 
 
 class WallTimeRepeat(StrEnum):
-    """How often the clock shows the readings of a stretch, and which time this is."""
+    """Whether the clock shows the wall times of a period once, or for the first or second time."""
 
     ONCE = "once"
     FIRST = "first"
@@ -138,9 +136,9 @@ class ClockChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetPeriod:
-    """Real time from *start* up to, not including, *end*, with one offset and one kind of reading.
+    """Real time in [start, end) with one offset and one kind of wall time.
 
-    *gap* is how much wall time was jumped over at *start*; mostly nothing.
+    *gap* is the wall time that is skipped at *start*; mostly zero.
     """
 
     start: datetime
@@ -158,11 +156,11 @@ class OffsetPeriod:
         return self.wall(self.end)
 
     def wall(self, instant: datetime) -> datetime:
-        """What the clock shows at *instant*, without a zone."""
+        """The wall time at *instant*, without a zone."""
         return (instant + self.offset).replace(tzinfo=None)
 
     def instant(self, wall: datetime) -> datetime:
-        """The instant at which this stretch shows *wall*."""
+        """The instant at which this period shows *wall*."""
         return wall.replace(tzinfo=UTC) - self.offset
 
 
@@ -173,14 +171,14 @@ def tzdata_version() -> str:
 
 @lru_cache(maxsize=1)
 def zone_names() -> frozenset[str]:
-    """Every zone name that can be used."""
+    """Every valid zone name."""
     return frozenset(resources.files("tzdata").joinpath("zones").read_text().split())
 
 
 @lru_cache(maxsize=1024)
 def load_zone(name: str) -> ZoneInfo:
     """The rules of the zone *name*; UnknownTimezone if there is no such name in the IANA list."""
-    # The list is the guard: a name outside it never becomes a path.
+    # A name that is not in the list never becomes a path.
     if name not in zone_names():
         raise _unknown_timezone(name)
     with resources.files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as file:
@@ -198,7 +196,7 @@ def changes_between(zone: ZoneInfo, start: datetime, end: datetime) -> Iterator[
     """Every change of offset in (start, end], in order; both ends are whole seconds."""
     here, before = start, offset_at(zone, start)
     while here < end:
-        there = min(here + _CLOCK_CHANGE_MARGIN, end)
+        there = min(here + _PROBE_STEP, end)
         if offset_at(zone, there) == before:
             here = there
             continue
@@ -209,27 +207,27 @@ def changes_between(zone: ZoneInfo, start: datetime, end: datetime) -> Iterator[
 
 
 def offset_periods_from(name: str, instant: datetime) -> Iterator[OffsetPeriod]:
-    """The stretch of zone *name* that holds *instant*, then all that follow, to the end of 2199."""
+    """The period of zone *name* that holds *instant*, then all later ones up to the end of 2199."""
     for year in range(max(instant.year, MIN_INSTANT.year), MAX_INSTANT.year + 1):
-        for stretch in offset_periods_of_year(name, year):
-            if stretch.end > instant:
-                yield stretch
+        for period in offset_periods_of_year(name, year):
+            if period.end > instant:
+                yield period
 
 
 def offset_periods_back_from(name: str, instant: datetime) -> Iterator[OffsetPeriod]:
-    """The stretch of zone *name* that holds *instant*, then all before it, back to 1970."""
+    """The period of zone *name* that holds *instant*, then all earlier ones back to 1970."""
     for year in range(min(instant.year, MAX_INSTANT.year), MIN_INSTANT.year - 1, -1):
-        for stretch in reversed(offset_periods_of_year(name, year)):
-            if stretch.start <= instant:
-                yield stretch
+        for period in reversed(offset_periods_of_year(name, year)):
+            if period.start <= instant:
+                yield period
 
 
 @lru_cache(maxsize=8192)
 def offset_periods_of_year(name: str, year: int) -> tuple[OffsetPeriod, ...]:
-    """The stretches of zone *name* that make up one UTC year, without holes."""
+    """The periods of zone *name* that make up one UTC year, without holes."""
     zone = load_zone(name)
     start, end = datetime(year, 1, 1, tzinfo=UTC), datetime(year + 1, 1, 1, tzinfo=UTC)
-    # Two days more on both sides: a repeat may begin in one year and be over in the next.
+    # Two more days on both sides: a repeat may begin in one year and end in the next.
     changes = list(changes_between(zone, start - 2 * DAY, end + 2 * DAY))
     cuts = {edge for change in changes for edge in _edges(change) if start < edge < end}
     bounds = sorted({start, end, *cuts})
@@ -246,11 +244,11 @@ def offset_periods_of_year(name: str, year: int) -> tuple[OffsetPeriod, ...]:
 
 
 def parse_instant(moment: datetime | str, name: str, field: str) -> datetime:
-    """An instant from what people write: ISO 8601, and without an offset on the clock of zone *name*."""
+    """An instant from ISO 8601; without an offset it is a wall time of zone *name*."""
     parsed = moment if isinstance(moment, datetime) else _parse_iso(moment, field)
     if parsed.utcoffset() is not None:
         return accept_instant(parsed, field)
-    # The year is checked before the clock is asked, which knows no other years.
+    # The year is checked first, because the periods cover no other years.
     accept_instant(parsed.replace(tzinfo=UTC), field)
     return accept_instant(first_instant(name, parsed), field)
 
@@ -258,20 +256,19 @@ def parse_instant(moment: datetime | str, name: str, field: str) -> datetime:
 def first_instant(name: str, wall: datetime) -> datetime:
     """The first instant at which a clock in zone *name* shows *wall*, or the end of the gap that *wall* falls into."""
     load_zone(name)
-    for stretch in offset_periods_from(name, wall.replace(tzinfo=UTC) - DAY):
-        # The gap in front of a stretch counts as part of it: its readings would have come at its start.
-        if stretch.wall_start - stretch.gap <= wall < stretch.wall_end:
-            return max(stretch.instant(wall), stretch.start)
-        if stretch.wall_start > wall:
+    for period in offset_periods_from(name, wall.replace(tzinfo=UTC) - DAY):
+        # The gap before a period counts as part of it: its wall times move to the start of the period.
+        if period.wall_start - period.gap <= wall < period.wall_end:
+            return max(period.instant(wall), period.start)
+        if period.wall_start > wall:
             break
-    # A reading at the edge of the accepted years, shown there before they begin or after they end.
+    # A wall time at the edge of the accepted years, shown before they begin or after they end.
     return wall.replace(tzinfo=UTC) - offset_at(load_zone(name), wall.replace(tzinfo=UTC))
 
 
 def _parse_iso(text: object, field: str) -> datetime:
     if not isinstance(text, str):
-        found = type(text).__name__
-        raise ScheduleError(f"{field} is {found}, expected a datetime or ISO 8601 text", field=field)
+        raise ScheduleError(f"{field} is {type(text).__name__}, expected a datetime or ISO 8601 text", field=field)
     try:
         return datetime.fromisoformat(text)
     except ValueError:
@@ -314,10 +311,10 @@ def _unknown_timezone(name: str) -> UnknownTimezone:
 
 
 def _similar_names(name: str) -> list[str]:
-    import difflib  # for who has mistyped something
+    import difflib  # slow to import, and needed only for misspelt names
 
     if len(name) > 40:
         return []
-    wanted = name.casefold().replace(" ", "_")
-    alike = [known for known in zone_names() if wanted in (known.casefold(), known.casefold().rsplit("/", 1)[-1])]
+    folded = name.casefold().replace(" ", "_")
+    alike = [zone for zone in zone_names() if folded in (zone.casefold(), zone.casefold().rsplit("/", 1)[-1])]
     return sorted(alike)[:3] or difflib.get_close_matches(name, sorted(zone_names()), n=2, cutoff=0.8)

@@ -51,7 +51,7 @@ _LAST_CHECK = timedelta(milliseconds=20)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRange:
-    """Every occurrence from *first* to *last*, both included, is not run; *count* is None if it is not known."""
+    """The occurrences from *first* to *last*, both included, that do not run; *count* is None if it is unknown."""
 
     first: datetime
     last: datetime
@@ -61,10 +61,10 @@ class SkippedRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwedOccurrences:
-    """The verdict: what to run, in order, what was skipped, and where the line goes on.
+    """What to run, in order, what is skipped, and the next occurrence.
 
     Together *run* and *skipped* hold every occurrence before *next_at*, each once. *next_at* is mostly in the future;
-    when more than RUN_LIMIT fresh occurrences were owed, it is the next of them.
+    when more than RUN_LIMIT fresh occurrences are owed, it is the next of them.
     """
 
     run: tuple[datetime, ...]
@@ -75,13 +75,13 @@ class OwedOccurrences:
 def resolve_missed(
     schedule: Schedule, first_owed: datetime, now: datetime, rule: MisfireRule | None = None
 ) -> OwedOccurrences:
-    """Decide about every occurrence from *first_owed* to *now*; if that one is still ahead, it alone is to run."""
+    """Decide about every occurrence from *first_owed* to *now*; if *first_owed* lies ahead, only that one runs."""
     rule = rule or MisfireRule()
     fresh_from = now - rule.grace
     following = schedule.next_after(first_owed)
     if first_owed >= fresh_from and (following is None or following > now):
         return OwedOccurrences(run=(first_owed,), skipped=(), next_at=following)
-    line = _OccurrenceLine(schedule, first_owed)
+    line = _OwedLine(schedule, first_owed)
     fresh = tuple(islice(line.between(fresh_from, now), RUN_LIMIT))
     caught_up, skipped = _resolve_stale(line, rule, now, has_fresh=bool(fresh))
     judged_until = fresh[-1] if len(fresh) == RUN_LIMIT else now
@@ -91,14 +91,14 @@ def resolve_missed(
 def skipped_between(
     schedule: Schedule, first_owed: datetime, until: datetime, reason: SkipReason
 ) -> SkippedRange | None:
-    """All from *first_owed* to *until* as one skipped range (for a pause, a deletion); None if there is none."""
-    line = _OccurrenceLine(schedule, first_owed)
+    """The occurrences from *first_owed* to *until* as one skipped range (for a pause or a deletion); None if there are none."""
+    line = _OwedLine(schedule, first_owed)
     last = line.last_before(until + MICROSECOND)
     return line.skip(first_owed, last, reason) if last else None
 
 
 def split_first(schedule: Schedule, skipped: SkippedRange) -> tuple[SkippedRange, ...]:
-    """A skipped range, and its first occurrence by itself: other time-zone data named that than those which named the rest."""
+    """A skipped range with its first occurrence apart: older time-zone data named that one, ours the rest."""
     second = schedule.next_after(skipped.first)
     if second is None or second > skipped.last:
         return (skipped,)
@@ -107,7 +107,7 @@ def split_first(schedule: Schedule, skipped: SkippedRange) -> tuple[SkippedRange
 
 
 def _resolve_stale(
-    line: _OccurrenceLine, rule: MisfireRule, now: datetime, *, has_fresh: bool
+    line: _OwedLine, rule: MisfireRule, now: datetime, *, has_fresh: bool
 ) -> tuple[tuple[datetime, ...], tuple[SkippedRange, ...]]:
     too_old = _too_old(line, rule, now)
     first = line.following(too_old.last) if too_old else line.first
@@ -119,7 +119,7 @@ def _resolve_stale(
     return run, before + skipped
 
 
-def _too_old(line: _OccurrenceLine, rule: MisfireRule, now: datetime) -> SkippedRange | None:
+def _too_old(line: _OwedLine, rule: MisfireRule, now: datetime) -> SkippedRange | None:
     if rule.max_age is None or rule.policy is Misfire.SKIP:
         return None
     last = line.last_before(now - max(rule.max_age, rule.grace))
@@ -127,9 +127,9 @@ def _too_old(line: _OccurrenceLine, rule: MisfireRule, now: datetime) -> Skipped
 
 
 def _apply_policy(
-    line: _OccurrenceLine, rule: MisfireRule, first: datetime, last: datetime, *, has_fresh: bool
+    line: _OwedLine, rule: MisfireRule, first: datetime, last: datetime, *, has_fresh: bool
 ) -> tuple[tuple[datetime, ...], tuple[SkippedRange, ...]]:
-    """Judge the stale occurrences from *first* to *last*."""
+    """Apply the misfire policy to the stale occurrences from *first* to *last*."""
     match rule.policy:
         case Misfire.SKIP:
             return _keep_newest(line, first, last, 0, SkipReason.MISFIRE)
@@ -142,7 +142,7 @@ def _apply_policy(
 
 
 def _keep_newest(
-    line: _OccurrenceLine, first: datetime, last: datetime, number: int, reason: SkipReason
+    line: _OwedLine, first: datetime, last: datetime, number: int, reason: SkipReason
 ) -> tuple[tuple[datetime, ...], tuple[SkippedRange, ...]]:
     kept = tuple(reversed(tuple(islice(line.back(last, first), number))))
     last_skipped = line.last_before(kept[0]) if kept else last
@@ -152,7 +152,7 @@ def _keep_newest(
 
 
 @dataclass(frozen=True, slots=True)
-class _OccurrenceLine:
+class _OwedLine:
     """The occurrences of a schedule from the first owed one on."""
 
     schedule: Schedule
@@ -162,14 +162,14 @@ class _OccurrenceLine:
         return self.schedule.next_after(max(instant, self.first))
 
     def between(self, start: datetime, end: datetime) -> Iterator[datetime]:
-        """What is in [start, end], in order."""
+        """The occurrences in [start, end], in order."""
         if start <= self.first <= end:
             yield self.first
         for occurrence in self.schedule.occurrences(max(start - MICROSECOND, self.first), end):
             yield occurrence.at
 
     def back(self, last: datetime, first: datetime) -> Iterator[datetime]:
-        """What is in [first, last], latest first."""
+        """The occurrences in [first, last], latest first."""
         yield from self.schedule.occurrences_back(last, max(first - MICROSECOND, self.first))
         if first <= self.first <= last:
             yield self.first
@@ -186,7 +186,7 @@ class _OccurrenceLine:
 
 
 class PromotionTarget(StrEnum):
-    """The room an execution is put into."""
+    """The state table that a promotion puts an execution into."""
 
     READY = "ready"
     BLOCKED = "blocked"
@@ -194,7 +194,7 @@ class PromotionTarget(StrEnum):
 
 
 class DueKey(NamedTuple):
-    """Where a row of `due` stands, and which state of it: all that must be read of one that is held already."""
+    """The position and version of a row of `due`: all that must be read of a row that the heap already holds."""
 
     shard: int
     id: ExecutionId
@@ -225,7 +225,7 @@ class DueRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTiming:
-    """What planning must know of a job: a scheduler keeps these by the hundred thousand, and so without payload and the rest."""
+    """What planning needs of a job. A scheduler caches hundreds of thousands of these, so there is no payload in it."""
 
     id: JobId
     version: int
@@ -238,7 +238,7 @@ class JobTiming:
 
     @property
     def jitter(self) -> timedelta:
-        """How far behind its exact instants the job runs."""
+        """The delay of the job's runs after their exact instants."""
         return jitter_of(self.id, self.jitter_seconds)
 
 
@@ -247,7 +247,7 @@ Plannable: TypeAlias = "Job | JobTiming"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextOccurrence:
-    """The pending occurrence of a job: its exact instant, when to run it, and up to where all is recorded."""
+    """The pending occurrence of a job: its exact instant, when to run it, and the watermark up to which all is recorded."""
 
     id: ExecutionId
     run_at: datetime
@@ -259,7 +259,7 @@ class NextOccurrence:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One execution to put into a room."""
+    """One execution to put into a state table."""
 
     id: ExecutionId
     scheduled_for: datetime
@@ -269,7 +269,7 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSkip:
-    """One occurrence that is recorded as a skipped execution."""
+    """One occurrence to record as a skipped execution."""
 
     id: ExecutionId
     scheduled_for: datetime
@@ -278,7 +278,7 @@ class PlannedSkip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promotion:
-    """What becomes of one row of `due`."""
+    """Everything that the promotion of one row of `due` does."""
 
     row: DueRow
     runs: tuple[PlannedRun, ...] = ()
@@ -290,7 +290,7 @@ class Promotion:
 
 @dataclass(frozen=True, slots=True)
 class CheckAgain:
-    """The row stays where it is until then: an earlier execution of its job is unfinished, and overlap is judged at the instant itself."""
+    """The row stays in `due` until *at*: an earlier execution of its job is unfinished, and overlap is decided at the instant itself."""
 
     at: datetime
 
@@ -315,10 +315,10 @@ def first_occurrence(job: Plannable, after: datetime, executions_left: int | Non
 
 
 def recompute_occurrence(row: DueRow, job: Plannable) -> NextOccurrence | None:
-    """What our time-zone data name in the place of a pending occurrence; None if nothing is left, before the job ends."""
+    """The occurrence that our time-zone data name instead of a pending one; None if none is left before the job ends."""
     if isinstance(job.rule, Cron):
         return first_occurrence(job, row.watermark or row.scheduled_for - MICROSECOND, row.executions_left)
-    # Elapsed time knows no zones: it stays as it is.
+    # Elapsed time does not depend on zones, so the occurrence stays.
     return NextOccurrence(
         id=row.id,
         run_at=row.run_at,
@@ -347,14 +347,14 @@ def plan_promotion(row: DueRow, job: Plannable | None, now: datetime, *, is_busy
 
 
 def does_overlap(job: Plannable, *, is_busy: bool) -> bool:
-    """Whether an occurrence may not simply run beside an earlier execution that is unfinished."""
+    """Whether the overlap policy applies: an earlier execution is unfinished and overlap is not allowed."""
     return is_busy and job.overlap is not Overlap.ALLOW
 
 
 def owed_occurrences(
     job: Plannable, kind: DueKind, run_at: datetime, scheduled_for: datetime, now: datetime
 ) -> OwedOccurrences:
-    """What is owed of a pending occurrence by now: itself while it is in time or within the grace, past it by the job's policy."""
+    """The occurrences owed by now: the pending one within its grace, otherwise by the misfire policy of the job."""
     if kind is DueKind.LATER or not job.rule.is_recurring:
         return OwedOccurrences(run=(scheduled_for,), skipped=(), next_at=None)
     if now - run_at <= job.misfire.grace:
@@ -372,7 +372,7 @@ def _destination(row: DueRow) -> PromotionTarget:
 
 def _run_owed(row: DueRow, job: Plannable, owed: OwedOccurrences, now: datetime, *, stop_running: bool) -> Promotion:
     if row.executions_left is not None and job.overlap is Overlap.SKIP and len(owed.run) > 1:
-        # One by one: those behind may yet be skipped because the first still runs, and then they must not have used up an execution.
+        # One by one: later ones may be skipped because the first still runs, and a skipped one must not use up an execution.
         owed = replace(owed, run=owed.run[:1], next_at=owed.run[1])
     affordable = owed.run if row.executions_left is None else owed.run[: row.executions_left]
     skips, ranges = _skip_records(row, job, (*owed.skipped, *_not_run(owed.run[len(affordable) :], SkipReason.ENDED)))
@@ -387,17 +387,17 @@ def _run_owed(row: DueRow, job: Plannable, owed: OwedOccurrences, now: datetime,
 
 
 def _skip_all(row: DueRow, job: Plannable, owed: OwedOccurrences) -> Promotion:
-    """What is skipped does not use up an execution."""
+    """Skip every owed occurrence; a skipped one does not use up an execution."""
     skips, ranges = _skip_records(row, job, (*owed.skipped, *_not_run(owed.run, SkipReason.OVERLAP)))
     return Promotion(row=row, skips=skips, ranges=ranges, following=_next_occurrence(row, job, owed, used=0))
 
 
 def _at_catch_up_rate(row: DueRow, job: Plannable, instants: Iterable[datetime], now: datetime) -> Iterable[PlannedRun]:
-    """The first run goes its way at once; those behind it follow at the catch-up rate."""
+    """The first run goes to its target at once; the others follow at the catch-up rate."""
     for number, instant in enumerate(instants):
         target = _destination(row) if number == 0 else PromotionTarget.DUE
-        own_time = row.run_at if instant == row.scheduled_for else instant + job.jitter
-        run_at = own_time if number == 0 else max(own_time, now + number * CATCH_UP_INTERVAL)
+        planned_at = row.run_at if instant == row.scheduled_for else instant + job.jitter
+        run_at = planned_at if number == 0 else max(planned_at, now + number * CATCH_UP_INTERVAL)
         yield PlannedRun(_id(row, job, instant), instant, run_at, target)
 
 
@@ -410,7 +410,7 @@ def _skip(job: Plannable, instant: datetime, reason: SkipReason) -> PlannedSkip:
 
 
 def _not_run(instants: Sequence[datetime], reason: SkipReason) -> Iterable[SkippedRange]:
-    """What was to run, and follows one another on the schedule, as one range."""
+    """Consecutive occurrences that do not run, as one range."""
     if instants:
         yield SkippedRange(first=instants[0], last=instants[-1], count=len(instants), reason=reason)
 
@@ -418,7 +418,7 @@ def _not_run(instants: Sequence[datetime], reason: SkipReason) -> Iterable[Skipp
 def _skip_records(
     row: DueRow, job: Plannable, ranges: Iterable[SkippedRange]
 ) -> tuple[tuple[PlannedSkip, ...], tuple[SkippedRange, ...]]:
-    """A single skipped occurrence is a skipped execution, consecutive ones are a range; never both."""
+    """Skips as records: a single occurrence is a skipped execution, consecutive ones are a range; never both."""
     if isinstance(job.rule, Cron) and row.tzdata not in (None, tzdata_version()):
         ranges = [part for r in ranges for part in (split_first(job.rule, r) if r.first == row.scheduled_for else (r,))]
     singles = tuple(_skip(job, r.first, r.reason) for r in ranges if r.first == r.last)

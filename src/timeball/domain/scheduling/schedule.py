@@ -1,7 +1,7 @@
-"""Once, Every, Cron, Manual: the fire-time iterator everybody shares.
+"""Once, Every, Cron, Manual: the schedules, and the one computation of fire times for all callers.
 
-A schedule is a value; given instants it names instants, and reads no clock. Scheduler, previews, forecasts and
-`verify` all ask the same questions of it:
+A schedule is a value. It computes instants from instants and reads no clock. Scheduler, previews, forecasts and `verify`
+all ask it the same questions:
 
     occurrences(after, until)         what is due in (after, until], lazily, in order, with notes on clock changes
     occurrences_back(until, after)    the same instants, latest first
@@ -11,15 +11,15 @@ A schedule is a value; given instants it names instants, and reads no clock. Sch
 
 The rules:
 
-* Instants are UTC, from 1970 to 2199; nothing is due outside, and no schedule can be made that points outside.
+* Instants are UTC, from 1970 to 2199; nothing is due outside, and a schedule that points outside is refused.
 * `starts_at` and `ends_at` bound every schedule, both inclusive: the schedule may fire at either of them.
-* `every` is algebra on elapsed time: occurrence n is anchor + n * interval, the anchor being the first. It does not
-  drift, and knows no clock changes.
-* `cron` reads the wall clock of a zone; fire_times and civil_time say what happens when that clock is changed.
+* `every` counts elapsed time: occurrence n is anchor + n * interval, and the anchor is the first. It does not drift,
+  and clock changes do not affect it.
+* `cron` follows the wall clock of a zone; cron and civil_time say what happens when that clock changes.
 * `once` is one instant, `manual` none at all.
 
-No question walks through the past: ten years of an every-second schedule cost no more than a minute of it, but for
-`count_between`, which looks at each day of a cron schedule and gives up (None) past its budget.
+No method iterates over the past: ten years of an every-second schedule cost no more than a minute of it. Only
+`count_between` looks at each day of a cron schedule, and gives up (None) beyond its budget.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ __all__ = [
     "parse_schedule",
 ]
 
-# Days that count_between looks at before it gives up: fifty years, some tens of milliseconds.
+# The days that count_between looks at before it gives up: fifty years, some tens of milliseconds.
 COUNT_BUDGET = 20_000
 
 
 class ScheduleKind(StrEnum):
-    """The four ways to say when."""
+    """The four kinds of schedule."""
 
     ONCE = "once"
     EVERY = "every"
@@ -86,7 +86,7 @@ class ScheduleKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BoundedSchedule:
-    """What all schedules have in common: their bounds, and the questions."""
+    """What all schedules share: their bounds and their methods."""
 
     kind: ClassVar[ScheduleKind]
     is_recurring: ClassVar[bool] = False
@@ -104,9 +104,9 @@ class _BoundedSchedule:
     def occurrences(
         self, after: datetime, until: datetime | None = None, *, with_skipped: bool = False
     ) -> Iterator[Occurrence]:
-        """What is due in (after, until], one by one, strictly increasing.
+        """The occurrences in (after, until], lazily, strictly increasing.
 
-        *with_skipped* also tells, once per gap, what `on_gap = skip` leaves out (`is_due` is then false).
+        *with_skipped* also yields, once per gap, what `on_gap = skip` leaves out (`is_due` is then false).
         """
         low, high = self._window(after, until)
         for occurrence in self._forward(low):
@@ -132,7 +132,7 @@ class _BoundedSchedule:
         return next(self.occurrences_back(instant, after), None)
 
     def count_between(self, after: datetime, until: datetime, budget: int = COUNT_BUDGET) -> int | None:
-        """How many occurrences there are in (after, until]; None when telling would take too long.
+        """The number of occurrences in (after, until]; None if counting would take too long.
 
         *budget* is the number of calendar days that may be looked at; only `cron` needs it.
         """
@@ -166,7 +166,7 @@ class _BoundedSchedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Once(_BoundedSchedule):
-    """One instant; it may lie in the past."""
+    """One instant; it may be in the past."""
 
     kind: ClassVar[ScheduleKind] = ScheduleKind.ONCE
 
@@ -262,17 +262,17 @@ class Cron(_BoundedSchedule):
         return _next_of_cron(self, instant)
 
     @property
-    def _line(self) -> CronIterator:
+    def _iterator(self) -> CronIterator:
         return cron_iterator(self.expression, self.timezone, self.on_gap, self.on_repeat)
 
     def _forward(self, after: datetime) -> Iterator[Occurrence]:
-        return self._line.forward(after)
+        return self._iterator.forward(after)
 
     def _backward(self, until: datetime) -> Iterator[datetime]:
-        return self._line.backward(until)
+        return self._iterator.backward(until)
 
     def _count(self, after: datetime, until: datetime, budget: int) -> int | None:
-        return self._line.count(after, until) if (until - after).days <= budget else None
+        return self._iterator.count(after, until) if (until - after).days <= budget else None
 
     def _words(self) -> str:
         return f"{parse_cron(self.expression).explain()} ({self.timezone})"
@@ -280,13 +280,13 @@ class Cron(_BoundedSchedule):
 
 @lru_cache(maxsize=4096)
 def _next_of_cron(rule: Cron, instant: datetime) -> datetime | None:
-    """Kept, because thousands of jobs may be due at the same minute by the same expression."""
+    """Cached, because thousands of jobs may share one expression and be due at the same minute."""
     return _BoundedSchedule.next_after(rule, instant)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manual(_BoundedSchedule):
-    """Never by itself, only when triggered."""
+    """No occurrences; the job runs only when it is triggered."""
 
     kind: ClassVar[ScheduleKind] = ScheduleKind.MANUAL
 
@@ -318,10 +318,10 @@ def parse_schedule(
     ends_at: datetime | str | None = None,
     now: datetime,
 ) -> Schedule:
-    """Make the schedule that the fields people post describe; a ScheduleError names the field that does not fit.
+    """The schedule that the fields of a job describe; a ScheduleError names the field that does not fit.
 
-    `schedule` makes it cron, `interval_seconds` every, `scheduled_at` alone once, none of them manual. A time without
-    an offset is read on the clock of *timezone*. What could not fire from *now* on is refused; a past `once` is not.
+    `schedule` makes it cron, `interval_seconds` every, `scheduled_at` alone once, none of them manual. A time without an
+    offset is a wall time of *timezone*. A schedule that cannot fire from *now* on is refused, but a past `once` is not.
     """
     load_zone(_text(timezone, "timezone"))
     gap_rule, repeat_rule = _choice(OnGap, on_gap, "on_gap"), _choice(OnRepeat, on_repeat, "on_repeat")
@@ -331,7 +331,7 @@ def parse_schedule(
     )
     if schedule is not None:
         _refuse_beside_cron(interval_seconds, moment)
-        made: Schedule = Cron(
+        parsed: Schedule = Cron(
             expression=parse_cron(_text(schedule, "schedule")).text,
             timezone=timezone,
             on_gap=gap_rule,
@@ -342,13 +342,13 @@ def parse_schedule(
     elif interval_seconds is not None:
         seconds = accept_interval(interval_seconds)
         anchor = moment or start or _one_interval_from(now, seconds)
-        made = Every(interval_seconds=seconds, anchor=anchor, starts_at=start, ends_at=end)
+        parsed = Every(interval_seconds=seconds, anchor=anchor, starts_at=start, ends_at=end)
     elif moment is not None:
-        made = Once(scheduled_at=moment, starts_at=start, ends_at=end)
+        parsed = Once(scheduled_at=moment, starts_at=start, ends_at=end)
     else:
         return Manual(starts_at=start, ends_at=end)
-    _refuse_if_over(made, now)
-    return made
+    _refuse_if_over(parsed, now)
+    return parsed
 
 
 def _refuse_beside_cron(interval_seconds: int | float | None, scheduled_at: datetime | None) -> None:
@@ -365,22 +365,22 @@ def _refuse_beside_cron(interval_seconds: int | float | None, scheduled_at: date
         )
 
 
-def _refuse_if_over(made: Schedule, now: datetime) -> None:
-    since = now - MICROSECOND if made.is_recurring else MIN_INSTANT - MICROSECOND
-    if made.next_after(since) is not None:
+def _refuse_if_over(parsed: Schedule, now: datetime) -> None:
+    since = now - MICROSECOND if parsed.is_recurring else MIN_INSTANT - MICROSECOND
+    if parsed.next_after(since) is not None:
         return
-    start, end = made.starts_at, made.ends_at
-    if isinstance(made, Once) and start and made.scheduled_at < start:
+    start, end = parsed.starts_at, parsed.ends_at
+    if isinstance(parsed, Once) and start and parsed.scheduled_at < start:
         raise _never_fires(
-            f"starts_at {format_instant(start)} is after the only occurrence {format_instant(made.scheduled_at)}",
+            f"starts_at {format_instant(start)} is after the only occurrence {format_instant(parsed.scheduled_at)}",
             "starts_at",
         )
-    following = None if end is None else replace(made, ends_at=None).next_after(since)
+    following = None if end is None else replace(parsed, ends_at=None).next_after(since)
     if end and following:
         raise _never_fires(
             f"ends_at {format_instant(end)} is before the next occurrence {format_instant(following)}", "ends_at"
         )
-    raise _never_fires(f"nothing is due from {format_instant(now)} to the end of 2199: {made.describe()}", "schedule")
+    raise _never_fires(f"nothing is due from {format_instant(now)} to the end of 2199: {parsed.describe()}", "schedule")
 
 
 def _never_fires(why: str, field: str) -> NeverFires:

@@ -1,4 +1,9 @@
-"""Ids: 128 bits, ordered by time, written with a prefix; made at random, or derived from an occurrence or an idempotent request."""
+"""Ids: 128 bits, ordered by time, written with a prefix that says what they name.
+
+Two kinds share one layout, so that one index order serves both: 48 bits of milliseconds, then either random bits (`new_id`,
+a UUID of version 7) or a hash (`occurrence_id`). An id of the second kind is *derived*: every node computes the same id for
+the occurrence of a job at an instant, so the primary key of a state table refuses a second record.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +16,6 @@ from typing import NewType
 from uuid import UUID, SafeUUID
 
 from timeball.errors import InvalidInput, quote_text
-
-# Ids: 128 bits, ordered by time, written with a prefix that says what they name.
-#
-# Two kinds share one layout, so that one index order serves both: 48 bits of milliseconds first, then either random
-# bits (`new_id`, an id like any UUID of version 7) or a hash (`occurrence_id`). The second kind is *derived*: whoever
-# computes the id of the occurrence of a job at an instant gets the same id, so the primary key of a room refuses a second record.
 
 JobId = NewType("JobId", UUID)
 ExecutionId = NewType("ExecutionId", UUID)
@@ -33,25 +32,25 @@ _VARIANT = 0b10 << 62
 _LOW_BITS = 0x3FFF_FFFF_FFFF_FFFF
 
 
-# Looked up once: an enum answers slowly.
+# Looked up once, because access to an enum member is slow.
 _UNKNOWN = SafeUUID.unknown
 
 
 def new_id(milliseconds: int, random_bits: int) -> UUID:
-    """An id of version 7 made of a moment and 74 random bits."""
+    """A UUID of version 7 from a moment and 74 random bits."""
     high = (milliseconds & 0xFFFF_FFFF_FFFF) << 16 | 0x7000 | (random_bits >> 62 & 0xFFF)
     low = _VARIANT | (random_bits & _LOW_BITS)
     return _uuid(high << 64 | low)
 
 
 def new_ids(milliseconds: int, random_bits: int, gaps: Iterable[int]) -> Iterator[UUID]:
-    """Ids of version 7 made of one moment, in their order: each lies a gap and one behind the one before it.
+    """UUIDs of version 7 from one moment, in order: each is its gap plus one greater than the one before.
 
-    *random_bits* are 73, and say what lies before the first; *gaps* have 32 random bits each, and are fewer than 500 million.
+    *random_bits* are 73 bits and set the number before the first; there are fewer than 500 million *gaps*, of 32 random bits.
     """
-    # In order, an index takes them at its end, page after page; at random, it would search and split its pages for each.
+    # In order, an index appends them page after page; at random, it would search and split a page for each.
     above = (milliseconds & 0xFFFF_FFFF_FFFF) << 16 | 0x7000 | random_bits >> 61
-    # One bit is left free for the gaps to grow into: nothing of them may reach what stands above.
+    # One bit stays free for the sum of the gaps: it must not reach the bits above.
     before = above << 64 | _VARIANT | random_bits & _LOW_BITS >> 1
     numbers = accumulate((gap + 1 for gap in gaps), initial=before)
     next(numbers)
@@ -59,15 +58,15 @@ def new_ids(milliseconds: int, random_bits: int, gaps: Iterable[int]) -> Iterato
 
 
 def _uuid(number: int) -> UUID:
-    """`UUID(int=number)` without the questions it asks about its arguments, which take twice as long as all the rest."""
-    made = object.__new__(UUID)
-    object.__setattr__(made, "int", number)
-    object.__setattr__(made, "is_safe", _UNKNOWN)
-    return made
+    """`UUID(int=number)` without its checks of the arguments, which take twice as long as all the rest."""
+    value = object.__new__(UUID)
+    object.__setattr__(value, "int", number)
+    object.__setattr__(value, "is_safe", _UNKNOWN)
+    return value
 
 
 def occurrence_id(job_id: UUID, scheduled_for: datetime) -> ExecutionId:
-    """The one id of the occurrence of a job at an instant, the same on every machine."""
+    """The id of the occurrence of a job at an instant, the same on every machine."""
     microseconds = (scheduled_for - _EPOCH) // timedelta(microseconds=1)
     digest = blake2b(job_id.bytes + microseconds.to_bytes(8, "big", signed=True), digest_size=10).digest()
     tail = int.from_bytes(digest, "big")
@@ -77,7 +76,7 @@ def occurrence_id(job_id: UUID, scheduled_for: datetime) -> ExecutionId:
 
 
 def id_created_at(value: UUID) -> datetime:
-    """The instant an id begins with, to the millisecond: when it was made; for an occurrence, when that is due."""
+    """The instant in an id, to the millisecond: its creation or, for an occurrence, the scheduled instant."""
     return _EPOCH + timedelta(milliseconds=value.int >> 80)
 
 
@@ -88,7 +87,7 @@ def first_id_at(moment: datetime) -> UUID:
 
 
 def shard_of(job_id: UUID, shards: int) -> int:
-    """The shard of a job. The last bits of an id are random or a hash, so they spread evenly as they are."""
+    """The shard of a job. The last bits of an id are random or a hash, so they spread evenly."""
     return (job_id.int & 0xFFFF_FFFF) % shards
 
 
@@ -101,25 +100,25 @@ def jitter_of(job_id: UUID, jitter_seconds: int) -> timedelta:
 
 
 def format_id(prefix: str, value: UUID) -> str:
-    """An id as people see it: `exe_01JCV3V1KC8M2T4QZ5R7N9X0AB`."""
+    """An id with its prefix: `exe_01JCV3V1KC8M2T4QZ5R7N9X0AB`."""
     number = value.int
-    # Two letters at a time: lists and bulk answers show ids by the ten thousand.
+    # Two letters at a time, because lists and bulk responses format tens of thousands of ids.
     pairs = [_PAIRS[number >> shift & 1023] for shift in range(_HIGHEST_PAIR, -1, -10)]
     return f"{prefix}_{''.join(pairs)}"
 
 
 def format_job_id(value: UUID) -> str:
-    """A job's id as people see it."""
+    """The id of a job with its prefix."""
     return format_id("job", value)
 
 
 def format_execution_id(value: UUID) -> str:
-    """An execution's id as people see it."""
+    """The id of an execution with its prefix."""
     return format_id("exe", value)
 
 
 def parse_id(prefix: str, text: str) -> UUID:
-    """Read an id as people write it: with its prefix, or as a bare UUID."""
+    """An id from text: with its prefix, or as a bare UUID."""
     body = text.removeprefix(f"{prefix}_")
     if body == text:
         return _parse_uuid(prefix, text)
@@ -145,20 +144,17 @@ def _not_an_id(prefix: str, text: str) -> InvalidInput:
     return InvalidInput(f'"{quote_text(text)}" is not an id, expected one like {example}, or a UUID', field="id")
 
 
-# What is to be done once, however often it is asked for.
-
-
 @dataclass(frozen=True, slots=True)
 class IdempotentRequest:
-    """A wish that may come again, because nobody knows what became of it: what it makes has the same ids each time."""
+    """A request that the caller may repeat because the result of the first try is unknown; it creates the same ids each time."""
 
     seed: UUID
-    # Whether it was tried before.
+    # Whether an earlier try is known.
     is_repeated: bool = False
 
     @property
     def requested_at(self) -> datetime:
-        """When it was first asked for."""
+        """When it was first made."""
         return id_created_at(self.seed)
 
     def parts(self, number: int) -> list[IdempotentRequest]:
@@ -166,6 +162,6 @@ class IdempotentRequest:
         return [IdempotentRequest(seed, self.is_repeated) for seed in self.ids(number)]
 
     def ids(self, number: int) -> Iterator[UUID]:
-        """So many ids, in their order; the same, whoever asks."""
+        """A number of ids in order, the same for every try."""
         bits = shake_128(self.seed.bytes).digest(16 + 4 * number)
         return new_ids(self.seed.int >> 80, int.from_bytes(bits[:16], "big") >> 55, memoryview(bits[16:]).cast("I"))
