@@ -58,7 +58,7 @@ from timeball.api.responses import ByteOrderMark, Document, ExportFormat, export
 from timeball.application.commands.jobs import CreatedJob
 from timeball.application.commands.requests import Actor, JobRequest
 from timeball.application.queries.jobs import JobView
-from timeball.domain.job import SPEC_FIELDS
+from timeball.domain.job_fields import SPEC_FIELDS
 from timeball.domain.search import ExecutionFilter, JobOrder, PageRequest
 from timeball.domain.values.ids import ExecutionId, format_execution_id, format_job_id
 from timeball.domain.values.redaction import refuse_redacted
@@ -398,9 +398,9 @@ async def duplicate_job(
     fields, is_unchecked = ({}, False) if body is None else (given_fields(body), body.unchecked)
     # A copy takes every field from the original; only for another handler, that handler's contract decides on delivery.
     names = (
-        SPEC_FIELDS - {"delivery"} | fields.keys()
+        SPEC_FIELDS.keys() - {"delivery"} | fields.keys()
         if fields.get("handler", target.handler) != target.handler
-        else SPEC_FIELDS
+        else SPEC_FIELDS.keys()
     )
     return await create_and_show(
         context, caller, JobRequest(copy_spec(target, fields, context.queries.now()), names, is_unchecked)
