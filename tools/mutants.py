@@ -283,7 +283,7 @@ MUTANTS = (
         f"{_EXECUTOR}::test_a_claim_that_comes_with_a_stop_is_not_started",
     ),
     _one(
-        "who hears no hints looks seldom",
+        "a node without wake-ups polls seldom for stops",
         "engine/worker/node.py",
         "        return _STOP_POLL if self._is_listening() else _STOP_POLL_WITHOUT_LISTENER\n",
         "        return _STOP_POLL\n",
@@ -305,7 +305,7 @@ MUTANTS = (
         f"{_RACES}::test_a_retry_is_not_parked_behind_the_resumption_of_its_job",
     ),
     _one(
-        "a retry that is held is dropped for a pause",
+        "a held retry starts during a pause",
         "domain/lifecycle.py",
         "    if reason == SkipReason.PAUSED and facts.attempts > 1:\n",
         "    if False:\n",
@@ -362,7 +362,7 @@ MUTANTS = (
         f"{_HEARTBEAT}::test_a_lease_counts_from_the_moment_it_was_asked_for",
     ),
     _one(
-        "reaped before buried",
+        "rescued before the node is removed",
         "engine/scheduler/housekeeping.py",
         "        for incarnation, kind, name in await self._nodes.remove_expired():\n"
         "            self.emit(NodeExpired(incarnation, kind.value, name))\n"
@@ -410,7 +410,7 @@ MUTANTS = (
         f"{_LIFECYCLE}::test_given_back_and_snoozed_attempts_do_not_count",
     ),
     _one(
-        "begun without a lease",
+        "started without a lease",
         "engine/worker/executor.py",
         "        if not self.lease.is_held_at(self._queue.last_start):\n            return None\n",
         "",

@@ -118,9 +118,9 @@ async def test_nothing_ends_before_it_began_though_the_reapers_clock_is_behind(
     (claimed,) = await doomed.claim()
     claimed_at = clock.now() + seconds(1)
 
-    finding = make_reaper()._finding(OrphanedClaim(claimed, doomed.incarnation, claimed_at, is_orphan))
+    attempt = make_reaper()._finished_attempt(OrphanedClaim(claimed, doomed.incarnation, claimed_at, is_orphan))
 
-    assert finding.started_at == finding.finished_at == claimed_at
+    assert attempt.started_at == attempt.finished_at == claimed_at
 
 
 async def test_what_could_not_be_recorded_is_not_said_to_be_reaped(

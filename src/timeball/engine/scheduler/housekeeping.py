@@ -67,12 +67,12 @@ class Reaper(Service):
         return self._interval
 
     async def _reap(self, orphans: list[OrphanedClaim]) -> None:
-        attempts = [self._lost_attempt(orphan) for orphan in orphans]
+        attempts = [self._finished_attempt(orphan) for orphan in orphans]
         await record_now(self.env, self.emit, self._executions, attempts)
         lost = sum(orphan.is_orphan for orphan in orphans)
         self.emit(ExecutionsRescued(lost=lost, timed_out=len(orphans) - lost))
 
-    def _lost_attempt(self, orphan: OrphanedClaim) -> FinishedAttempt:
+    def _finished_attempt(self, orphan: OrphanedClaim) -> FinishedAttempt:
         now = self.env.clock.now()
         started_at = max(orphan.claimed_at, orphan.claimed.run_at)
         if orphan.is_orphan:
