@@ -157,7 +157,7 @@ async def test_a_weak_signing_secret_is_refused(make, server):
 
     said = await die(webhook, {"url": server.on("/", answer()), "signing_secret": {"$secret": "WEAK"}})
 
-    assert "WEAK is no signing secret" in said
+    assert "WEAK is not a signing secret" in said
     assert "hunter2" not in said
     assert not server.requests
 

@@ -191,7 +191,9 @@ class ExecutionCommands:
             start, min(end, now if idempotency is None else idempotency.requested_at)
         ):
             if len(instants) == _MAX_BACKFILL:
-                raise InvalidInput(f"more than {_MAX_BACKFILL} occurrences, backfill a shorter range", field="end")
+                raise InvalidInput(
+                    f"the range has more than {_MAX_BACKFILL} occurrences, expected at most that many", field="end"
+                )
             instants.append(occurrence.at)
         if not instants:
             return []

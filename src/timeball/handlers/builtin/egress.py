@@ -192,7 +192,7 @@ def _check_host(host: str) -> None:
     if _NUMBER.fullmatch(name.rpartition(".")[2]):
         raise EgressRefused(f"{name[:60]} is neither a name nor an address in its usual form")
     if len(name) > _LONGEST_NAME or not _NAME.fullmatch(name):
-        raise EgressRefused(f"{name[:60]!r} is no host name")
+        raise EgressRefused(f"{name[:60]!r} is not a host name")
 
 
 def parse_egress_rule(text: str) -> EgressRule:
@@ -204,7 +204,7 @@ def parse_egress_rule(text: str) -> EgressRule:
         name = place.lower().removesuffix(".")
     if not _NAME.fullmatch(name) or _NUMBER.fullmatch(name.rpartition(".")[2]):
         raise InvalidInput(
-            f"{text[:60]!r} is no entry of the allow-list, expected CIDR or host name, each with or without :port",
+            f"{text[:60]!r} is not an entry of the allow-list, expected CIDR or host name, each with or without :port",
             field="webhook_allow",
         )
     return EgressRule(name, port)

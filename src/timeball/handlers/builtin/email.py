@@ -53,7 +53,7 @@ def _check_line(value: str) -> str:
 def _check_address(value: str) -> str:
     _check_line(value)
     if len(value) > 400 or not (_BARE.fullmatch(value) or _NAMED.fullmatch(value)):
-        raise ValueError("is no mail address, expected someone@example.com or Some One <someone@example.com>")
+        raise ValueError("is not a mail address, expected someone@example.com or Some One <someone@example.com>")
     return value
 
 
@@ -163,7 +163,7 @@ def read_mail_server(url: str, sender: str | None, recipients: Iterable[str] = (
     user = None if parts.username is None else unquote(parts.username)
     from_address = sender or user or ""
     if not (_BARE.fullmatch(from_address) or _NAMED.fullmatch(from_address)):
-        unset = "TIMEBALL_SMTP_FROM is not set, and the user of TIMEBALL_SMTP_URL is no mail address"
+        unset = "TIMEBALL_SMTP_FROM is not set, and the user of TIMEBALL_SMTP_URL is not a mail address"
         found = unset if sender is None else f'TIMEBALL_SMTP_FROM is "{quote_text(sender)}"'
         raise SettingsError([f"{found}, expected the address of the sender, as in jobs@example.com"])
     has_tls = parts.scheme == "smtps"

@@ -180,7 +180,7 @@ def _check_place(folder: int, name: str) -> None:
         raise PathRefused(f"{name} is a link, and links are not followed")
     with suppress(FileNotFoundError):
         if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            raise PathRefused(f"{name} is there and is no file")
+            raise PathRefused(f"{name} exists and is not a file")
 
 
 def _holds(folder: int, name: str, data: bytes) -> bool:

@@ -219,7 +219,9 @@ def account_of(user: str | None) -> tuple[int, int] | None:
     try:
         entry = pwd.getpwnam(user or "nobody")
     except KeyError:
-        raise SettingsError([f"TIMEBALL_SHELL_USER is {user or 'nobody'!r}, which is no user here"]) from None
+        raise SettingsError(
+            [f"TIMEBALL_SHELL_USER is {user or 'nobody'!r}, which is not a user of this machine"]
+        ) from None
     return entry.pw_uid, entry.pw_gid
 
 

@@ -292,7 +292,7 @@ def _signing_key(reference: SecretReference, disclosure: SecretScope) -> bytes:
         key = b""
     if not text.startswith("whsec_") or not 24 <= len(key) <= 64:
         raise HandlerRefused(
-            f"secret {reference.name} is no signing secret, expected whsec_ and 24 to 64 bytes as base64"
+            f"secret {reference.name} is not a signing secret, expected whsec_ and 24 to 64 bytes as base64"
         )
     return key
 

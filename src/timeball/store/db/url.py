@@ -432,7 +432,7 @@ def _refused(parameters: Mapping[str, str], places: Mapping[str, str]) -> Iterat
         elif name in _NUMBERS and not value.removeprefix("-").isdecimal():
             yield f'{place} has {name} "{value}", expected a whole number'
         elif name == "port" and not all(each == "" or _is_port(each) for each in value.split(",")):
-            yield f"{place} has a port that is no number from 1 to {_LAST_PORT}"
+            yield f"{place} has a port that is not a number from 1 to {_LAST_PORT}"
         elif name in ("ssl_min_protocol_version", "ssl_max_protocol_version") and not _is_tls_version(value):
             yield f'{place} has {name} "{value}", expected TLSv1, TLSv1.1, TLSv1.2 or TLSv1.3'
         elif name in _VALUES and value.lower() not in _VALUES[name][0]:
