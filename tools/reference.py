@@ -1,14 +1,15 @@
-"""Writes the pages of the reference that are made from the program itself: `make reference`."""
+"""Writes the reference pages that are generated from the program: `make reference`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, assert_never
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from tests.cli.command_tree import all_commands
 
 from timeball.clock import SystemClock
 from timeball.config.settings import HandlerSettings, Settings
@@ -29,7 +30,6 @@ from timeball.domain.job_fields import (
 )
 from timeball.handlers.builtin import BuiltinHandlers
 from timeball.handlers.catalogue import HandlerCatalogue, HandlerDescription
-from tools.cli_reference import cli_text
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 HANDLERS_FILE = REFERENCE / "handlers.md"
@@ -37,14 +37,14 @@ SETTINGS_FILE = REFERENCE / "settings.md"
 CLI_FILE = REFERENCE / "cli.md"
 JOBS_FILE = REFERENCE / "jobs.md"
 
-_HEAD = """# Handlers
+_HANDLERS_HEAD = """# Handlers
 
-What comes in the box, and what each takes.
-This page is made from the program by `make reference`.
-`GET /api/v1/handlers` answers the same, together with the handlers of installed packages and of your workers.
+The built-in handlers and their payloads.
+`make reference` generates this page from the program.
+`GET /api/v1/handlers` returns the same, together with the handlers of installed packages and of your workers.
 A payload is checked when a job is created or changed, and again before it runs; an unknown field is an error.
 A value that is marked *or a secret* can be `{"$secret": "NAME"}`.
-The worker takes it from `TIMEBALL_SECRET_NAME`, or from a file `NAME` in `TIMEBALL_SECRETS_DIR`.
+The worker reads it from `TIMEBALL_SECRET_NAME`, or from a file `NAME` in `TIMEBALL_SECRETS_DIR`.
 """
 _ENABLED_BY = {
     "shell.command": "`TIMEBALL_SHELL_ENABLED=true` and `TIMEBALL_SHELL_PROGRAMS`",
@@ -54,18 +54,18 @@ _ENABLED_BY = {
 
 
 def handlers_text() -> str:
-    """The page about the handlers in the box."""
-    box = BuiltinHandlers(HandlerSettings(), SystemClock(), Path("files"))
-    entries = HandlerCatalogue(box.known, ()).entries()
-    return "\n".join([_HEAD, *(_section(entry) for entry in entries if entry.name in box.known)])
+    """The page about the built-in handlers."""
+    builtin = BuiltinHandlers(HandlerSettings(), SystemClock(), Path("files"))
+    entries = HandlerCatalogue(builtin.known, ()).entries()
+    return "\n".join([_HANDLERS_HEAD, *(_handler_section(entry) for entry in entries if entry.name in builtin.known)])
 
 
-def _section(entry: HandlerDescription) -> str:
+def _handler_section(entry: HandlerDescription) -> str:
     lines = [f"## {entry.name}", "", entry.description]
     if entry.name in _ENABLED_BY:
         lines.append(f"A worker runs it only with {_ENABLED_BY[entry.name]}.")
     if entry.name in ADMIN_HANDLERS:
-        lines.append("Its payload can be written by administrators only.")
+        lines.append("Only administrators may write its payload.")
     fields = entry.payload_schema.get("properties", {})
     if fields:
         lines += ["", "| field | type | default | |", "|---|---|---|---|"]
@@ -88,7 +88,9 @@ def _type(field: dict[str, Any], schema: dict[str, Any]) -> str:
         name = field["$ref"].rpartition("/")[2]
         return "a secret" if name == "SecretReference" else _type(schema["$defs"][name], schema)
     if "anyOf" in field:
-        return " or ".join(dict.fromkeys(_type(one, schema) for one in field["anyOf"] if one.get("type") != "null"))
+        return " or ".join(
+            dict.fromkeys(_type(choice, schema) for choice in field["anyOf"] if choice.get("type") != "null")
+        )
     if "enum" in field:
         return ", ".join(f"`{value}`" for value in field["enum"])
     if field.get("type") == "array":
@@ -100,13 +102,13 @@ def _type(field: dict[str, Any], schema: dict[str, Any]) -> str:
 
 _SETTINGS_HEAD = """# Settings
 
-This page is made from the program by `make reference`.
-A setting comes from a flag of the command, the environment, or a file `timeball.toml` in the working folder; else it has its default.
-In the file the names are small and without the prefix, and sections are tables.
-So `TIMEBALL_WORKER__SLOTS=50` is `slots = 50` below `[worker]`.
+`make reference` generates this page from the program.
+A setting comes from an option of the command, the environment, or the file `timeball.toml` in the working folder; else from its default.
+In the file, names are in lower case and without the prefix, and sections are tables.
+So `TIMEBALL_WORKER__SLOTS=50` is `slots = 50` under `[worker]`.
 All problems are reported together, and `timeball check` reports them without starting anything.
-A name in the file that is no setting is an error.
-A variable that begins with `TIMEBALL_` and is none is told of by `timeball check`, `timeball doctor` and a starting process's log.
+An unknown name in the file is an error.
+`timeball check`, `timeball doctor` and the log of a starting process report unknown variables that begin with `TIMEBALL_`.
 """
 
 
@@ -120,7 +122,7 @@ def settings_text() -> str:
     for name, field in sections.items():
         head = f"## {name.capitalize()}\n\n{(field.annotation.__doc__ or '').strip()}"
         tables.append(_settings_table(head, field.annotation.model_fields, f"TIMEBALL_{name.upper()}__"))
-    tables.append(_settings_table("## Handlers in the box", handlers, "TIMEBALL_"))
+    tables.append(_settings_table("## Built-in handlers", handlers, "TIMEBALL_"))
     return "\n".join([_SETTINGS_HEAD, *tables])
 
 
@@ -144,7 +146,7 @@ def _default(field: FieldInfo) -> str:
 
 _JOBS_HEAD = """# The fields of a job
 
-This page is made from the program by `make reference`.
+`make reference` generates this page from the program.
 The HTTP API, job files, templates and exports call the fields so.
 The options of the Python SDK are called as in the second column; a span is written with its unit there, such as `"30s"`.
 A handler can declare the fields that are marked with `*`: a job that leaves one out takes what its handler declares.
@@ -194,8 +196,54 @@ def _values(line: JobField) -> str:
             assert_never(line.rule)
 
 
-def made_pages() -> list[tuple[Path, str]]:
-    """The pages that are made, and what is to stand in them."""
+_CLI_HEAD = """# The command line
+
+`make reference` generates this page from the help texts.
+
+Every command that calls the API also takes `--url`, `-o table|json|jsonl|csv`, `--json` and `--time relative|local|utc`.
+Data goes to stdout, messages to stderr; a terminal gets tables, a pipe gets lines with tabs.
+
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | an error |
+| 2 | the command or a value is wrong |
+| 3 | not found |
+| 4 | not allowed |
+| 5 | a conflict: it exists already, or has changed meanwhile |
+| 6 | the awaited execution did not succeed |
+| 130 | interrupted |
+"""
+_COMMON_OPTIONS = frozenset({"help", "output", "as_json", "times", "url", "install_completion", "show_completion"})
+
+
+def cli_text() -> str:
+    """The page about the commands."""
+    sections = [_command_section(path, command) for path, command in all_commands() if path]
+    return "\n".join([_CLI_HEAD, *(line for section in sections for line in section)])
+
+
+def _command_section(path: tuple[str, ...], command: Any) -> Iterator[str]:
+    summary, _, rest = (command.help or "").partition("\n\n")
+    yield f"{'#' * (1 + len(path))} timeball {' '.join(path)}\n"
+    yield f"{' '.join(summary.split())}\n"
+    examples = [line.strip() for line in rest.splitlines() if line.strip().startswith("timeball ")]
+    if examples:
+        yield "\n".join(["```console", *(f"$ {example}" for example in examples), "```\n"])
+    parameters = [_parameter_line(each) for each in command.params if each.name not in _COMMON_OPTIONS]
+    if parameters and not hasattr(command, "commands"):
+        yield "\n".join(parameters) + "\n"
+
+
+def _parameter_line(parameter: Any) -> str:
+    names = (
+        parameter.opts if parameter.param_type_name == "option" else [parameter.metavar or str(parameter.name).upper()]
+    )
+    return f"- `{', '.join(names)}`: {getattr(parameter, 'help', None) or ''}".rstrip(": ")
+
+
+def generated_pages() -> list[tuple[Path, str]]:
+    """The files, and the text of each."""
     return [
         (HANDLERS_FILE, handlers_text()),
         (SETTINGS_FILE, settings_text()),
@@ -206,7 +254,7 @@ def made_pages() -> list[tuple[Path, str]]:
 
 def main() -> None:
     """Write the pages."""
-    for file, text in made_pages():
+    for file, text in generated_pages():
         file.write_text(text, encoding="utf-8")
         print(f"wrote {file}")
 

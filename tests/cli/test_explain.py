@@ -51,7 +51,7 @@ def test_why_shows_one_sentence_and_every_gate(cli: Cli, screen: Terminal) -> No
     assert title.startswith("sync-crm · exe_")
     assert headline.startswith("NOT STARTED: it is due at ")
     assert "Also: no worker is alive" in headline
-    assert " ✓ job enabled                the job is active" in gates
+    assert " ✓ job enabled                 the job is active" in gates
     assert any(line.startswith(" ✗ a worker serves the queue") for line in gates)
     assert "     start one: timeball worker app:tb --queue default" in gates
     assert sum(line.startswith((" ✓", " ✗", " –")) for line in gates) == 13

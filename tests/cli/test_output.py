@@ -201,7 +201,7 @@ def test_without_anybody_to_ask_only_yes_answers(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
 
     printer.confirm("Delete?", yes=True)
-    with pytest.raises(InvalidInput, match="Standard input is not a terminal"):
+    with pytest.raises(InvalidInput, match="cannot ask without a terminal"):
         printer.confirm("Delete?", yes=False)
 
 

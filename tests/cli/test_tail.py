@@ -75,11 +75,11 @@ def test_a_line_of_tail_says_what_when_and_how_late() -> None:
         "started",
         "+4.0",
         "ms",
-        "default",
-        "app.mail:send",
         "exe_1",
+        "app.mail:send",
+        "default",
     ]
-    assert event_line(died).split()[-2:] == ["exe_1", "ConnectError"]
+    assert event_line(died).split()[-4:] == ["exe_1", "app.mail:send", "default", "ConnectError"]
     assert event_line(event).index("exe_1") == event_line(died).index("exe_1")
 
 

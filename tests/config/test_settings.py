@@ -55,7 +55,7 @@ def test_every_problem_is_told_at_once_and_where_it_comes_from(folder: Path, mon
             "database_pool in timeball.toml is 1, expected 2 or more",
             (
                 "TIMEBALL_WORKER__LEASE_SECONDS is 5 and TIMEBALL_WORKER__RENEW_SECONDS by default is 5, "
-                "expected a lease of three renewals or more: 15 at least"
+                "expected a lease of at least three renewals: 15"
             ),
             "TIMEBALL_API__REQUST_BURST is unknown: did you mean TIMEBALL_API__REQUEST_BURST?",
             (
@@ -101,7 +101,7 @@ def test_a_file_that_cannot_be_read_is_said(folder: Path, content: bytes) -> Non
             "fifty",
             (
                 'is "fifty", expected a JSON object such as {"lease_seconds": 15}; '
-                "or set one by one, as in TIMEBALL_WORKER__LEASE_SECONDS=15"
+                "or set them one by one, such as TIMEBALL_WORKER__LEASE_SECONDS=15"
             ),
         ),
         ("MIGRATE", "maybe", 'is "maybe", expected true or false'),
@@ -110,8 +110,8 @@ def test_a_file_that_cannot_be_read_is_said(folder: Path, content: bytes) -> Non
             "URL_PREFIX",
             "timeball/",
             (
-                'is "timeball/", expected a path such as /timeball: with a / before each of its words, none at the end, '
-                "and letters, digits and . _ ~ - in them"
+                'is "timeball/", expected a path such as /timeball: each part begins with / and consists of letters, '
+                "digits and . _ ~ -, without a / at the end"
             ),
         ),
         ("WORKER__QUEUES", "a" * 201, "cannot be used: item 1 has 201 characters, expected 1 to 200, not all blank"),
@@ -210,7 +210,7 @@ def test_a_second_at_in_the_address_of_the_database_is_told_because_the_driver_m
             {},
             (
                 "worker.lease_seconds in timeball.toml is 7 and TIMEBALL_WORKER__RENEW_SECONDS is 3, "
-                "expected a lease of three renewals or more: 9 at least"
+                "expected a lease of at least three renewals: 9"
             ),
         ),
         (
@@ -219,7 +219,7 @@ def test_a_second_at_in_the_address_of_the_database_is_told_because_the_driver_m
             {"scheduler": {"renew_seconds": 4}},
             (
                 "scheduler.lease_seconds is 10 and scheduler.renew_seconds is 4, "
-                "expected a lease of three renewals or more: 12 at least"
+                "expected a lease of at least three renewals: 12"
             ),
         ),
     ],
@@ -244,7 +244,7 @@ def test_an_argument_that_is_no_setting_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"),
+    ("name", "similar"),
     [
         ("TIMEBALL_WOKER_SLOTS", ("TIMEBALL_WORKER__SLOTS",)),
         ("TIMEBALL_WORKER_SLOTS", ("TIMEBALL_WORKER__SLOTS",)),
@@ -255,15 +255,15 @@ def test_an_argument_that_is_no_setting_is_refused() -> None:
         ("TIMEBALL_MOON_PHASE", ()),
     ],
 )
-def test_a_misspelt_variable_is_named_with_the_nearest_known(
-    name: str, meant: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+def test_a_misspelt_variable_is_reported_with_similar_settings(
+    name: str, similar: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "1")
 
-    (stranger,) = find_unknown_variables()
+    (variable,) = find_unknown_variables()
 
-    assert (stranger.name, stranger.meant) == (name, meant)
-    assert stranger.advice
+    assert (variable.name, variable.similar) == (name, similar)
+    assert variable.advice
     load_settings()
 
 

@@ -41,7 +41,7 @@ async def test_every_setting_is_there_with_its_value_and_its_meaning(parts: Serv
     rows = rows_of(page)
     assert set(rows) == {variable_name(path) for path in setting_paths(Settings)}
     assert rows["TIMEBALL_PORT"] == "The port the API listens on. 9090 set"
-    assert rows["TIMEBALL_WORKER__SLOTS"] == "How many executions a worker runs together. 7 set"
+    assert rows["TIMEBALL_WORKER__SLOTS"] == "How many executions a worker runs at once. 7 set"
     assert rows["TIMEBALL_WORKER__GRACE_SECONDS"].endswith(" 30 default")
     assert rows["TIMEBALL_QUEUE_ALLOW"].endswith(" mq:5672, cache:6379 set")
     assert rows["TIMEBALL_MIGRATE"].endswith(" false set")

@@ -1,4 +1,4 @@
-"""The docs are true: made pages are up to date, every problem has its section, every snippet is a job that is taken."""
+"""The docs are true: generated pages are up to date, every problem has its section, every snippet is a job that is taken."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tools.reference import made_pages
+from tools.reference import generated_pages
 
 import timeball
 from timeball.api import errors
@@ -31,8 +31,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 SOURCE = Path(timeball.__file__).parent
 
 
-@pytest.mark.parametrize(("file", "text"), made_pages(), ids=lambda given: getattr(given, "name", ""))
-def test_a_made_page_is_what_the_program_says(file: Path, text: str) -> None:
+@pytest.mark.parametrize(("file", "text"), generated_pages(), ids=lambda given: getattr(given, "name", ""))
+def test_a_generated_page_is_up_to_date(file: Path, text: str) -> None:
     assert file.read_text(encoding="utf-8") == text, "run `make reference` and commit what it writes"
 
 

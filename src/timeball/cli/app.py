@@ -6,7 +6,7 @@ import codecs
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
@@ -55,9 +55,22 @@ def run(arguments: Sequence[str]) -> int:
     except typer.Abort:
         return INTERRUPTED
     except TimeballError as error:
-        return report_error(error)
+        return report_error(error, _command_path(arguments))
     # Typer returns the code of typer.Exit, or else what the function of the command returns.
     return result if isinstance(result, int) else OK
+
+
+def _command_path(arguments: Sequence[str]) -> str:
+    """The command in what was typed, without its options and arguments."""
+    command: Any = typer.main.get_command(app)
+    path = ["timeball"]
+    for word in arguments:
+        child = getattr(command, "commands", {}).get(word)
+        if child is None:
+            break
+        path.append(word)
+        command = child.load() if isinstance(child, LazyCommand) else child
+    return " ".join(path)
 
 
 class _RootGroup(LazyGroup):
@@ -67,8 +80,7 @@ class _RootGroup(LazyGroup):
         LazyCommand(
             "up",
             "serve:commands",
-            "Run everything on this machine: API, dashboard, scheduler, worker and, without a database of your own, "
-            "the embedded PostgreSQL.",
+            "Run everything on this machine.",
         ),
         LazyCommand("api", "serve:commands", "Run the HTTP API and the dashboard alone."),
         LazyCommand("scheduler", "serve:commands", "Run a scheduler."),
@@ -76,61 +88,58 @@ class _RootGroup(LazyGroup):
         LazyCommand(
             "run",
             "runs:commands",
-            "Run a handler: now, once later (--in, --at), or on a schedule (--cron, --every).",
+            "Run a handler now, later, or on a schedule.",
         ),
         LazyCommand("next", "schedules:commands", "Show when a schedule fires, with clock changes marked."),
         LazyCommand(
             "verify",
             "database:commands",
-            "Check every promise over the whole history in the database; exit code 1 if one is broken.",
+            "Check every promise over the whole history in the database.",
         ),
         LazyCommand("check", "database:commands", "Check settings, program and database without starting anything."),
         LazyCommand(
             "alive",
             "database:commands",
-            "Exit with 0 if an API, scheduler or worker of this machine is alive, else with 1; for health checks of containers.",
+            "Check whether a process of this machine is alive.",
         ),
         LazyCommand(
             "plan",
             "schedules:commands",
-            "Show what `timeball apply` would change, with fire times before and after; changes nothing.",
+            "Show what `timeball apply` would change.",
         ),
         LazyCommand(
             "apply",
             "schedules:commands",
-            "Create or update jobs from the schedules that a program declares.",
+            "Create or update jobs from the schedules of a program.",
         ),
         LazyCommand(
             "why",
             "monitor:commands",
-            "Explain why a job or execution does not run, and what to do about it.",
+            "Explain why a job or execution does not run.",
         ),
         LazyCommand(
             "doctor",
             "monitor:commands",
-            "Check the whole installation, and say what to do about each problem.",
+            "Check the whole installation, with advice for each problem.",
         ),
         LazyCommand(
             "forecast",
             "schedules:commands",
-            "Show how many slots each hour of the next days needs, which jobs collide, and how good yesterday's forecast was.",
+            "Show how many slots each hour of the next days needs.",
         ),
         LazyCommand(
             "tail",
             "monitor:commands",
-            "Follow events: starts with their lateness, ends, failed attempts, actions of operators.",
+            "Follow events as they happen.",
         ),
         LazyCommand(
             "top",
             "monitor:commands",
-            "Show how much is running, queued, late and dead, with queues, workers and the longest executions; live on a "
-            "terminal.",
+            "Show what is running, queued, late and dead, live.",
         ),
         LazyCommand("jobs", "jobs:jobs", "Jobs: what to run and when."),
         LazyCommand("runs", "runs:runs", "Runs: executions of jobs, past, present and waiting."),
-        LazyCommand(
-            "dead", "runs:dead", "Dead letters: executions that ended dead and were neither retried nor discarded."
-        ),
+        LazyCommand("dead", "runs:dead", "Dead letters: executions that ended dead."),
         LazyCommand("queues", "workers:queues", "Queues: what waits, what runs, what is paused."),
         LazyCommand("workers", "workers:workers", "Workers and schedulers that are alive."),
         LazyCommand("handlers", "workers:handlers", "Handlers: what can be run, and which payload each takes."),
@@ -147,7 +156,7 @@ app = typer.Typer(
         "Jobs at their exact time, on one machine or many.",
         [
             "timeball up                                 run everything on this machine",
-            "timeball up app:tb                          the same, with the handlers of your program",
+            "timeball up app:tb                          the same, with your handlers",
             "timeball run test.echo hello=world --wait   run a handler now",
             "timeball jobs                               list the jobs, and when they run",
             "timeball runs --status dead                 list what went wrong",

@@ -32,7 +32,7 @@ database = command_group("db", "The database and its schema.", ["timeball db sta
 
 @command(database, "status", "timeball db status", "timeball db status --json")
 def show_status(session: CliSession, reference: DatabaseAppReference = None) -> None:
-    """Show which database is used, its schema version, and the version that this program expects; changes nothing."""
+    """Show the database, its schema version and the expected version."""
     status = run_async(_read_status(reference))
     session.printer.details(status, [Column(title) for title in ("server", "database", "schema", "expected", "state")])
 
@@ -88,7 +88,7 @@ def migrate(reference: DatabaseAppReference = None) -> None:
 
 @command_without_session(commands, "verify", "timeball verify", "timeball verify --json")
 def verify_database(reference: DatabaseAppReference = None, as_json: AsJson = False) -> None:
-    """Check every promise over the whole history in the database; exit code 1 if one is broken."""
+    """Check every promise over the whole history in the database. Exit code 1 if one is broken."""
     from timeball.runtime import open_runtime
     from timeball.store.verify import verify
 
@@ -238,10 +238,10 @@ _ALIVE_TIMEOUT_SECONDS = 5.0
 @command_without_session(commands, "alive", "timeball alive", "timeball alive worker")
 def alive(
     kind: Annotated[
-        str | None, typer.Argument(metavar="[api|scheduler|worker]", help="Which process. Default: any of them.")
+        str | None, typer.Argument(metavar="api|scheduler|worker", help="Which process. Default: any of them.")
     ] = None,
 ) -> None:
-    """Exit with 0 if an API, scheduler or worker of this machine is alive, else with 1; for health checks of containers."""
+    """Check whether a process of this machine is alive. Exit code 1 if no API, scheduler or worker is; for containers."""
     raise typer.Exit(OK if _is_alive(kind) else FAILED)
 
 

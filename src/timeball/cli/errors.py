@@ -40,7 +40,7 @@ _CODES: tuple[tuple[type[TimeballError], int], ...] = (
 _ADVICE: tuple[tuple[type[TimeballError], str], ...] = (
     (SettingsError, "correct what is named above, then: timeball check"),
     (NotAllowed, "set TIMEBALL_API_KEY to a key with the right role; timeball keys create makes one"),
-    (InvalidInput, "the command with --help shows examples"),
+    (InvalidInput, "{command} --help shows examples"),
     (NotFound, "look for it with: timeball jobs, or: timeball runs"),
     (Conflict, "look at its current state, then try again"),
     (TimeballError, "timeball check shows whether settings and database are in order"),
@@ -62,20 +62,20 @@ def exit_code(error: TimeballError) -> int:
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
 
 
-def error_lines(error: TimeballError) -> Iterator[str]:
-    """What went wrong, why, and what to type next."""
+def error_lines(error: TimeballError, command: str = "timeball") -> Iterator[str]:
+    """What went wrong, why, and what to type next; *command* is the one that failed."""
     what, _, rest = str(error).partition("\n")
     yield f"timeball: {what}"
     yield f"  {_details(error, rest)}"
     if not isinstance(error, Declined):
-        yield f"  {_advice(error)}"
+        yield f"  {_advice(error, command)}"
 
 
-def _advice(error: TimeballError) -> str:
+def _advice(error: TimeballError, command: str) -> str:
     # That hint is about HTTP headers, which a terminal has not.
     if error.hint and error.code != "unauthenticated":
         return _as_command(error.hint)
-    return next(advice for kind, advice in _ADVICE if isinstance(error, kind))
+    return next(advice for kind, advice in _ADVICE if isinstance(error, kind)).replace("{command}", command)
 
 
 def _as_command(hint: str) -> str:
@@ -95,9 +95,9 @@ def _details(error: TimeballError, rest: str) -> str:
     return "; ".join(facts)
 
 
-def report_error(error: TimeballError) -> int:
+def report_error(error: TimeballError, command: str) -> int:
     """Print an error to stderr; returns the exit code."""
-    _write_lines(error_lines(error))
+    _write_lines(error_lines(error, command))
     return exit_code(error)
 
 
@@ -204,4 +204,5 @@ def _is_short(name: str, word: str) -> bool:
 def _choices(descriptor: Any) -> list[str]:
     annotation = getattr(descriptor, "annotation", None)
     enums = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type) and issubclass(kind, Enum)]
-    return [str(member.value) for member in enums[0]] if enums else []
+    words = [member.value for member in enums[0]] if enums else get_args(annotation)
+    return [word for word in words if isinstance(word, str)]

@@ -98,7 +98,7 @@ def create_job(
     options: JobFlags,
     arguments: Arguments = None,
 ) -> None:
-    """Create a job: by cron (--cron), at an interval (--every), once (--at, --in), or to be triggered by hand."""
+    """Create a job. It runs by cron (--cron), at an interval (--every), once (--at, --in), or when it is triggered."""
     fields = options.fields(arguments)
     _show_saved(session, session.talk(lambda client: client.jobs.create(handler, name, **fields)))
 
@@ -153,7 +153,7 @@ def pause_job(
 
 @command(jobs, "resume", "timeball jobs resume nightly")
 def resume_job(session: CliSession, job: JobRef, reason: Reason = None) -> None:
-    """Resume a paused job from now on; occurrences during the pause are recorded as skipped."""
+    """Resume a paused job from now on. Occurrences during the pause are recorded as skipped."""
     session.printer.details(session.talk(lambda client: client.jobs.resume(job, reason)), JOB_DETAILS)
 
 
@@ -165,7 +165,7 @@ def trigger_job(
     reason: Reason = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for its end; exit code 6 if it does not succeed.")] = False,
 ) -> None:
-    """Run a job now, in addition to its schedule; KEY=VALUE gives another payload."""
+    """Run a job now, in addition to its schedule. KEY=VALUE gives another payload."""
     payload = read_pairs(arguments or (), "the payload") or None
     start_and_show(session, lambda client: client.jobs.trigger(job, payload, reason), wait=wait)
 
@@ -174,19 +174,17 @@ def trigger_job(
 def duplicate_job(
     session: CliSession,
     job: JobRef,
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The name of the copy. Default: JOB-copy.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The name of the copy. Default: JOB-copy.")] = None,
     options: JobFlags = JobFlags(),
 ) -> None:
-    """Create a copy of a job, with other values for the given options."""
+    """Create a copy of a job. Options override its values."""
     fields: Any = _replace_schedule(options.fields()) | ({} if name is None else {"name": name})
     _show_saved(session, session.talk(lambda client: client.jobs.duplicate(job, **fields)))
 
 
 @command(jobs, "delete", "timeball jobs delete by-hand --yes")
 def delete_job(session: CliSession, job: JobRef, yes: Yes = False, reason: Reason = None) -> None:
-    """Delete a job: waiting executions are cancelled, the name is free again, the history stays."""
+    """Delete a job. Waiting executions are cancelled, the name is free again, the history stays."""
 
     async def delete(client: AsyncClient) -> None:
         current = await client.jobs.get(job)
@@ -213,7 +211,7 @@ def next_of_job(
 
 @command(jobs, "cancel", "timeball jobs cancel nightly")
 def cancel_job(session: CliSession, job: JobRef, reason: Reason = None) -> None:
-    """Cancel the running or else the waiting execution of a job; its schedule goes on."""
+    """Cancel the running or else the waiting execution of a job. Its schedule goes on."""
     session.printer.details(session.talk(lambda client: client.jobs.cancel(job, reason)), RUN_DETAILS)
 
 
@@ -224,7 +222,7 @@ _BATCH = 1_000
 def export_jobs(
     session: CliSession, filters: JobFilterFlags, to: ToFile = None, format_: FileFormat = None, bom: Bom = False
 ) -> None:
-    """Export all jobs that match, as CSV, JSON lines or one JSON list."""
+    """Export the jobs that match. The format is CSV, JSON lines or one JSON list."""
     kind = file_format(format_, to)
     write_download(session, to, lambda client: client.jobs.export(kind, bom, **filters.wanted()))
 
@@ -245,7 +243,7 @@ def import_jobs(
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Create the jobs of a file, a thousand at a time; without --per-item, a thousand is created whole or not at all."""
+    """Create the jobs of a file, a thousand at a time. Without --per-item, a thousand is created whole or not at all."""
     documents, paused = read_jobs(file, file_format(format_, file))
     if paused:
         session.printer.say(f"{paused} of these jobs were paused when they were exported; they are imported as active")
@@ -291,7 +289,7 @@ def backfill_job(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Run a job once for every occurrence of its schedule within a span of the past."""
+    """Run a job for every occurrence within a span of the past."""
     after, until = read_moment(start, "--from"), read_moment(end, "--to")
 
     async def work(client: AsyncClient) -> None:
@@ -356,7 +354,7 @@ def sync_jobs(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Bring jobs in line with a file: they are created, changed or left as they are, and deleted only with --prune."""
+    """Bring jobs in line with a file. They are created, changed or left as they are, and deleted only with --prune."""
     documents, _paused = read_jobs(file, file_format(format_, file))
     origin = declared_by or f"file {file.name}"
 

@@ -10,6 +10,7 @@ import typer
 from timeball.cli.output import Column, ColumnKind
 from timeball.cli.session import CliSession, load_program, run_async, settings_of, user_name
 from timeball.cli.tree import DatabaseAppReference, command, command_group, list_command
+from timeball.errors import NotFound
 
 if TYPE_CHECKING:
     from timeball.store.access import ApiKey, ApiKeyStore
@@ -85,7 +86,11 @@ def revoke_key(
     """Revoke a key: requests with it are refused from now on."""
 
     async def work(store: ApiKeyStore) -> dict[str, Any]:
-        return _document(await store.revoke(key_id, _entry()))
+        try:
+            return _document(await store.revoke(key_id, _entry()))
+        except NotFound as error:
+            error.hint = "look for it with: timeball keys"
+            raise
 
     session.printer.details(_with_keys(reference, work), _COLUMNS)
 

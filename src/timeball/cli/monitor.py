@@ -39,7 +39,7 @@ _GATE_COLUMNS = [Column("verdict"), Column("gate", "name"), Column("sentence"), 
 
 @command(commands, "why", "timeball why nightly", "timeball why RUN")
 def show_why(session: CliSession, reference: Reference) -> None:
-    """Explain why a job or execution does not run, and what to do about it."""
+    """Explain why a job or execution does not run."""
     explanation = session.talk(lambda client: _explain(client, reference))
     printer = session.printer
     if printer.output is OutputFormat.CSV:
@@ -85,7 +85,7 @@ def _title(explanation: Document, printer: Printer) -> str:
 def _show_gate(gate: Document, printer: Printer) -> None:
     verdict = gate["verdict"]
     printer.styled(
-        single_line(f" {_VERDICT_SIGNS[verdict]} {gate['title']:<26} {gate['sentence']}"), _VERDICT_STYLES[verdict]
+        single_line(f" {_VERDICT_SIGNS[verdict]} {gate['title']:<27} {gate['sentence']}"), _VERDICT_STYLES[verdict]
     )
     if gate["advice"] and verdict == "stopped":
         printer.words(f"     {gate['advice']}")
@@ -106,7 +106,7 @@ OnlyProblems = Annotated[bool, typer.Option("--problems", help="Show only the li
 
 @command(commands, "doctor", "timeball doctor", "timeball doctor --problems")
 def show_doctor(session: CliSession, problems: OnlyProblems = False) -> None:
-    """Check the whole installation, and say what to do about each problem. Exit code 1 if a check fails."""
+    """Check the whole installation, with advice for each problem. Exit code 1 if a check fails."""
     diagnosis = _diagnose(session)
     lines = [line for line in diagnosis["lines"] if not (problems and line["status"] == "ok")]
     printer = session.printer
@@ -156,7 +156,7 @@ _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
 @command(commands, "top", "timeball top --once")
 def top(session: CliSession, once: Once = False, every: Every = 2.0) -> None:
-    """Show how much is running, queued, late and dead, with queues, workers and the longest executions; live on a terminal."""
+    """Show what is running, queued, late and dead, live. With queues, workers and the longest executions."""
     session.printer.refuse_csv("top")
     is_live = session.printer.is_terminal and not once and not session.printer.is_for_programs
 
@@ -208,7 +208,8 @@ def frame(state: dict[str, Any]) -> Iterator[str]:
         f"running {_count(now['running'])}   queued {_count(now['queued'])}   oldest {oldest}"
         f"   late {_count(now['late'])}   failed attempts {share} (1 h)   dead {_count(now['dead'])}"
     )
-    yield f"started late by (1 h)   {_percentiles(hour['lateness_seconds'])}      took   {_percentiles(hour['duration_seconds'])}"
+    yield f"started late by (1 h)   {_percentiles(hour['lateness_seconds'])}"
+    yield f"took (1 h)              {_percentiles(hour['duration_seconds'])}"
     yield from _section("QUEUE", "DEPTH   RUNNING    OLDEST", map(_queue_line, metrics["queues"]))
     yield from _section("WORKER", "BUSY     SLOTS", map(_worker_line, state["workers"]))
     yield from _section("LONGEST RUNNING", "FOR", (_run_line(run, metrics["at"]) for run in state["longest_running"]))
@@ -284,7 +285,7 @@ def tail(
     span: Span = None,
     limit: EventLimit = None,
 ) -> None:
-    """Follow events: starts with their lateness, ends, failed attempts, actions of operators."""
+    """Follow events as they happen. Events are starts with their lateness, ends, failed attempts, and actions of operators."""
     session.printer.refuse_csv("tail")
     filters = {"queue": queue, "job": job, "types": types}
     seconds = None if span is None else parse_duration(span, "--for").total_seconds()
@@ -326,8 +327,8 @@ def event_line(event: dict[str, Any]) -> str:
     mark, word = _MARKS.get(event["type"], ("·", event["type"]))
     clock = event["at"][11:23].rstrip("Z").ljust(12, "0")
     handler = event["handler"] or ""
-    columns = f"{clock} {mark} {word:<10} {_measure(event):>10}  {event['queue'] or '':<12} {handler:<28}"
-    return single_line(f"{columns} {event['subject']}{_reason(event)}")
+    columns = f"{clock} {mark} {word:<10} {_measure(event):>9}  {event['subject']:<30} {handler}"
+    return single_line(f"{columns}  {event['queue'] or ''}{_reason(event)}".rstrip())
 
 
 def _measure(event: dict[str, Any]) -> str:

@@ -247,7 +247,7 @@ class Printer:
             from timeball.errors import InvalidInput
 
             raise InvalidInput(
-                f"{question} Standard input is not a terminal, so the question cannot be answered",
+                f"cannot ask without a terminal: {question}",
                 hint=f"give {option} to do it without being asked",
             )
         self._err.write(printable(f"{question} "))

@@ -72,7 +72,7 @@ def run_handler(
         bool, typer.Option("--wait", help="Follow it to its end; exit code 6 if it does not succeed.")
     ] = False,
 ) -> None:
-    """Run a handler: now, once later (--in, --at), or on a schedule (--cron, --every)."""
+    """Run a handler now, later, or on a schedule. Later is --in or --at; a schedule is --cron or --every."""
     fields: Any = options.fields(arguments)
     if wait and ("schedule" in fields or "interval_seconds" in fields):
         raise InvalidInput("--wait cannot be used with a schedule, which has no end", field="wait", hint="omit --wait")
@@ -100,7 +100,7 @@ runs = command_group(
 )
 
 RunRef = Annotated[str, typer.Argument(metavar="RUN", help="An execution's id, exe_...")]
-RunRefs = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Ids of executions, exe_...")]
+RunRefs = Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Ids of executions, exe_...")]
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def show_logs(
 
 @command(runs, "watch", "timeball runs watch RUN")
 def watch_run(session: CliSession, run: RunRef) -> None:
-    """Follow an execution to its end: states, log and result; exit code 6 if it does not succeed."""
+    """Follow an execution to its end. Shows states, log and result; exit code 6 if it does not succeed."""
     show_outcome(session, session.talk(lambda client: follow_execution(client, session, run)))
 
 
@@ -216,7 +216,7 @@ def cancel_runs(
     dry_run: DryRun = False,
     no_wait: NoWait = False,
 ) -> None:
-    """Cancel executions, named or selected by a filter: waiting ones at once, running ones are asked to stop."""
+    """Cancel executions, named or selected by a filter. Waiting ones end at once, running ones are asked to stop."""
     _run_bulk_action(session, "cancel", run or [], filters, reason, BulkMode(yes, dry_run, waits=not no_wait))
 
 
@@ -234,7 +234,7 @@ def retry_runs(
     dry_run: DryRun = False,
     no_wait: NoWait = False,
 ) -> None:
-    """Run ended executions again, named or selected by a filter; each as a new one, linked to the old."""
+    """Run ended executions again, named or selected by a filter. Each becomes a new execution, linked to the old."""
     if payload is None:
         _run_bulk_action(session, "retry", run or [], filters, reason, BulkMode(yes, dry_run, waits=not no_wait))
         return
@@ -272,14 +272,14 @@ def _run_bulk_action(
 def export_runs(
     session: CliSession, filters: RunFilterFlags, to: ToFile = None, format_: FileFormat = None, bom: Bom = False
 ) -> None:
-    """Export all executions that match, as CSV, JSON lines or one JSON list."""
+    """Export the executions that match. The format is CSV, JSON lines or one JSON list."""
     kind = file_format(format_, to)
     write_download(session, to, lambda client: client.executions.export(kind, bom, **filters.params()))
 
 
 dead = command_group(
     "dead",
-    "Dead letters: executions that ended dead and were neither retried nor discarded.",
+    "Dead letters: executions that ended dead. Retrying or discarding one removes it from the list.",
     ["timeball dead", "timeball dead list", "timeball dead retry --all --yes"],
 )
 
@@ -314,7 +314,7 @@ def list_groups(
         DeadLetterGrouping, typer.Option("--by", help="What they are grouped by.")
     ] = DeadLetterGrouping.ERROR,
 ) -> None:
-    """List dead letters in groups, the largest first; `dead list --group` shows the executions of one group."""
+    """List dead letters in groups, the largest first. `dead list --group` shows the executions of one group."""
     others = [
         Column(other.value, f"{other.value}s")
         for other in (DeadLetterGrouping.HANDLER, DeadLetterGrouping.QUEUE)
@@ -357,7 +357,7 @@ def retry_dead(
     dry_run: DryRun = False,
     no_wait: NoWait = False,
 ) -> None:
-    """Run dead executions again, each as a new one, and remove them from the list."""
+    """Run dead executions again, and remove them from the list. Each becomes a new execution."""
     selection = _select_dead(run, all_, fingerprint=group, handler=handler, queue=queue)
     run_bulk(
         session,
@@ -382,7 +382,7 @@ def discard_dead(
     dry_run: DryRun = False,
     no_wait: NoWait = False,
 ) -> None:
-    """Remove dead executions from the list without running them; their history stays."""
+    """Remove dead executions from the list. They do not run again; their history stays."""
     selection = _select_dead(run, all_, fingerprint=group, handler=handler, queue=queue)
     run_bulk(
         session,

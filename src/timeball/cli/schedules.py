@@ -28,7 +28,7 @@ commands = ungrouped_commands()
     commands, "next", 'timeball next "30 2 * * *" --tz Europe/Berlin', 'timeball next "0 9 * * mon-fri" -n 3 --json'
 )
 def next_times(
-    schedule: Annotated[str, typer.Argument(help='A cron expression, such as "30 2 * * *".')],
+    schedule: Annotated[str, typer.Argument(metavar="SCHEDULE", help='A cron expression, such as "30 2 * * *".')],
     tz: Annotated[str, typer.Option("--tz", help="An IANA time zone.")] = "UTC",
     count: Annotated[int, typer.Option("-n", "--count", min=1, max=1000, help="How many to show.")] = 10,
     on_gap: Annotated[
@@ -88,13 +88,13 @@ Prune = Annotated[
 
 @command(commands, "plan", "timeball plan app:tb", "timeball plan app:tb --prune --json")
 def plan(session: CliSession, program: Program, prune: Prune = False) -> None:
-    """Show what `timeball apply` would change, with fire times before and after; changes nothing."""
+    """Show what `timeball apply` would change. Shows fire times before and after; changes nothing."""
     show_plan(session, _sync(session, program, prune=prune, dry_run=True))
 
 
 @command(commands, "apply", "timeball apply app:tb --yes")
 def apply(session: CliSession, program: Program, prune: Prune = False, yes: Yes = False, reason: Reason = None) -> None:
-    """Create or update jobs from the schedules that a program declares."""
+    """Create or update jobs from the schedules of a program."""
     if not yes:
         results = _sync(session, program, prune=prune, dry_run=True)
         show_plan(session, results)
@@ -181,7 +181,7 @@ def show_forecast(
     tz: Zone = "UTC",
     spread: Spread = False,
 ) -> None:
-    """Show how many slots each hour of the next days needs, which jobs collide, and how good yesterday's forecast was."""
+    """Show how many slots each hour of the next days needs. Also which jobs collide, and how good yesterday's forecast was."""
 
     async def read(client: AsyncClient) -> tuple[Document, list[dict[str, Any]]]:
         forecast = await client.time.forecast(days=days, queue=queue, measure=measure, timezone=tz)

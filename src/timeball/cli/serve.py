@@ -21,7 +21,7 @@ Demo = Annotated[bool, typer.Option("--demo", help="Create three jobs to look at
 
 @command_without_session(commands, "up", "timeball up", "timeball up app:tb", "timeball up --demo")
 def up(reference: AppReference = None, slots: Slots = None, queue: Queues = None, demo: Demo = False) -> None:
-    """Run everything on this machine: API, dashboard, scheduler, worker and, without a database of your own, the embedded
+    """Run everything on this machine. That is API, dashboard, scheduler, worker and, without a database of your own, the embedded
     PostgreSQL."""
     from timeball.cli.supervisor import ProcessSupervisor, is_supervised, up_children
 

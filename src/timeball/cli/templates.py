@@ -63,7 +63,7 @@ def create_template(
     options: JobFlags,
     arguments: Arguments = None,
 ) -> None:
-    """Create a template; each `{{variable}}` in its payload gets a value when the template is used."""
+    """Create a template. Each `{{variable}}` in its payload gets a value when the template is used."""
     fields = options.fields(arguments)
     description = fields.pop("description", None)
     job = {"handler": handler, **fields}
@@ -81,7 +81,7 @@ def edit_template(
     options: JobFlags,
     rename: Annotated[str | None, typer.Option("--rename", help="A new name.")] = None,
 ) -> None:
-    """Change a template; jobs that were created from it stay as they are."""
+    """Change a template. Jobs that were created from it stay as they are."""
     fields = options.fields()
     description = fields.pop("description", None)
 
@@ -113,7 +113,7 @@ def use_template(
     template: TemplateRef,
     options: JobFlags,
     variables: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="The values of the template's variables.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="The values of the template's variables.")
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="A name for the job.")] = None,
 ) -> None:

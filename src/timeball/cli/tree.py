@@ -152,11 +152,11 @@ def _needs_conversion(value: Any, descriptor: Any) -> bool:
 
 AppReference = Annotated[
     str | None,
-    typer.Argument(metavar="[APP]", help="The program with your handlers: module:attribute, such as app:tb."),
+    typer.Argument(metavar="APP", help="The program with your handlers: module:attribute, such as app:tb."),
 ]
 DatabaseAppReference = Annotated[
     str | None,
-    typer.Argument(metavar="[APP]", help="Your program, if it names its own database: module:attribute."),
+    typer.Argument(metavar="APP", help="Your program, if it names its own database: module:attribute."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
@@ -171,7 +171,7 @@ OutputOption = Annotated[
     OutputFormat | None,
     typer.Option("-o", "--output", help="The format. Default: a table on a terminal, plain lines in a pipe."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Times = Annotated[
     TimeStyle | None,
     typer.Option("--time", help="How to print instants. Default: relative on a terminal, utc in a pipe."),

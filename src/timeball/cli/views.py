@@ -55,7 +55,7 @@ JOB_DETAILS = [
     Column("payload"),
     Column("tags"),
     Column("retries", "max_retries"),
-    Column("timeout ms"),
+    Column("timeout", "timeout_ms", ColumnKind.MILLISECONDS),
     Column("misfire"),
     Column("overlap"),
     Column("max running"),

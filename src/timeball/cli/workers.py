@@ -57,13 +57,13 @@ def list_workers(
 
 @command(workers, "show", "timeball workers show WORKER")
 def show_worker(session: CliSession, worker: NodeRef) -> None:
-    """Show one worker with its handlers, or one scheduler with its shards."""
+    """Show one worker or scheduler. With its handlers or its shards."""
     session.printer.details(session.talk(lambda client: client.workers.get(worker)), _NODE_DETAILS)
 
 
 @command(workers, "drain", "timeball workers drain WORKER --yes")
 def drain_worker(session: CliSession, worker: NodeRef, reason: Reason = None, yes: Yes = False) -> None:
-    """Drain a worker or scheduler: it finishes what it runs, takes nothing more, and exits."""
+    """Drain a worker or scheduler. It finishes what it runs, takes nothing more, and exits."""
 
     async def drain(client: AsyncClient) -> Any:
         node = await client.workers.get(worker)
@@ -103,7 +103,7 @@ _HANDLER_DETAILS = [
 
 @list_command(handlers, "timeball handlers list", "timeball handlers list -o json")
 def list_handlers(session: CliSession, limit: Limit = 200) -> None:
-    """List the handlers that are built in, that installed packages bring, and that workers have."""
+    """List the handlers. They are built in, come with installed packages, or belong to workers."""
 
     async def read(client: AsyncClient) -> list[Any]:
         return await take(client.handlers.iterate(limit=min(limit, 200)), limit)
@@ -113,7 +113,7 @@ def list_handlers(session: CliSession, limit: Limit = 200) -> None:
 
 @command(handlers, "show", "timeball handlers show http.webhook", "timeball handlers show http.webhook --json")
 def show_handler(session: CliSession, handler: HandlerName) -> None:
-    """Show one handler: its payload, the options of its jobs, and which workers have which version."""
+    """Show one handler. With its payload, the options of its jobs, and which workers have which version."""
     session.printer.details(session.talk(lambda client: client.handlers.get(handler)), _HANDLER_DETAILS)
 
 
@@ -163,7 +163,7 @@ _QUEUE_COLUMNS = [
 
 @list_command(queues, "timeball queues", "timeball queues list -o json")
 def list_queues(session: CliSession) -> None:
-    """List the queues that have waiting or running executions, a pause or a limit."""
+    """List the queues with executions, a pause or a limit."""
     session.printer.rows(
         session.talk(lambda client: client.queues.list()),
         _QUEUE_COLUMNS,
@@ -196,7 +196,7 @@ def limit_queue(
     number: Annotated[str, typer.Argument(metavar="N|none", help="How many may run at once; none removes the limit.")],
     reason: Reason = None,
 ) -> None:
-    """Limit how many executions of a queue run at once, across all workers."""
+    """Limit how many executions of a queue run at once. The limit holds across all workers."""
     limit = _limit(number)
     session.printer.details(session.talk(lambda client: client.queues.limit(queue, limit, reason)), _QUEUE_COLUMNS)
 
@@ -208,7 +208,7 @@ def purge_queue(
     confirm: Annotated[str | None, typer.Option("--confirm", help="The name of the queue again.")] = None,
     reason: Reason = None,
 ) -> None:
-    """Cancel all queued executions of a queue; running executions and schedules go on."""
+    """Cancel all queued executions of a queue. Running executions and schedules go on."""
     if confirm is None:
         confirm = session.printer.ask(
             f"This cancels all queued executions of {queue}. Type its name to continue:", "--confirm"

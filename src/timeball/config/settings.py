@@ -1,6 +1,6 @@
-"""Settings: read once, checked once, handed to each part as its own section.
+"""The settings of a process: read once, checked once, and handed to each part as its own section.
 
-Defaults, then a file (`timeball.toml`), then the environment (`TIMEBALL_...`), then flags. All problems are reported together.
+Defaults come first, then the file `timeball.toml`, the environment (`TIMEBALL_...`) and flags. All problems are reported together.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from timeball.errors import InvalidInput, SettingsError, quote_text
 
 BROKER_SCHEMES = {"redis": "redis", "rediss": "redis", "amqp": "rabbitmq", "amqps": "rabbitmq"}
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
-# Longer than anybody waits, and short enough for a clock.
+# Longer than any wait, and short enough for date arithmetic.
 _A_YEAR = 366 * 86_400
 
 
@@ -64,7 +64,7 @@ class _Section(BaseModel):
 
 
 class _LeaseSection(_Section):
-    """A section of nodes that hold leases."""
+    """The settings of a node that holds a lease."""
 
     lease_seconds: float
     renew_seconds: float
@@ -87,15 +87,21 @@ class SchedulerSettings(_LeaseSection):
     """How a scheduler looks ahead and promotes."""
 
     lease_seconds: float = Field(
-        default=10, gt=0, le=_A_YEAR, description="How long a scheduler is believed alive after a renewal."
+        default=10, gt=0, le=_A_YEAR, description="How long a scheduler counts as alive after it has renewed its lease."
     )
     renew_seconds: float = Field(default=3, gt=0, le=_A_YEAR, description="How often a scheduler renews its lease.")
     promotion_window_ms: int = Field(
-        default=500, ge=1, le=10_000, description="How long before its time an execution is promoted."
+        default=500, ge=1, le=10_000, description="How long before its time an execution is promoted to ready."
     )
-    look_ahead_seconds: float = Field(default=3, ge=2, le=60, description="How far ahead a scheduler reads.")
-    batch: int = Field(default=1_000, ge=1, le=10_000, description="The most rows one promotion moves.")
-    page: int = Field(default=2_000, ge=1, le=50_000, description="The most rows of a shard that one reading takes.")
+    look_ahead_seconds: float = Field(
+        default=3, ge=2, le=60, description="How far ahead a scheduler reads the schedule."
+    )
+    batch: int = Field(
+        default=1_000, ge=1, le=10_000, description="How many executions one statement promotes at most."
+    )
+    page: int = Field(
+        default=2_000, ge=1, le=50_000, description="How many rows of a shard one statement reads at most."
+    )
     definitions: int = Field(default=100_000, ge=100, description="How many job definitions are kept in memory.")
 
     @property
@@ -108,27 +114,30 @@ class SchedulerSettings(_LeaseSection):
 
 
 class WorkerSettings(_LeaseSection):
-    """How a worker claims, runs and leaves."""
+    """How a worker claims and runs executions, and how it stops."""
 
-    slots: int = Field(default=20, ge=1, le=10_000, description="How many executions a worker runs together.")
+    slots: int = Field(default=20, ge=1, le=10_000, description="How many executions a worker runs at once.")
     hold_limit: int = Field(
-        default=500, ge=0, le=10_000, description="How many executions a worker holds for their instant."
+        default=500,
+        ge=0,
+        le=10_000,
+        description="How many executions a worker claims ahead of their time, to start them exactly then.",
     )
-    queues: Texts = Field(default=(), description="The queues a worker serves; none named means all.")
+    queues: Texts = Field(default=(), description="The queues a worker serves. Empty: all queues.")
     lease_seconds: float = Field(
-        default=15, gt=0, le=_A_YEAR, description="How long a worker is believed alive after a renewal."
+        default=15, gt=0, le=_A_YEAR, description="How long a worker counts as alive after it has renewed its lease."
     )
     renew_seconds: float = Field(default=5, gt=0, le=_A_YEAR, description="How often a worker renews its lease.")
     retry_budget_per_second: float = Field(
         default=10,
         ge=0,
-        description="How many retries a second a worker always allows a target: a handler, or a webhook's host.",
+        description="How many retries per second a worker always allows for one target: a handler, or the host of a webhook.",
     )
     retry_budget_share: float = Field(
-        default=0.2, ge=0, description="How many retries more for each first attempt at the same target."
+        default=0.2, ge=0, description="How many further retries each first attempt at the same target allows."
     )
     grace_seconds: float = Field(
-        default=30, ge=0, le=_A_YEAR, description="How long a leaving worker waits for what it runs."
+        default=30, ge=0, le=_A_YEAR, description="How long a stopping worker waits for its running executions."
     )
 
     @field_validator("queues")
@@ -147,40 +156,54 @@ class WorkerSettings(_LeaseSection):
 
 
 class HousekeepingSettings(_Section):
-    """How the dead are reaped and the past is trimmed."""
+    """How executions of dead nodes are rescued, and how long history is kept."""
 
-    reap_seconds: float = Field(default=2, gt=0, le=60, description="How often the reaper looks for the dead.")
-    rollup_seconds: float = Field(
-        default=5, gt=0, le=60, description="How often what has ended is folded into the rollups."
+    reap_seconds: float = Field(
+        default=2, gt=0, le=60, description="How often the reaper looks for dead nodes and timed-out attempts."
     )
-    keep_days: int = Field(default=30, ge=1, description="How many days of history are kept.")
-    keep_audit_days: int = Field(default=365, ge=1, description="How many days of the audit are kept.")
-    days_ahead: int = Field(default=7, ge=1, le=60, description="For how many days ahead partitions are made.")
+    rollup_seconds: float = Field(
+        default=5, gt=0, le=60, description="How often ended executions are added to the rollups."
+    )
+    keep_days: int = Field(default=30, ge=1, description="How many days ended executions are kept.")
+    keep_audit_days: int = Field(default=365, ge=1, description="How many days the audit log is kept.")
+    days_ahead: int = Field(default=7, ge=1, le=60, description="How many days ahead partitions are created.")
 
 
 class ApiSettings(_Section):
-    """How much one key may ask of one API process."""
+    """How much one API key may ask of one API process, and how connections are limited."""
 
-    requests_per_second: float = Field(default=200, gt=0, description="How many requests a key may make, steadily.")
-    request_burst: float = Field(default=1_000, ge=1, description="How many requests a key may make at a stretch.")
-    concurrent_requests: int = Field(default=100, ge=1, description="How many requests of a key are answered together.")
-    megabytes_per_second: float = Field(default=32, gt=0, description="How much a key may send, steadily.")
-    megabyte_burst: float = Field(default=128, gt=0, description="How much a key may send at a stretch.")
-    largest_body_megabytes: float = Field(default=1, gt=0, le=100, description="The largest body of a request.")
+    requests_per_second: float = Field(
+        default=200, gt=0, description="How many requests per second a key may make on average."
+    )
+    request_burst: float = Field(default=1_000, ge=1, description="How many requests a key may make at once.")
+    concurrent_requests: int = Field(
+        default=100, ge=1, description="How many requests of a key are handled at the same time."
+    )
+    megabytes_per_second: float = Field(
+        default=32, gt=0, description="How many megabytes per second a key may send on average."
+    )
+    megabyte_burst: float = Field(default=128, gt=0, description="How many megabytes a key may send at once.")
+    largest_body_megabytes: float = Field(
+        default=1, gt=0, le=100, description="The largest request body, in megabytes."
+    )
     largest_bulk_megabytes: float = Field(
-        default=32, gt=0, le=1_000, description="The largest body of a request that creates many jobs."
+        default=32, gt=0, le=1_000, description="The largest body of a request that creates many jobs, in megabytes."
     )
     largest_body_values: int = Field(
-        default=200_000, ge=1_000, description="How many values (objects, lists, texts, numbers) a body may have."
+        default=200_000,
+        ge=1_000,
+        description="How many values (objects, lists, strings, numbers) a request body may contain.",
     )
     largest_bulk_values: int = Field(
-        default=500_000, ge=1_000, description="How many values the body of a request that creates many jobs may have."
+        default=500_000,
+        ge=1_000,
+        description="How many values the body of a request that creates many jobs may contain.",
     )
     stream_minutes: float = Field(
-        default=60, gt=0, le=1_440, description="After how long a stream of events ends; its reader connects anew."
+        default=60, gt=0, le=1_440, description="After how long the server ends an event stream; clients reconnect."
     )
     session_idle_hours: float = Field(
-        default=12, gt=0, le=168, description="After how long without a request a session of the dashboard ends."
+        default=12, gt=0, le=168, description="After how long without a request a dashboard session ends."
     )
 
     @property
@@ -192,38 +215,41 @@ class ApiSettings(_Section):
         return timedelta(hours=self.session_idle_hours)
 
     most_connections: int = Field(
-        default=1_000, ge=1, description="How many connections may be open; never more than the limit of files allows."
+        default=1_000,
+        ge=1,
+        description="How many connections may be open; never more than the limit of open files allows.",
     )
     connections_per_address: int = Field(
-        default=256, ge=1, description="How many connections one address may have open; proxies are exempt."
+        default=256, ge=1, description="How many connections one address may have open; trusted proxies are exempt."
     )
     trusted_proxies: Texts = Field(
-        default=(), description="Addresses (or CIDR) of proxies, which have as many connections open as they like."
+        default=(),
+        description="Proxies that may have any number of connections open: addresses, or networks in CIDR notation.",
     )
     request_seconds: float = Field(
         default=10,
         gt=0,
         le=_A_YEAR,
-        description="How long the head of a request may take, and a body that stands still.",
+        description="How long the head of a request may take, and how long its body may stall.",
     )
     least_kilobytes_per_second: float = Field(
-        default=8, gt=0, description="How slowly a body may come, once the first seconds are over."
+        default=8, gt=0, description="The slowest rate at which a request body may arrive, after its first seconds."
     )
     idle_seconds: float = Field(
-        default=15, gt=0, le=_A_YEAR, description="How long a connection stays open between two requests."
+        default=15, gt=0, le=_A_YEAR, description="How long a connection stays open between requests."
     )
 
     @field_validator("trusted_proxies")
     @classmethod
-    def _proxies_are_addresses(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        for one in given:
+    def _proxies_are_addresses(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
+        for proxy in proxies:
             try:
-                ip_network(one, strict=False)
+                ip_network(proxy, strict=False)
             except ValueError:
                 raise ValueError(
-                    f"{quote_text(one)!r} is not an address, expected one such as 10.0.0.7 or 10.0.0.0/8"
+                    f"{quote_text(proxy)!r} is not an address, expected one such as 10.0.0.7 or 10.0.0.0/8"
                 ) from None
-        return given
+        return proxies
 
 
 def _refuse(problem: str | None) -> None:
@@ -232,49 +258,52 @@ def _refuse(problem: str | None) -> None:
 
 
 class HandlerSettings(BaseModel):
-    """What the handlers in the box may do and reach; the fields stand among the others: `TIMEBALL_SHELL_ENABLED`."""
+    """What the built-in handlers may do and reach. Their variables have no section: `TIMEBALL_SHELL_ENABLED`."""
 
     secrets_dir: Path | None = Field(
         default=None,
-        description="A folder with one file per secret, besides TIMEBALL_SECRET_... in the environment; "
-        "..._HOSTS, ..._QUEUES and ..._HANDLERS beside a secret say where it may go.",
+        description="A folder with one file per secret, in addition to TIMEBALL_SECRET_... in the environment; "
+        "..._HOSTS, ..._QUEUES and ..._HANDLERS beside a secret limit where it may be used.",
     )
     webhook_allow: Texts = Field(
-        default=(), description="Private targets of webhooks: CIDR or host name, each with or without :port."
+        default=(), description="Private networks (CIDR) and hosts that webhooks may call, each with or without :port."
     )
-    webhook_ports: Ports = Field(default=(80, 443, 8080, 8443), description="The ports webhooks may go to.")
-    webhook_http: bool = Field(default=False, description="Whether webhooks may go to public addresses without TLS.")
+    webhook_ports: Ports = Field(default=(80, 443, 8080, 8443), description="The ports that webhooks may call.")
+    webhook_http: bool = Field(default=False, description="Whether webhooks may call public addresses without TLS.")
     webhook_signing_secrets: Texts = Field(
-        default=(), description="The names of the secrets that sign webhooks which name none of their own."
+        default=(), description="The names of the secrets that sign webhooks without a secret of their own."
     )
     files_root: Path | None = Field(
-        default=None, description="The folder that files are written below; none means `files` in the data directory."
+        default=None, description="The folder that files are written to. Default: `files` in the data directory."
     )
-    shell_enabled: bool = Field(default=False, description="Whether this worker runs commands at all.")
-    shell_programs: Texts = Field(default=(), description="The programs it may run, as absolute paths.")
+    shell_enabled: bool = Field(default=False, description="Whether this worker runs shell commands.")
+    shell_programs: Texts = Field(default=(), description="The programs that commands may run, as absolute paths.")
     shell_env: Texts = Field(
         default=(),
-        description="The variables that the payload of a command may set, by their names; none means no others.",
+        description="The names of the environment variables that the payload of a command may set.",
     )
     shell_user: str | None = Field(
         default=None,
-        description="As whom commands run if the worker is root; none means nobody. Not the account of the database.",
+        description="The account that commands run as if the worker runs as root. Default: the account `nobody`. "
+        "It must not be the account of the database server.",
     )
-    shell_cpu_seconds: int = Field(default=600, ge=1, description="The CPU time of a command's process.")
-    shell_memory_mb: int = Field(default=1024, ge=16, description="The memory of a command's process.")
+    shell_cpu_seconds: int = Field(
+        default=600, ge=1, description="How much CPU time each process of a command may use."
+    )
+    shell_memory_mb: int = Field(default=1024, ge=16, description="How much memory each process of a command may use.")
     shell_file_mb: int = Field(default=1024, ge=0, description="The largest file a command may write.")
-    shell_output_mb: int = Field(default=10, ge=1, le=1024, description="How much a command may say.")
+    shell_output_mb: int = Field(default=10, ge=1, le=1024, description="How much output of a command is read.")
     queue_allow: Texts = Field(
-        default=(), description="The RabbitMQ and Redis servers that messages may be put on, as host:port."
+        default=(), description="The RabbitMQ and Redis servers that messages may be sent to, as host:port."
     )
     smtp_url: SecretStr | None = Field(
         default=None, description="The mail server: smtp://user:password@host:587, or smtps:// for TLS from the start."
     )
     smtp_from: str | None = Field(
-        default=None, description="The sender of mail; none means the user of the mail server."
+        default=None, description="The sender of mail. Default: the user in the URL of the mail server."
     )
     smtp_recipients: Texts = Field(
-        default=(), description="Addresses and domains mail may go to; none named means all."
+        default=(), description="The addresses and domains that mail may be sent to. Empty: all."
     )
 
     @field_validator("smtp_url")
@@ -302,19 +331,19 @@ class Settings(HandlerSettings, BaseSettings):
     port: int = Field(default=8080, ge=0, le=65535, description="The port the API listens on.")
     url_prefix: str = Field(
         default="",
-        description="The path below which a proxy shows API and dashboard, such as /timeball.",
+        description="The path under which a proxy serves API and dashboard, such as /timeball.",
     )
-    data_dir: Path = Field(default=Path(".timeball"), description="Where the embedded PostgreSQL and files live.")
-    database_url: str | None = Field(default=None, description="PostgreSQL to use; none means the embedded one.")
+    data_dir: Path = Field(default=Path(".timeball"), description="The folder of the embedded PostgreSQL and of files.")
+    database_url: str | None = Field(default=None, description="The PostgreSQL to use. Default: the embedded one.")
     broker_url: SecretStr | None = Field(
         default=None,
-        description="A broker that carries due work: redis:// or rediss://, amqp:// or amqps://; none means PostgreSQL.",
+        description="A broker that carries due work: redis:// or rediss://, amqp:// or amqps://. Default: none, PostgreSQL does.",
     )
     database_pool: int = Field(
         default=8,
         ge=2,
         le=200,
-        description="The most connections a process opens, besides three of its own, and one for enqueues in a tight loop.",
+        description="How many connections a process opens at most, in addition to three of its own and one for enqueues in a tight loop.",
     )
     behind_pgbouncer: bool = Field(
         default=False, description="Whether the database is reached through PgBouncer in transaction mode."
@@ -324,8 +353,8 @@ class Settings(HandlerSettings, BaseSettings):
         ge=0,
         le=3_600,
         description=(
-            "How long the other end of a connection to PostgreSQL may give no sign of life before it is given up, by TCP keepalive and "
-            "TCP_USER_TIMEOUT; 0 leaves that to the operating system, and what the URL says of it goes before."
+            "How long a connection to PostgreSQL may be silent before it is closed, by TCP keepalive and TCP_USER_TIMEOUT. 0 leaves "
+            "that to the operating system; parameters of the URL take precedence."
         ),
     )
     database_answer_seconds: float = Field(
@@ -333,21 +362,26 @@ class Settings(HandlerSettings, BaseSettings):
         gt=0,
         le=60,
         description=(
-            "How long a node waits for a statement that should answer at once, before it tries on another connection; "
-            "twice as long after each time in a row, up to a minute."
+            "How long a node waits for a statement that should return at once, before it tries another connection; doubled after "
+            "each failure in a row, up to a minute."
         ),
     )
     migrate: bool = Field(default=True, description="Whether a starting process brings the schema up to date.")
-    shards: int = Field(default=64, ge=1, le=1024, description="Into how many slices a new database cuts the schedule.")
+    shards: int = Field(
+        default=64, ge=1, le=1024, description="Into how many shards a new database divides the schedule."
+    )
     metrics_port: int | None = Field(
-        default=None, ge=1, le=65535, description="A port where a worker or scheduler alone lets Prometheus read it."
+        default=None,
+        ge=1,
+        le=65535,
+        description="The port where a worker or scheduler without an API serves its Prometheus metrics.",
     )
     metrics_host: str = Field(default="127.0.0.1", description="The address of the metrics port.")
     log_format: Literal["auto", "text", "json"] = Field(
-        default="auto", description="How log lines look: auto is text in a terminal."
+        default="auto", description="The format of log lines; auto is text on a terminal, and JSON otherwise."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="The least level that is logged."
+        default="info", description="The lowest level that is logged."
     )
     scheduler: SchedulerSettings = SchedulerSettings()
     worker: WorkerSettings = WorkerSettings()
@@ -375,8 +409,8 @@ class Settings(HandlerSettings, BaseSettings):
     def _prefix_is_a_path(cls, prefix: str) -> str:
         if not _PREFIX.fullmatch(prefix):
             raise ValueError(
-                f'is "{quote_text(prefix)}", expected a path such as /timeball: with a / before each of its words, none at the '
-                "end, and letters, digits and . _ ~ - in them"
+                f'is "{quote_text(prefix)}", expected a path such as /timeball: each part begins with / and consists of '
+                "letters, digits and . _ ~ -, without a / at the end"
             )
         return prefix
 
@@ -393,7 +427,7 @@ class Settings(HandlerSettings, BaseSettings):
 
 
 def load_settings(**given: Any) -> Settings:
-    """Read the settings; SettingsError lists every problem at once, with where it comes from."""
+    """Read the settings; SettingsError lists all problems, each with the place it was written at."""
     try:
         return Settings(**given)
     except ValidationError as error:
@@ -405,5 +439,5 @@ def load_settings(**given: Any) -> Settings:
 
 
 def find_unknown_variables() -> list[UnknownVariable]:
-    """What the environment has under our prefix and nothing reads: a typo, most likely."""
+    """Variables with our prefix that nothing reads, most likely because of a typo."""
     return unknown_variables(Settings, os.environ)
