@@ -215,7 +215,7 @@ async def test_a_definition_in_the_transaction_of_its_author_is_audited_there(wo
 
 @on_one_server
 @pytest.mark.parametrize("action", [OperationAction.PAUSE, OperationAction.TRIGGER, OperationAction.DELETE])
-async def test_what_an_operation_does_to_jobs_is_audited_job_by_job(world: World, action: OperationAction) -> None:
+async def test_an_operation_on_jobs_is_audited_for_each_job(world: World, action: OperationAction) -> None:
     holder = world.store.env.new_id()
     ids = [world.job_id, world.paused_id]
     begun = await world.commands.operations.start(action, ids, ADA, subject=OperationSubject.JOB, holder=holder)

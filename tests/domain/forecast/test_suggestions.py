@@ -89,7 +89,7 @@ def test_an_interval_is_shifted_by_its_anchor_within_the_years_there_are() -> No
         (Manual(), "it does not recur"),
     ],
 )
-def test_what_cannot_be_shifted_says_why(rule: Schedule, why: str | None) -> None:
+def test_an_unshiftable_schedule_has_a_reason(rule: Schedule, why: str | None) -> None:
     assert why_not_shiftable(rule) == why
     if why is not None:
         assert shift_schedule(rule, minutes(5)) is None
@@ -159,7 +159,7 @@ def most_at_once(jobs: Iterable[ForecastJob], spans: Sequence[tuple[datetime, da
     return max(sum(start <= moment < end for start, end in runs) for moment in moments)
 
 
-def test_the_nearest_free_place_is_taken_until_all_fit() -> None:
+def test_the_nearest_free_time_is_taken_until_all_fit() -> None:
     found = spread_worst(ahead([job(number) for number in range(1, 5)], slots=2))
 
     assert [move.sentence for move in found.moves] == [
@@ -179,7 +179,7 @@ def test_the_job_that_lowers_the_peak_most_goes_first() -> None:
     assert (move.job.label, move.peak_before, move.peak_after) == ("job-2", 2, 1)
 
 
-def test_jobs_that_cannot_be_moved_are_told_with_the_reason() -> None:
+def test_jobs_that_cannot_be_moved_are_listed_with_the_reason() -> None:
     jobs = [job(1, cron("*/30 3 * * *")), job(2, cron("0,20 3 * * *"))]
 
     found = spread_worst(ahead(jobs, slots=1))
@@ -192,7 +192,7 @@ def test_jobs_that_cannot_be_moved_are_told_with_the_reason() -> None:
     assert found.sentence == "no job of this collision can be moved so that fewer than 2 run at once"
 
 
-def test_where_there_is_no_room_nothing_is_moved() -> None:
+def test_nothing_is_moved_without_free_slots() -> None:
     """Both run around the clock: wherever one goes, the other is there already."""
     jobs = [job(number, Every(interval_seconds=3600, anchor=NOW + minutes(30)), lasts=60) for number in (1, 2)]
 
@@ -228,7 +228,7 @@ def test_an_hourly_job_is_not_moved_so_that_it_runs_once_more() -> None:
     assert moved(move.job, move.rule).pending == move.job.pending + move.by
 
 
-def test_a_run_that_the_change_of_the_clock_would_swallow_is_not_moved_there() -> None:
+def test_a_run_is_not_moved_into_a_clock_gap() -> None:
     """Five minutes later there is a place, but not on the day on which the clock skips it."""
     now = datetime(2026, 3, 27, 12, tzinfo=UTC)
     end = now + timedelta(days=3)
@@ -289,7 +289,7 @@ RULES: list[Schedule] = [
     jobs=st.lists(st.tuples(st.sampled_from(RULES), st.integers(1, 70)), min_size=2, max_size=7),
     slots=st.integers(1, 3),
 )
-def test_what_is_promised_comes_true_when_it_is_applied(jobs: list[tuple[Schedule, int]], slots: int) -> None:
+def test_an_applied_suggestion_has_the_promised_peak(jobs: list[tuple[Schedule, int]], slots: int) -> None:
     jobs = {number: job(number, rule, lasts) for number, (rule, lasts) in enumerate(jobs, start=1)}
     before = ahead(jobs.values(), slots)
     crowded = [span for one in collisions_of(before) for span in one.spans]
