@@ -1,4 +1,4 @@
-"""What follows an outcome: budgets are kept over every sequence of outcomes, and an end is an end."""
+"""What an execution becomes after an outcome: budgets hold over every sequence of outcomes, and a final state stays final."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ deliveries = st.sampled_from(Delivery)
 
 @dataclass
 class Walk:
-    """The life of one execution: each outcome follows a claim, which counts the attempt."""
+    """One execution through its attempts: each outcome follows a claim, which counts the attempt."""
 
     policy: RetryPolicy
     delivery: Delivery = Delivery.AT_LEAST_ONCE
@@ -286,7 +286,7 @@ GENEROUS = RetryPolicy(max_retries=9, max_lost=9)
 @given(again | st.just(Released(has_started=True)))
 @settings(deadline=None)
 def test_a_stopped_execution_is_not_retried(outcome: Outcome) -> None:
-    """Its holder may have died before it heard of it."""
+    """The worker may have died before it received the stop."""
     end = decide(AttemptFacts(attempts=2, lost=1, retry=GENEROUS, stop="not needed"), outcome, NOW, 0)
 
     assert isinstance(end, Finish)

@@ -1,4 +1,4 @@
-"""Texts from outside are looked at in time that grows with their length, and not with its square."""
+"""Texts from outside are parsed in time linear in their length."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LEAST_SECONDS = 0.002
 
 
 def seconds_of(work: Callable[[str], Any], text: str) -> float:
-    """The least processor time of some tries: what else the machine does makes a try longer, never shorter."""
+    """The least processor time of some tries: other load makes a try longer, never shorter."""
     tries: list[float] = []
     for _ in range(3):
         before = time.thread_time()

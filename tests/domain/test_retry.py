@@ -1,4 +1,4 @@
-"""How long until the next attempt."""
+"""The delay before the next attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search language: what is understood, and what is refused with a word of help."""
+"""The search language: terms that are accepted, and terms that are refused with a hint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hints: read back as they were told, never too long, and nonsense only makes a node look everywhere."""
+"""Wake-ups decode as they were encoded, are never too long, and nonsense only makes a node look everywhere."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_wakeup_names_an_execution_only_if_there_is_one() -> None:
 
 
 def test_an_unknown_number_counts_as_many() -> None:
-    """Older releases do not count, and what is given back is not counted: all workers are to look."""
+    """Older releases send no number, and released executions are not counted: every worker looks."""
     told, counted = Wakeup(), Wakeup()
     told.add_lane("default", 50, NOW)
     counted.add_lane("default", 50, NOW, 1)
@@ -152,26 +152,26 @@ def test_merging_keeps_the_earliest_instant_of_each(one: Wakeup, other: Wakeup) 
 
     assert merged.lanes.keys() == one.lanes.keys() | other.lanes.keys()
     for lane, at in merged.lanes.items():
-        assert at == min(hints.lanes[lane] for hints in (one, other) if lane in hints.lanes)
+        assert at == min(wakeup.lanes[lane] for wakeup in (one, other) if lane in wakeup.lanes)
     for shard, at in merged.shards.items():
-        assert at == min(hints.shards[shard] for hints in (one, other) if shard in hints.shards)
+        assert at == min(wakeup.shards[shard] for wakeup in (one, other) if shard in wakeup.shards)
     assert merged.holders == one.holders | other.holders
     assert merged.look_everywhere == (one.look_everywhere or other.look_everywhere)
     assert merged.nodes_changed == (one.nodes_changed or other.nodes_changed)
 
 
 def test_a_later_wakeup_does_not_hide_an_earlier_one() -> None:
-    hints = Wakeup()
-    hints.add_lane("mail", 50, NOW)
-    hints.add_lane("mail", 50, NOW + timedelta(seconds=5))
-    hints.add_shard(3, NOW + timedelta(seconds=5))
-    hints.add_shard(3, NOW)
+    wakeup = Wakeup()
+    wakeup.add_lane("mail", 50, NOW)
+    wakeup.add_lane("mail", 50, NOW + timedelta(seconds=5))
+    wakeup.add_shard(3, NOW + timedelta(seconds=5))
+    wakeup.add_shard(3, NOW)
 
-    assert (hints.lanes, hints.shards) == ({("mail", 50): NOW}, {3: NOW})
+    assert (wakeup.lanes, wakeup.shards) == ({("mail", 50): NOW}, {3: NOW})
 
 
 @pytest.mark.parametrize(
-    "hints",
+    "wakeup",
     [
         Wakeup(lanes={("a", 1): NOW}),
         Wakeup(shards={1: NOW}),
@@ -180,6 +180,6 @@ def test_a_later_wakeup_does_not_hide_an_earlier_one() -> None:
         Wakeup(look_everywhere=True),
     ],
 )
-def test_a_wakeup_with_content_is_truthy(hints: Wakeup) -> None:
-    assert hints
+def test_a_wakeup_with_content_is_truthy(wakeup: Wakeup) -> None:
+    assert wakeup
     assert not Wakeup()

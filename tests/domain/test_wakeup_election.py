@@ -1,4 +1,4 @@
-"""Turns: of the peers one is called upon, another each time, and the others stand in line behind it."""
+"""The election elects one of the peers, another each time; the others are backstops in line."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def team(number: int, slots: int = 20) -> list[PeerWorker]:
     )
 
 
-def turns_of(peers: list[PeerWorker], hints: Wakeup) -> list[int]:
-    return [WakeupElection(peer.incarnation, peers).of(hints) for peer in peers]
+def turns_of(peers: list[PeerWorker], wakeup: Wakeup) -> list[int]:
+    return [WakeupElection(peer.incarnation, peers).of(wakeup) for peer in peers]
 
 
 @given(incarnations, st.integers())
@@ -39,15 +39,15 @@ def test_one_peer_is_elected_and_the_others_are_backstops(ids: list[UUID], nonce
 
 @pytest.mark.parametrize(("seed", "microseconds"), [(0, 10_007), (2, 2**20), (3, 1)])
 def test_nonces_spread_the_work(seed: int, microseconds: int) -> None:
-    """Whatever the workers are called, and in whatever rhythm the hints come: their lots are instants."""
+    """For any names of workers and any rhythm of wake-ups: their nonces are instants."""
     chance, number = random.Random(seed), 2_000
     peers = peers_of([UUID(int=chance.getrandbits(128)) for _ in range(8)])
     turns = [WakeupElection(peer.incarnation, peers) for peer in peers]
 
     called: Counter[int] = Counter()
     for place in range(number):
-        hints = Wakeup(executions=1, nonce=1_790_000_000_000_000 + place * microseconds)
-        called.update(index for index, turn in enumerate(turns) if turn.of(hints) == ELECTED)
+        wakeup = Wakeup(executions=1, nonce=1_790_000_000_000_000 + place * microseconds)
+        called.update(index for index, turn in enumerate(turns) if turn.of(wakeup) == ELECTED)
 
     assert called.total() == number
     assert max(called.values()) <= 1.3 * number / 8
@@ -55,7 +55,7 @@ def test_nonces_spread_the_work(seed: int, microseconds: int) -> None:
 
 
 def test_the_order_of_backstops_is_the_same_for_all_wakeups() -> None:
-    """So that one late look of its first serves all of them."""
+    """One late look of the first backstop serves all wake-ups."""
     peers = team(6)
     in_line = sorted(range(6), key=lambda place: peers[place].incarnation.bytes)
 
@@ -100,7 +100,7 @@ def test_an_unknown_peer_affects_only_its_own_wakeups() -> None:
     known, gone = everybody[:4], everybody[4]
 
     for nonce in range(0, 1_000_000, 10_007):
-        hints = Wakeup(executions=1, nonce=nonce)
-        if WakeupElection(gone.incarnation, everybody).of(hints) != ELECTED:
-            before = [WakeupElection(peer.incarnation, everybody).of(hints) == ELECTED for peer in known]
-            assert before == [WakeupElection(peer.incarnation, known).of(hints) == ELECTED for peer in known]
+        wakeup = Wakeup(executions=1, nonce=nonce)
+        if WakeupElection(gone.incarnation, everybody).of(wakeup) != ELECTED:
+            before = [WakeupElection(peer.incarnation, everybody).of(wakeup) == ELECTED for peer in known]
+            assert before == [WakeupElection(peer.incarnation, known).of(wakeup) == ELECTED for peer in known]

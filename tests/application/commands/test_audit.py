@@ -127,7 +127,7 @@ MINUTE = timedelta(minutes=1)
 
 
 class World:
-    """A little of everything that something can be done to."""
+    """One of each thing that a command can change."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -168,7 +168,7 @@ async def world(store: Store, clock: VirtualClock) -> World:
 
 @asynccontextmanager
 async def without_paper(store: Store) -> AsyncIterator[None]:
-    """Nothing can be written into the audit."""
+    """Writes to the audit fail."""
     async with store.database.transaction() as connection:
         await connection.execute("ALTER TABLE timeball.audit ADD CONSTRAINT no_paper CHECK (false) NOT VALID")
     yield

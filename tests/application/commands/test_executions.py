@@ -1,4 +1,4 @@
-"""What people ask of executions and queues: trigger, retry, backfill, cancel, pause and limit a queue."""
+"""Commands on executions and queues: trigger, retry, backfill, cancel, pause and limit."""
 
 from __future__ import annotations
 

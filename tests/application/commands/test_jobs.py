@@ -171,7 +171,7 @@ async def test_a_last_occurrence_cancelled_before_its_time_does_not_return_with_
 async def test_a_one_off_cannot_be_moved_back_to_an_instant_that_has_its_record(
     store: Store, clock: VirtualClock, state_table: str
 ) -> None:
-    """Whether that has ended or is still on its way, as a retry in `due`: a second record of the occurrence would be written beside it."""
+    """For an ended record and for a retry in `due`: another record of the occurrence would be a duplicate."""
     instant = clock.now()
     job = await make_job(store, name="once", scheduled_at=instant)
     if state_table != "ready":
@@ -580,7 +580,7 @@ async def test_a_lower_limit_blocks_executions_that_have_not_started(store: Stor
 
 
 async def test_an_edit_keeps_the_last_setting_of_a_shared_limit(store: Store) -> None:
-    """Another job has said more meanwhile: what was let in since then is too much, though this one says what it always said."""
+    """Another job has raised the shared limit meanwhile, so too many were admitted, though this job's setting is unchanged."""
     job = await make_job(store, max_running=1, limit_key="l")
     other = await make_job(store, max_running=3, limit_key="l")
     commands = Commands(store, store.env)
@@ -599,7 +599,7 @@ async def due_row_of(store: Store, execution_id: ExecutionId) -> dict[str, Any]:
 
 
 async def test_a_row_read_before_the_limit_was_set_is_blocked(store: Store, clock: VirtualClock) -> None:
-    """Its row is as it was read, but for the limit: where it goes is the row's to say."""
+    """Only the limit of the row has changed since it was read; the row decides where the execution goes."""
     job = await make_recurring(store, 3600, overlap="allow", max_retries=3)
     execution_id = await Commands(store, store.env).executions.trigger(job.id)
     owner, (claimed,) = await make_owner(store), await claim_all(store)

@@ -1,4 +1,4 @@
-"""What happens is told to everybody who listens; nobody can make it grow, or wait for ever."""
+"""Every subscriber gets every event of its filter; a slow subscriber cannot use unbounded memory or wait for ever."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def event(number: int = 0, what: str = "execution.succeeded", **more: object) ->
 
 
 async def heard(listener: EventSubscription, is_enough: Callable[[list[ChangeEvent]], bool]) -> list[ChangeEvent]:
-    """Listen until it is enough; fails if it never is."""
+    """Collect events until the condition holds; fails if it never does."""
     told: list[ChangeEvent] = []
     async with asyncio.timeout(patience(30)):
         while not is_enough(told):
@@ -71,7 +71,7 @@ async def test_starts_and_ends_are_sent(store: Store, live: EventHub) -> None:
 async def test_a_subscriber_gets_every_event_from_then_on(
     store: Store, live: EventHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if the pump is slow to begin, and two begin at once."""
+    """Also if the pump starts slowly and two subscribers start at once."""
     position = ChangeStream.position
 
     async def slowly(changes: ChangeStream) -> str:
@@ -93,7 +93,7 @@ async def test_a_subscriber_gets_every_event_from_then_on(
 
 @on_a_database
 async def test_a_subscription_fails_while_the_database_is_away(store: Store, live: EventHub) -> None:
-    """He would believe that he hears of everything; another one hears as soon as it is back."""
+    """The subscriber would rely on a complete stream; a later one succeeds once the database is back."""
 
     def cut(point: str) -> None:
         raise StoreUnavailable("away")
@@ -152,7 +152,7 @@ async def test_a_position_is_taken_up_by_another_process(store: Store, live: Eve
 
 @on_a_database
 async def test_a_late_commit_is_sent(store: Store, live: EventHub) -> None:
-    """Its transaction is older than the position that a reader goes on from."""
+    """The transaction is older than the position from which a reader continues."""
     async with store.database.transaction() as slow:
         await slow.execute(
             "INSERT INTO timeball.audit (id, at, actor, action, subject) VALUES (gen_random_uuid(), now(), 'a', 'job.delete', 'job:x')"

@@ -1,4 +1,4 @@
-"""What is to run, as the entries of a calendar."""
+"""Upcoming runs as calendar entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor and what needs a human, over a real store."""
+"""The doctor and the list of what needs attention, over a real store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For each gate a real situation in which it, and no other, stands in the way; and one in which it lets through."""
+"""Each gate has a real situation in which it alone is closed, and one in which it is open."""
 
 from __future__ import annotations
 

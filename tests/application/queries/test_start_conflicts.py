@@ -1,4 +1,4 @@
-"""What a run that starts at an instant meets, and the slots that needs."""
+"""The load that a run meets at an instant, and the slots that it needs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def labels(found: InstantLoad) -> list[str]:
 
 @pytest.fixture
 async def reindex(store: Store, clock: VirtualClock) -> None:
-    """A job that runs from 02:25 for nine minutes, on a house with two slots."""
+    """A job that runs from 02:25 for nine minutes, in an installation with two slots."""
     job = await make_job(store, name="reindex", schedule="25 2 * * *")
     await ran(store, clock.now() - timedelta(days=2), 540, job.id)
     await make_node(store, slots=2, handlers=(HANDLER,))

@@ -1,4 +1,4 @@
-"""The past, what runs and what is to run, on one axis."""
+"""Past, running and predicted runs on one axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each check has a house in which it complains, and one in which it does not; and each code has its page."""
+"""Each check has facts for which it reports a fault and facts for which it does not; each code has its section in the docs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The future of a job comes from its own schedule, within a budget; and what it needs is counted right."""
+"""The fire times of a job come from its own schedule, within a budget, and the demand for slots is right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger of a job: silent about what is in order, and precise about what is not."""
+"""The ledger of a job reports nothing for records in order, and names every flaw precisely."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def test_other_time_zone_data_are_not_judged_but_their_agreement_counts() -> Non
 
 
 def not_checkable(spans: Sequence[VersionPeriod], runs: Sequence[LedgerEntry], outlook: LedgerBounds) -> dict[str, int]:
-    """What could not be judged; nothing else may be wrong."""
+    """The number of instants that could not be judged; asserts that there is no flaw."""
     found: list[LedgerFlaw] = []
     ledger = JobLedger(spans, outlook, found.append)
     for run in runs:
@@ -290,7 +290,7 @@ def not_checkable(spans: Sequence[VersionPeriod], runs: Sequence[LedgerEntry], o
 
 
 def test_the_end_of_a_version_is_judged_by_its_own_time_zone_data() -> None:
-    """Newer data may name an instant of its last moments that nobody knew of."""
+    """Newer time-zone data may name an instant near the end that no scheduler knew."""
     first, second, third = (o.at for o in islice(NIGHTLY.occurrences(START), 3))
     closed = VersionPeriod(version=1, rule=NIGHTLY, after=START, until=second, tzdata=OURS)
     spans = [closed, VersionPeriod(version=2, rule=NIGHTLY, after=second, until=None)]
@@ -319,7 +319,7 @@ def test_a_pause_without_earlier_records_is_not_judged() -> None:
 
 
 def test_the_end_of_a_schedule_is_judged_by_the_data_that_brought_it() -> None:
-    """Unless it is so far away that it cannot have been the end by any data."""
+    """An end too far away to depend on the time-zone data is a flaw."""
     first, second = (o.at for o in islice(NIGHTLY.occurrences(START), 2))
     span = VersionPeriod(version=1, rule=replace(NIGHTLY, ends_at=second), after=START, until=None)
     ours, theirs = (LedgerEntry(first, first, 1, 1, tzdata, is_range=False, used=1) for tzdata in (OURS, "1999a"))

@@ -1,4 +1,4 @@
-"""What a glance calls in order: all of it is in order, and nearly all that is in order is called so."""
+"""The quick check accepts only records in order, and nearly all of those."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def accounts(draw: st.DrawFn) -> Account:
 
 
 def damaged(draw: st.DrawFn, account: Account) -> Account:
-    """The account with a little something wrong, or at least unusual."""
+    """The records with a small flaw or oddity."""
     span, runs, pending = account
     place = draw(st.integers(0, max(len(runs) - 1, 0)))
     nudge = draw(st.sampled_from([MICROSECOND, -MICROSECOND, SECOND, 7 * SECOND, -7 * SECOND, timedelta(minutes=1)]))
@@ -221,7 +221,7 @@ def test_uncounted_records_are_left_to_the_ledger() -> None:
 
 @pytest.mark.parametrize("is_pending", [True, False])
 def test_a_long_entry_of_a_cron_rule_is_left_to_the_ledger(is_pending: bool) -> None:
-    """Which leaps over it, where a glance would walk; and a job that has lost its pending occurrence is not in order."""
+    """The ledger leaps over a long entry; and a job without its pending occurrence is not in order."""
     rule = Cron(expression="* * * * * *")
     span = VersionPeriod(version=1, rule=rule, after=START - SECOND, until=None)
     run = one_run(START)._replace(last=START + 10 * SECOND, number=11, used=11)

@@ -1,4 +1,4 @@
-"""What is owed after a silence: every occurrence judged once, none lost, none twice."""
+"""Occurrences owed after downtime: each is judged exactly once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MINUTE = timedelta(minutes=1)
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a plain walk over all occurrences comes to."""
+    """The result of a plain iteration over all occurrences."""
 
     run: list[datetime]
     skipped: dict[datetime, SkipReason]
@@ -46,7 +46,7 @@ def walk(schedule: Schedule, first_owed: datetime, now: datetime, rule: MisfireR
 
 
 def unfold(schedule: Schedule, first_owed: datetime, skipped: tuple[SkippedRange, ...]) -> dict[datetime, SkipReason]:
-    """The single occurrences of skipped ranges, each of which must know how many it has."""
+    """The single occurrences of skipped ranges; each range must know its count."""
     found: dict[datetime, SkipReason] = {}
     for part in skipped:
         line = [first_owed, *(o.at for o in schedule.occurrences(first_owed, part.last))]
@@ -93,7 +93,7 @@ def test_every_occurrence_is_judged_exactly_once(
     now = NOW - ago * SECOND
     first_owed = schedule.next_after(now - silence)
     if is_promised or first_owed is None:
-        # An instant that the schedule does not name (any more) is owed all the same.
+        # An instant that the schedule no longer names is still owed.
         first_owed = now - silence - SECOND / 3
 
     owed = resolve_missed(schedule, first_owed, now, rule)
@@ -107,7 +107,7 @@ def test_every_occurrence_is_judged_exactly_once(
 @given(schedules, st.integers(0, 5_000))
 @settings(max_examples=80, deadline=None)
 def test_repeated_resolution_covers_every_occurrence_once(schedule: Schedule, silence: int):
-    """A scheduler that looks at odd moments accounts for the same occurrences as one that never slept."""
+    """A scheduler that checks at irregular moments accounts for the same occurrences as one that is always up."""
     start = NOW - silence * SECOND
     pending = schedule.next_after(start)
     seen: list[datetime] = []

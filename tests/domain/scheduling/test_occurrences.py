@@ -1,4 +1,4 @@
-"""What becomes of a row whose time has come: all that is owed is run or skipped, once, and the line goes on."""
+"""The promotion of a row whose time has come: each owed occurrence runs or is skipped once, and the schedule goes on."""
 
 from __future__ import annotations
 
@@ -190,8 +190,8 @@ def test_runs_never_come_before_their_instant_and_catch_up_at_their_rate(
     promotion = plan_promotion(row, job, now, is_busy=is_busy)
 
     assert isinstance(promotion, Promotion)
-    room = PromotionTarget.BLOCKED if job.limit_key else PromotionTarget.READY
-    assert [run.target for run in promotion.runs] == [room, *[PromotionTarget.DUE] * (len(promotion.runs) - 1)][
+    target = PromotionTarget.BLOCKED if job.limit_key else PromotionTarget.READY
+    assert [run.target for run in promotion.runs] == [target, *[PromotionTarget.DUE] * (len(promotion.runs) - 1)][
         : len(promotion.runs)
     ]
     for run in promotion.runs:

@@ -1,4 +1,4 @@
-"""Ids: ordered by time, the same for everybody who derives them, and readable."""
+"""Ids are ordered by time, readable, and derived ones are the same on every machine."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_many_new_ids_follow_each_other_within_their_moment(moment: int, start: 
 
 
 def test_the_widest_gaps_stay_within_their_moment() -> None:
-    """All that a hundred million of them add up to, in one gap."""
+    """The sum of a hundred million gaps, as one gap."""
     (last,) = new_ids(1, 2**73 - 1, [100_000_000 * 2**32])
 
     assert (last.version, last.variant, last.int >> 64) == (7, RFC_4122, 0x1_7FFF)

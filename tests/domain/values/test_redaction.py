@@ -1,4 +1,4 @@
-"""What looks like a secret is hidden, and what merely sounds similar is not."""
+"""Values under secret keys are hidden; values under keys that merely sound similar are not."""
 
 from __future__ import annotations
 
