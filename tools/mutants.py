@@ -316,14 +316,14 @@ MUTANTS = (
         f"{_SQL}/finishing.sql",
         "greatest(next_run_at, run_at)",
         "next_run_at",
-        "tests/application/commands/test_jobs.py::test_a_retry_that_is_held_when_its_job_is_paused_waits_for_the_end_of_that",
+        "tests/application/commands/test_jobs.py::test_a_held_retry_of_a_paused_job_waits_for_the_end_of_the_pause",
     ),
     _one(
         "a retry forgets its time over a pause",
         f"{_SQL}/jobs.sql",
         "scheduled_for, CASE WHEN kind <> 'occurrence' THEN watermark END),",
         "scheduled_for),",
-        "tests/application/commands/test_jobs.py::test_a_retry_is_not_tried_before_its_time_after_a_pause",
+        "tests/application/commands/test_jobs.py::test_a_retry_after_a_pause_waits_for_its_time",
     ),
     _one(
         "retries of a paused job go on",
@@ -407,7 +407,7 @@ MUTANTS = (
         "domain/lifecycle.py",
         "    return Requeue(facts.attempts - 1, facts.lost)\n",
         "    return Requeue(facts.attempts, facts.lost)\n",
-        f"{_LIFECYCLE}::test_given_back_and_snoozed_attempts_do_not_count",
+        f"{_LIFECYCLE}::test_released_and_snoozed_attempts_do_not_count",
     ),
     _one(
         "started without a lease",

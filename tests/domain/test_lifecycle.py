@@ -1,4 +1,4 @@
-"""What follows an outcome: budgets are kept over every sequence of outcomes, and an end is an end."""
+"""What an execution becomes after an outcome: budgets hold over every sequence of outcomes, and a final state stays final."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ deliveries = st.sampled_from(Delivery)
 
 @dataclass
 class Walk:
-    """The life of one execution: each outcome follows a claim, which counts the attempt."""
+    """One execution through its attempts: each outcome follows a claim, which counts the attempt."""
 
     policy: RetryPolicy
     delivery: Delivery = Delivery.AT_LEAST_ONCE
@@ -93,9 +93,7 @@ def test_no_sequence_of_outcomes_exceeds_the_budgets(
 
 @given(policies, deliveries, st.lists(unhappy, min_size=12, max_size=12))
 @settings(deadline=None)
-def test_what_keeps_failing_or_being_lost_ends_dead(
-    policy: RetryPolicy, delivery: Delivery, outcomes: list[Outcome]
-) -> None:
+def test_repeated_failures_or_losses_end_dead(policy: RetryPolicy, delivery: Delivery, outcomes: list[Outcome]) -> None:
     walk = Walk(policy, delivery)
 
     walk.take_all(outcomes)
@@ -108,7 +106,7 @@ def test_what_keeps_failing_or_being_lost_ends_dead(
 
 @given(policies, deliveries, st.lists(unhappy, max_size=12), st.lists(uncounted, max_size=6))
 @settings(deadline=None)
-def test_given_back_and_snoozed_attempts_do_not_count(
+def test_released_and_snoozed_attempts_do_not_count(
     policy: RetryPolicy, delivery: Delivery, outcomes: list[Outcome], between: list[Outcome]
 ) -> None:
     plain, interrupted = Walk(policy, delivery), Walk(policy, delivery)
@@ -125,7 +123,7 @@ def test_given_back_and_snoozed_attempts_do_not_count(
 
 @given(policies, deliveries, st.lists(unhappy | uncounted, max_size=5), final)
 @settings(deadline=None)
-def test_a_success_a_cancellation_and_a_calling_off_end_it_for_good(
+def test_success_cancellation_and_not_started_are_final(
     policy: RetryPolicy, delivery: Delivery, before: list[Outcome], outcome: Outcome
 ) -> None:
     walk = Walk(policy, delivery)
@@ -148,7 +146,7 @@ def test_a_success_a_cancellation_and_a_calling_off_end_it_for_good(
 
 @given(policies, unhappy | uncounted | final, chances, st.integers(1, 10), st.integers(0, 4))
 @settings(deadline=None)
-def test_nothing_is_to_be_tried_in_the_past(
+def test_no_retry_is_planned_in_the_past(
     policy: RetryPolicy, outcome: Outcome, chance: float, attempts: int, lost: int
 ) -> None:
     standing = AttemptFacts(attempts=attempts, lost=min(lost, attempts - 1), retry=policy)
@@ -197,7 +195,7 @@ def test_a_handler_may_choose_its_own_wait() -> None:
     assert transition == Postpone(NOW + timedelta(hours=5), 1, 0, is_retry=True, error=ERROR)
 
 
-def test_its_own_wait_gives_no_further_tries() -> None:
+def test_a_chosen_delay_adds_no_attempts() -> None:
     outcome = Failed(ERROR, retry_after=timedelta(hours=5))
 
     transition = decide(AttemptFacts(attempts=1, lost=0, retry=RetryPolicy(max_retries=0)), outcome, NOW, 0.9)
@@ -205,7 +203,7 @@ def test_its_own_wait_gives_no_further_tries() -> None:
     assert isinstance(transition, Finish)
 
 
-def test_a_hopeless_error_is_not_tried_again() -> None:
+def test_an_error_that_is_not_retryable_is_not_retried() -> None:
     end = decide(AttemptFacts(attempts=1, lost=0, retry=RetryPolicy()), Failed(ERROR, is_retryable=False), NOW, 0)
 
     assert isinstance(end, Finish)
@@ -213,7 +211,7 @@ def test_a_hopeless_error_is_not_tried_again() -> None:
     assert "not one to retry" in (end.reason or "")
 
 
-def test_the_dead_know_which_budget_was_used_up() -> None:
+def test_a_dead_execution_names_the_budget_that_was_used_up() -> None:
     policy = RetryPolicy(max_retries=2, max_lost=4)
 
     failed = decide(AttemptFacts(attempts=3, lost=0, retry=policy), Failed(ERROR), NOW, 0)
@@ -243,7 +241,7 @@ def test_at_most_once_never_runs_a_lost_attempt_again() -> None:
     assert "at_most_once" in (end.reason or "")
 
 
-def test_at_most_once_never_runs_again_what_was_touched() -> None:
+def test_at_most_once_never_runs_a_started_execution_again() -> None:
     policy = RetryPolicy(max_retries=9, max_lost=9)
     standing = AttemptFacts(attempts=1, lost=0, retry=policy, delivery=Delivery.AT_MOST_ONCE)
 
@@ -262,7 +260,7 @@ def test_at_most_once_never_runs_again_what_was_touched() -> None:
         (Delivery.AT_MOST_ONCE, False),
     ],
 )
-def test_what_is_given_back_may_run_elsewhere_at_once(delivery: Delivery, has_started: bool) -> None:
+def test_a_released_execution_may_run_elsewhere_at_once(delivery: Delivery, has_started: bool) -> None:
     standing = AttemptFacts(attempts=3, lost=1, retry=RetryPolicy(), delivery=delivery)
 
     assert decide(standing, Released(has_started=has_started), NOW, 0) == Requeue(attempts=2, lost=1)
@@ -287,8 +285,8 @@ GENEROUS = RetryPolicy(max_retries=9, max_lost=9)
 
 @given(again | st.just(Released(has_started=True)))
 @settings(deadline=None)
-def test_what_was_to_stop_is_not_tried_again(outcome: Outcome) -> None:
-    """Its holder may have died before it heard of it."""
+def test_a_stopped_execution_is_not_retried(outcome: Outcome) -> None:
+    """The worker may have died before it received the stop."""
     end = decide(AttemptFacts(attempts=2, lost=1, retry=GENEROUS, stop="not needed"), outcome, NOW, 0)
 
     assert isinstance(end, Finish)
@@ -298,7 +296,7 @@ def test_what_was_to_stop_is_not_tried_again(outcome: Outcome) -> None:
 
 @given(again | st.just(Released(has_started=True)))
 @settings(deadline=None)
-def test_what_belongs_to_a_deleted_job_is_not_tried_again(outcome: Outcome) -> None:
+def test_an_execution_of_a_deleted_job_is_not_retried(outcome: Outcome) -> None:
     end = decide(AttemptFacts(attempts=2, lost=1, retry=GENEROUS, is_deleted=True), outcome, NOW, 0)
 
     assert isinstance(end, Finish)
@@ -307,7 +305,7 @@ def test_what_belongs_to_a_deleted_job_is_not_tried_again(outcome: Outcome) -> N
 
 @pytest.mark.parametrize("called_off", [{"stop": "not needed"}, {"is_deleted": True}, {"is_paused": True}])
 @pytest.mark.parametrize("outcome", [Succeeded("1"), Failed(ERROR, is_retryable=False), NotStarted("paused")])
-def test_what_has_come_to_its_end_says_so_whatever_people_wanted(outcome: Outcome, called_off: dict[str, Any]) -> None:
+def test_a_final_outcome_wins_over_requests(outcome: Outcome, called_off: dict[str, Any]) -> None:
     plain = AttemptFacts(attempts=1, lost=0, retry=GENEROUS)
 
     assert decide(replace(plain, **called_off), outcome, NOW, 0) == decide(plain, outcome, NOW, 0)
@@ -317,9 +315,7 @@ def test_what_has_come_to_its_end_says_so_whatever_people_wanted(outcome: Outcom
     ("outcome", "attempts", "lost", "is_retry"),
     [(Lost(ERROR), 1, 1, True), (Released(has_started=True), 0, 0, False), (Released(), 0, 0, False)],
 )
-def test_what_belongs_to_a_paused_job_waits_where_it_can_be_parked(
-    outcome: Outcome, attempts: int, lost: int, is_retry: bool
-) -> None:
+def test_an_execution_of_a_paused_job_waits_in_due(outcome: Outcome, attempts: int, lost: int, is_retry: bool) -> None:
     standing = AttemptFacts(attempts=1, lost=0, retry=GENEROUS, is_paused=True)
 
     transition = decide(standing, outcome, NOW, 0)
@@ -327,7 +323,7 @@ def test_what_belongs_to_a_paused_job_waits_where_it_can_be_parked(
     assert transition == Postpone(NOW, attempts, lost, is_retry=is_retry, error=getattr(outcome, "error", None))
 
 
-def test_what_was_called_off_while_it_was_held_and_is_given_back_was_not_dropped() -> None:
+def test_a_held_execution_that_was_stopped_and_released_did_not_start() -> None:
     standing = AttemptFacts(attempts=1, lost=0, retry=GENEROUS, stop="skip:paused", is_paused=True)
 
     end = decide(standing, Released(), NOW, 0)

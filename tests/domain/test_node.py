@@ -44,7 +44,7 @@ def test_every_shard_has_one_owner_and_the_shares_differ_by_one_at_most(shards: 
 
 @given(shard_counts, st.lists(st.uuids().map(Incarnation), min_size=1, max_size=8, unique=True), st.randoms())
 @settings(deadline=None)
-def test_everybody_computes_the_same_shares_whatever_the_order(
+def test_every_node_computes_the_same_shares_in_any_order(
     shards: int, nodes: list[Incarnation], chance: Random
 ) -> None:
     shuffled = list(nodes)
@@ -65,7 +65,7 @@ def test_few_shards_move_when_a_node_leaves(nodes: list[Incarnation]) -> None:
     assert len(moved) <= 24
 
 
-def test_on_average_hardly_anything_else_moves() -> None:
+def test_few_other_shards_move_on_average() -> None:
     moved = 0
     for round_number in range(100):
         leaver, *stayers = (node(round_number, number) for number in range(4))
@@ -75,7 +75,7 @@ def test_on_average_hardly_anything_else_moves() -> None:
     assert moved / 100 < 5
 
 
-def test_without_nodes_nobody_owns_anything() -> None:
+def test_without_nodes_no_shard_has_an_owner() -> None:
     assert fair_share(range(64), []) == {}
 
 

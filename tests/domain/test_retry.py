@@ -1,4 +1,4 @@
-"""How long until the next attempt."""
+"""The delay before the next attempt."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_ceiling_never_falls_as_failures_add_up(policy: RetryPolicy, one: in
 
 @given(policies, numbers, chances, chances)
 @settings(deadline=None)
-def test_chance_spreads_the_waits(policy: RetryPolicy, failures: int, one: float, other: float) -> None:
+def test_randomness_spreads_the_delays(policy: RetryPolicy, failures: int, one: float, other: float) -> None:
     low, high = sorted((one, other))
 
     assert policy.delay(failures, low) <= policy.delay(failures, high)

@@ -60,7 +60,7 @@ def test_an_empty_sketch_has_no_percentiles() -> None:
     assert DurationSketch().total == 0
 
 
-def test_at_most_counts_what_did_not_exceed_a_span() -> None:
+def test_at_most_counts_durations_up_to_a_limit() -> None:
     sketch = DurationSketch.of([0.001, 0.01, 0.01, 1, 60])
 
     assert [sketch.at_most(seconds) for seconds in (0.0005, 0.005, 0.05, 5, 600)] == [0, 1, 3, 4, 5]

@@ -1,4 +1,4 @@
-"""The search language: what is understood, and what is refused with a word of help."""
+"""The search language: terms that are accepted, and terms that are refused with a hint."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def one(text: str) -> SearchTerm:
         ('-error:"no route"', SearchTerm("error", SearchRelation.IS, ("no route",), is_negated=True)),
     ],
 )
-def test_a_term_says_what_must_hold(text: str, term: SearchTerm) -> None:
+def test_a_term_states_one_condition(text: str, term: SearchTerm) -> None:
     assert one(text) == term
 
 
-def test_terms_stand_beside_one_another() -> None:
+def test_a_search_may_have_several_terms() -> None:
     terms = parse_query("  status:dead   queue:mail -tag:test receipt ", EXECUTION_FIELDS)
 
     assert [term.field for term in terms] == ["status", "queue", "tag", ""]
@@ -57,7 +57,7 @@ def test_an_empty_search_asks_for_nothing() -> None:
     assert parse_query("   ", EXECUTION_FIELDS) == ()
 
 
-def test_jobs_are_searched_by_their_own_words() -> None:
+def test_jobs_have_search_fields_of_their_own() -> None:
     (status, kind) = parse_query("status:paused kind:cron", JOB_FIELDS)
 
     assert (status.values, kind.values) == (("paused",), ("cron",))
@@ -83,7 +83,7 @@ def test_jobs_are_searched_by_their_own_words() -> None:
         ("x " * 31, "at most 30"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_help(text: str, says: str) -> None:
+def test_an_invalid_search_is_refused_with_help(text: str, says: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         parse_query(text, EXECUTION_FIELDS)
 
@@ -91,7 +91,7 @@ def test_what_does_not_fit_is_refused_with_help(text: str, says: str) -> None:
 
 
 @given(st.text(max_size=80))
-def test_whatever_is_typed_is_understood_or_refused(text: str) -> None:
+def test_any_search_is_parsed_or_refused(text: str) -> None:
     try:
         terms = parse_query(text, EXECUTION_FIELDS)
     except InvalidInput:

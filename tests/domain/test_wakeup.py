@@ -1,4 +1,4 @@
-"""Hints: read back as they were told, never too long, and nonsense only makes a node look everywhere."""
+"""Wake-ups decode as they were encoded, are never too long, and nonsense only makes a node look everywhere."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ json_values = st.recursive(
 
 @given(bundles)
 @settings(deadline=None)
-def test_a_bundle_reads_back_as_it_was_told_or_says_look_everywhere(told: Wakeup) -> None:
+def test_a_wakeup_decodes_as_it_was_encoded_or_says_look_everywhere(told: Wakeup) -> None:
     text = told.encode()
 
     heard = Wakeup.decode(text)
@@ -48,20 +48,20 @@ def test_a_bundle_reads_back_as_it_was_told_or_says_look_everywhere(told: Wakeup
         assert len(told.lanes) + len(told.shards) + len(told.holders) > 5
 
 
-def test_too_large_a_bundle_says_look_everywhere() -> None:
+def test_a_wakeup_that_is_too_large_says_look_everywhere() -> None:
     told = Wakeup(shards=dict.fromkeys(range(1_000), NOW))
 
     assert Wakeup.decode(told.encode()) == Wakeup(look_everywhere=True, nodes_changed=True)
 
 
-def test_an_ordinary_bundle_is_short() -> None:
+def test_an_ordinary_wakeup_is_short() -> None:
     told = Wakeup()
     told.add_lane("default", 50, NOW)
 
     assert len(told.encode()) < 50
 
 
-def test_what_is_announced_together_is_counted_together() -> None:
+def test_merged_wakeups_add_their_numbers() -> None:
     told, other = Wakeup(), Wakeup()
     told.add_lane("default", 50, NOW, 1)
     told.add_lane("default", 50, NOW, 2)
@@ -73,7 +73,7 @@ def test_what_is_announced_together_is_counted_together() -> None:
     assert Wakeup.decode(told.encode()) == told
 
 
-def test_an_execution_is_named_only_where_it_is_announced_alone() -> None:
+def test_a_wakeup_names_an_execution_only_if_there_is_one() -> None:
     one, other, nobody = Wakeup(), Wakeup(), Wakeup(nodes_changed=True)
     one.add_lane("default", 50, NOW, 1, UUID(int=1))
     other.add_lane("default", 50, NOW, 1, UUID(int=2))
@@ -85,8 +85,8 @@ def test_an_execution_is_named_only_where_it_is_announced_alone() -> None:
         assert Wakeup.decode(together.encode()).named == named
 
 
-def test_a_number_that_nobody_knows_is_many_whatever_comes_with_it() -> None:
-    """Older releases do not count, and what is given back is not counted: all workers are to look."""
+def test_an_unknown_number_counts_as_many() -> None:
+    """Older releases send no number, and released executions are not counted: every worker looks."""
     told, counted = Wakeup(), Wakeup()
     told.add_lane("default", 50, NOW)
     counted.add_lane("default", 50, NOW, 1)
@@ -101,13 +101,13 @@ def test_a_number_that_nobody_knows_is_many_whatever_comes_with_it() -> None:
 
 @given(st.text())
 @settings(deadline=None)
-def test_any_text_can_be_heard(text: str) -> None:
+def test_any_text_can_be_decoded(text: str) -> None:
     assert isinstance(Wakeup.decode(text), Wakeup)
 
 
 @given(json_values)
 @settings(deadline=None)
-def test_any_json_can_be_heard_and_gives_only_sound_hints(value: object) -> None:
+def test_any_json_decodes_to_a_valid_wakeup(value: object) -> None:
     heard = Wakeup.decode(orjson.dumps(value).decode())
 
     assert type(heard.executions) is int
@@ -137,7 +137,7 @@ def test_any_json_can_be_heard_and_gives_only_sound_hints(value: object) -> None
         '{"h": [7]}',
     ],
 )
-def test_what_cannot_be_read_means_look_everywhere(text: str) -> None:
+def test_an_unreadable_wakeup_means_look_everywhere(text: str) -> None:
     heard = Wakeup.decode(text)
 
     assert heard == Wakeup(look_everywhere=True)
@@ -152,26 +152,26 @@ def test_merging_keeps_the_earliest_instant_of_each(one: Wakeup, other: Wakeup) 
 
     assert merged.lanes.keys() == one.lanes.keys() | other.lanes.keys()
     for lane, at in merged.lanes.items():
-        assert at == min(hints.lanes[lane] for hints in (one, other) if lane in hints.lanes)
+        assert at == min(wakeup.lanes[lane] for wakeup in (one, other) if lane in wakeup.lanes)
     for shard, at in merged.shards.items():
-        assert at == min(hints.shards[shard] for hints in (one, other) if shard in hints.shards)
+        assert at == min(wakeup.shards[shard] for wakeup in (one, other) if shard in wakeup.shards)
     assert merged.holders == one.holders | other.holders
     assert merged.look_everywhere == (one.look_everywhere or other.look_everywhere)
     assert merged.nodes_changed == (one.nodes_changed or other.nodes_changed)
 
 
-def test_a_later_hint_does_not_hide_an_earlier_one() -> None:
-    hints = Wakeup()
-    hints.add_lane("mail", 50, NOW)
-    hints.add_lane("mail", 50, NOW + timedelta(seconds=5))
-    hints.add_shard(3, NOW + timedelta(seconds=5))
-    hints.add_shard(3, NOW)
+def test_a_later_wakeup_does_not_hide_an_earlier_one() -> None:
+    wakeup = Wakeup()
+    wakeup.add_lane("mail", 50, NOW)
+    wakeup.add_lane("mail", 50, NOW + timedelta(seconds=5))
+    wakeup.add_shard(3, NOW + timedelta(seconds=5))
+    wakeup.add_shard(3, NOW)
 
-    assert (hints.lanes, hints.shards) == ({("mail", 50): NOW}, {3: NOW})
+    assert (wakeup.lanes, wakeup.shards) == ({("mail", 50): NOW}, {3: NOW})
 
 
 @pytest.mark.parametrize(
-    "hints",
+    "wakeup",
     [
         Wakeup(lanes={("a", 1): NOW}),
         Wakeup(shards={1: NOW}),
@@ -180,6 +180,6 @@ def test_a_later_hint_does_not_hide_an_earlier_one() -> None:
         Wakeup(look_everywhere=True),
     ],
 )
-def test_a_bundle_that_says_something_is_true(hints: Wakeup) -> None:
-    assert hints
+def test_a_wakeup_with_content_is_truthy(wakeup: Wakeup) -> None:
+    assert wakeup
     assert not Wakeup()

@@ -1,4 +1,4 @@
-"""Turns: of the peers one is called upon, another each time, and the others stand in line behind it."""
+"""The election elects one of the peers, another each time; the others are backstops in line."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ def team(number: int, slots: int = 20) -> list[PeerWorker]:
     )
 
 
-def turns_of(peers: list[PeerWorker], hints: Wakeup) -> list[int]:
-    return [WakeupElection(peer.incarnation, peers).of(hints) for peer in peers]
+def turns_of(peers: list[PeerWorker], wakeup: Wakeup) -> list[int]:
+    return [WakeupElection(peer.incarnation, peers).of(wakeup) for peer in peers]
 
 
 @given(incarnations, st.integers())
-def test_one_looks_at_once_and_the_others_stand_in_line(ids: list[UUID], nonce: int) -> None:
+def test_one_peer_is_elected_and_the_others_are_backstops(ids: list[UUID], nonce: int) -> None:
     turns = turns_of(peers_of(ids), Wakeup(executions=1, nonce=nonce))
 
     assert sorted(turns) == list(range(len(ids)))
 
 
 @pytest.mark.parametrize(("seed", "microseconds"), [(0, 10_007), (2, 2**20), (3, 1)])
-def test_the_lots_spread_the_work(seed: int, microseconds: int) -> None:
-    """Whatever the workers are called, and in whatever rhythm the hints come: their lots are instants."""
+def test_nonces_spread_the_work(seed: int, microseconds: int) -> None:
+    """For any names of workers and any rhythm of wake-ups: their nonces are instants."""
     chance, number = random.Random(seed), 2_000
     peers = peers_of([UUID(int=chance.getrandbits(128)) for _ in range(8)])
     turns = [WakeupElection(peer.incarnation, peers) for peer in peers]
 
     called: Counter[int] = Counter()
     for place in range(number):
-        hints = Wakeup(executions=1, nonce=1_790_000_000_000_000 + place * microseconds)
-        called.update(index for index, turn in enumerate(turns) if turn.of(hints) == ELECTED)
+        wakeup = Wakeup(executions=1, nonce=1_790_000_000_000_000 + place * microseconds)
+        called.update(index for index, turn in enumerate(turns) if turn.of(wakeup) == ELECTED)
 
     assert called.total() == number
     assert max(called.values()) <= 1.3 * number / 8
     assert min(called.values()) >= 0.7 * number / 8
 
 
-def test_the_line_is_the_same_for_all_hints() -> None:
-    """So that one late look of its first serves all of them."""
+def test_the_order_of_backstops_is_the_same_for_all_wakeups() -> None:
+    """One late look of the first backstop serves all wake-ups."""
     peers = team(6)
     in_line = sorted(range(6), key=lambda place: peers[place].incarnation.bytes)
 
@@ -66,19 +66,19 @@ def test_the_line_is_the_same_for_all_hints() -> None:
 
 
 @pytest.mark.parametrize(("executions", "called"), [(1, 1), (20, 1), (21, 2), (60, 3), (90, 5), (1_000, 5), (MANY, 5)])
-def test_as_many_are_called_as_have_the_slots(executions: int, called: int) -> None:
+def test_as_many_peers_are_elected_as_have_the_slots(executions: int, called: int) -> None:
     turns = turns_of(team(5), Wakeup(executions=executions, nonce=7))
 
     assert turns.count(ELECTED) == called
 
 
-def test_nobody_has_the_slots_for_what_nobody_has_counted() -> None:
+def test_every_worker_looks_at_an_uncounted_wakeup() -> None:
     turns = turns_of(team(3, slots=2 * MANY), Wakeup(executions=MANY, nonce=7))
 
     assert turns == [ELECTED] * 3
 
 
-def test_full_workers_are_called_last() -> None:
+def test_full_workers_are_elected_last() -> None:
     peers = [
         *peers_of([peer.incarnation for peer in team(4)], busy=20),
         PeerWorker(Incarnation(UUID(int=2**127)), 20, 19),
@@ -88,19 +88,19 @@ def test_full_workers_are_called_last() -> None:
         assert turns_of(peers, Wakeup(executions=1, nonce=nonce))[-1] == ELECTED
 
 
-def test_who_knows_of_nobody_looks_at_once() -> None:
+def test_a_worker_without_peers_is_elected() -> None:
     alone = Incarnation(UUID(int=1))
 
     assert WakeupElection(alone).of(Wakeup(executions=1, nonce=3)) == ELECTED
     assert WakeupElection(alone, team(3)).of(Wakeup(executions=1, nonce=3)) == ELECTED, "it is not among those"
 
 
-def test_where_one_is_not_known_to_all_only_its_own_hints_are_in_doubt() -> None:
+def test_an_unknown_peer_affects_only_its_own_wakeups() -> None:
     everybody = team(5)
     known, gone = everybody[:4], everybody[4]
 
     for nonce in range(0, 1_000_000, 10_007):
-        hints = Wakeup(executions=1, nonce=nonce)
-        if WakeupElection(gone.incarnation, everybody).of(hints) != ELECTED:
-            before = [WakeupElection(peer.incarnation, everybody).of(hints) == ELECTED for peer in known]
-            assert before == [WakeupElection(peer.incarnation, known).of(hints) == ELECTED for peer in known]
+        wakeup = Wakeup(executions=1, nonce=nonce)
+        if WakeupElection(gone.incarnation, everybody).of(wakeup) != ELECTED:
+            before = [WakeupElection(peer.incarnation, everybody).of(wakeup) == ELECTED for peer in known]
+            assert before == [WakeupElection(peer.incarnation, known).of(wakeup) == ELECTED for peer in known]

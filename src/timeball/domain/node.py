@@ -15,7 +15,7 @@ from timeball.errors import SettingsError
 
 
 def alive_nodes(nodes: Sequence[NodeStatus], now: datetime) -> list[NodeStatus]:
-    """The nodes whose lease has not run out; the others are dead, whether or not somebody has buried them."""
+    """The nodes whose lease has not run out; the others are expired, even if they are still registered."""
     return [node for node in nodes if node.lease_until > now]
 
 
@@ -104,7 +104,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One life of one process. Its name is for people; only its incarnation identifies it."""
+    """A process from registration to exit. Its name is for people; only its incarnation identifies it."""
 
     incarnation: Incarnation
     kind: NodeKind
@@ -123,7 +123,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """A node as anybody may read it."""
+    """A registered node as reads return it."""
 
     incarnation: Incarnation
     kind: NodeKind
@@ -146,12 +146,12 @@ class NodeStatus:
     trouble_at: datetime | None = None
 
     def serves(self, queue: str) -> bool:
-        """Whether this worker still takes executions from a queue."""
+        """Whether this worker claims from a queue; a draining worker does not."""
         return not self.draining and serves_queue(self.queues, queue)
 
 
 def serves_queue(queues: Collection[str] | None, queue: str) -> bool:
-    """Whether a worker of these queues takes from this one; none named means all."""
+    """Whether a worker with these queues serves this one; no queues means all."""
     return not queues or queue in queues
 
 
@@ -162,13 +162,13 @@ def fair_share(shards: Iterable[int], nodes: Iterable[Incarnation]) -> dict[int,
     The shares differ by one shard at most.
     """
     candidates = sorted(set(nodes), key=lambda node: node.bytes)
-    wanted = sorted(set(shards))
+    all_shards = sorted(set(shards))
     if not candidates:
         return {}
-    least, left_over = divmod(len(wanted), len(candidates))
+    least, left_over = divmod(len(all_shards), len(candidates))
     owned = dict.fromkeys(candidates, 0)
     share: dict[int, Incarnation] = {}
-    for shard in wanted:
+    for shard in all_shards:
         ranked = sorted(candidates, key=lambda node: _weight(shard, node), reverse=True)
         owner = next(node for node in ranked if owned[node] < least + (left_over > 0))
         left_over -= owned[owner] == least

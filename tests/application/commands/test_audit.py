@@ -127,7 +127,7 @@ MINUTE = timedelta(minutes=1)
 
 
 class World:
-    """A little of everything that something can be done to."""
+    """One of each thing that a command can change."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -168,7 +168,7 @@ async def world(store: Store, clock: VirtualClock) -> World:
 
 @asynccontextmanager
 async def without_paper(store: Store) -> AsyncIterator[None]:
-    """Nothing can be written into the audit."""
+    """Writes to the audit fail."""
     async with store.database.transaction() as connection:
         await connection.execute("ALTER TABLE timeball.audit ADD CONSTRAINT no_paper CHECK (false) NOT VALID")
     yield
@@ -215,7 +215,7 @@ async def test_a_definition_in_the_transaction_of_its_author_is_audited_there(wo
 
 @on_one_server
 @pytest.mark.parametrize("action", [OperationAction.PAUSE, OperationAction.TRIGGER, OperationAction.DELETE])
-async def test_what_an_operation_does_to_jobs_is_audited_job_by_job(world: World, action: OperationAction) -> None:
+async def test_an_operation_on_jobs_is_audited_for_each_job(world: World, action: OperationAction) -> None:
     holder = world.store.env.new_id()
     ids = [world.job_id, world.paused_id]
     begun = await world.commands.operations.start(action, ids, ADA, subject=OperationSubject.JOB, holder=holder)

@@ -41,7 +41,7 @@ async def test_cancelling_again_does_not_reach_the_next_occurrence(store: Store)
     assert states == ["scheduled", "cancelled"]
 
 
-async def test_an_occurrence_that_is_no_longer_pending_is_not_skipped_in_the_place_of_another(store: Store) -> None:
+async def test_skip_next_refuses_an_occurrence_that_is_no_longer_pending(store: Store) -> None:
     commands, job_id = await _every_minute(store)
     (pending,) = await store.history.of_job(job_id)
     await commands.jobs.skip_next(job_id)

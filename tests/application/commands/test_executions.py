@@ -1,4 +1,4 @@
-"""What people ask of executions and queues: trigger, retry, backfill, cancel, pause and limit a queue."""
+"""Commands on executions and queues: trigger, retry, backfill, cancel, pause and limit."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_a_backfill_runs_now_for_an_instant_in_the_past(store: Store, cloc
     assert row["payload"] == "[3]"
 
 
-async def test_triggers_of_a_limited_job_wait_for_a_place(store: Store) -> None:
+async def test_triggers_of_a_limited_job_are_blocked(store: Store) -> None:
     job = await make_job(store, max_running=1)
 
     ids = await store.jobs.request([request(store, job.id) for _ in range(3)], SOMEBODY, "job.trigger")
@@ -128,7 +128,7 @@ async def test_a_request_takes_the_unique_key_of_its_job_until_it_has_ended(
     assert await tables_of(store, second) == ["ready"]
 
 
-async def test_a_request_for_later_holds_the_key_meanwhile(store: Store, clock: VirtualClock) -> None:
+async def test_a_request_for_later_holds_its_unique_key(store: Store, clock: VirtualClock) -> None:
     job = await make_job(store, unique_key="k")
     later = request(store, job.id, run_at=clock.now() + seconds(60))
 
@@ -161,7 +161,7 @@ async def test_an_occurrence_is_skipped_while_a_trigger_holds_the_key(store: Sto
     assert (skipped["state"], skipped["reason"]) == ("skipped", "unique_key")
 
 
-async def test_a_request_for_a_job_that_is_not_there_writes_nothing(store: Store) -> None:
+async def test_a_request_for_a_missing_job_writes_nothing(store: Store) -> None:
     job = await make_job(store)
     wanted = [request(store, job.id), request(store, JobId(new_id(5, 5)))]
 
@@ -187,7 +187,7 @@ async def test_a_request_is_audited_once_however_many_it_asks_for(store: Store, 
 # cancel
 
 
-async def test_cancelled_executions_leave_the_room_they_wait_in(store: Store, clock: VirtualClock) -> None:
+async def test_cancelled_executions_leave_their_state_table(store: Store, clock: VirtualClock) -> None:
     ready = await enqueue(store, queue="q", priority=33, max_running=1, limit_key="l", unique_key="k")
     blocked = await enqueue(store, max_running=1, limit_key="l")
     due = await enqueue(store, after=60)
@@ -208,7 +208,7 @@ async def test_cancelled_executions_leave_the_room_they_wait_in(store: Store, cl
     assert json.loads(entry["after"]) == {"cancelled": 3, "asked_to_stop": 0}
 
 
-async def test_a_cancelled_retry_keeps_the_count_of_its_tries(store: Store) -> None:
+async def test_a_cancelled_retry_keeps_its_attempts(store: Store) -> None:
     execution = await enqueue(store)
     (claimed,) = await claim_all(store)
     await record(store, [found(claimed, Failed(FAILURE))])
@@ -220,7 +220,7 @@ async def test_a_cancelled_retry_keeps_the_count_of_its_tries(store: Store) -> N
     assert (await only_row(store, "attempt"))["outcome"] == "failed"
 
 
-async def test_the_holder_of_what_runs_is_asked_to_stop(store: Store) -> None:
+async def test_the_worker_of_a_running_execution_is_asked_to_stop(store: Store) -> None:
     execution = await enqueue(store)
     worker = await make_node(store)
     await claim_all(store, worker=worker)
@@ -243,7 +243,7 @@ async def test_the_first_reason_to_stop_stays(store: Store) -> None:
     assert await store.executions.stops(worker) == {execution: "first"}
 
 
-async def test_what_has_ended_and_what_a_schedule_promises_is_not_reached(store: Store) -> None:
+async def test_cancel_reaches_neither_ended_executions_nor_the_pending_occurrence(store: Store) -> None:
     ended = await enqueue(store)
     await store.executions.finish_succeeded([found(each) for each in await claim_all(store)])
     await make_recurring(store, 60)
@@ -254,7 +254,7 @@ async def test_what_has_ended_and_what_a_schedule_promises_is_not_reached(store:
     assert await table(store, "audit") == []
 
 
-async def test_a_cancelled_execution_hands_its_place_on(store: Store) -> None:
+async def test_a_cancelled_execution_frees_its_limit_for_the_next(store: Store) -> None:
     first = await enqueue(store, max_running=1, limit_key="l")
     second = await enqueue(store, max_running=1, limit_key="l")
 

@@ -110,7 +110,7 @@ async def test_every_version_is_kept_with_the_span_it_answers_for(store: Store, 
     assert [json.loads(row["definition"])["interval_seconds"] for row in (old, new)] == [60, 45]
 
 
-async def test_an_edit_answers_only_for_what_has_not_been_promoted(store: Store, clock: VirtualClock) -> None:
+async def test_an_edit_answers_only_for_occurrences_not_yet_promoted(store: Store, clock: VirtualClock) -> None:
     job = await make_recurring(store, 60)
     owner = await make_owner(store)
     first = clock.now() + seconds(60)
@@ -123,7 +123,7 @@ async def test_an_edit_answers_only_for_what_has_not_been_promoted(store: Store,
     assert (await only_row(store, "due"))["scheduled_for"] == first + seconds(60)
 
 
-async def test_what_an_edit_finds_unrun_is_recorded_as_skipped(store: Store, clock: VirtualClock) -> None:
+async def test_an_edit_records_unrun_occurrences_as_skipped(store: Store, clock: VirtualClock) -> None:
     start = clock.now()
     job = await make_recurring(store, 60, queue="q", priority=33, handler="app:h")
     clock.advance("61s")
@@ -143,7 +143,7 @@ async def test_what_an_edit_finds_unrun_is_recorded_as_skipped(store: Store, clo
     assert (skip_range["occurrences"], skip_range["recorded_at"]) == (3, edited_at)
 
 
-async def test_an_edit_of_an_ended_schedule_puts_no_occurrence(store: Store, clock: VirtualClock) -> None:
+async def test_an_edit_of_an_ended_schedule_adds_no_occurrence(store: Store, clock: VirtualClock) -> None:
     job = await make_job(store, scheduled_at=clock.now() + seconds(60))
     owner = await make_owner(store)
     clock.advance("60s")
@@ -155,7 +155,7 @@ async def test_an_edit_of_an_ended_schedule_puts_no_occurrence(store: Store, clo
     assert (await read_job(store, job.id)).priority == 99
 
 
-async def test_a_last_occurrence_that_was_called_off_ahead_of_its_time_does_not_come_back_with_an_edit(
+async def test_a_last_occurrence_cancelled_before_its_time_does_not_return_with_an_edit(
     store: Store, clock: VirtualClock
 ) -> None:
     job = await make_recurring(store, 60, ends_at=clock.now() + seconds(70))
@@ -171,7 +171,7 @@ async def test_a_last_occurrence_that_was_called_off_ahead_of_its_time_does_not_
 async def test_a_one_off_cannot_be_moved_back_to_an_instant_that_has_its_record(
     store: Store, clock: VirtualClock, state_table: str
 ) -> None:
-    """Whether that has ended or is still on its way, as a retry in `due`: a second record of the occurrence would be written beside it."""
+    """For an ended record and for a retry in `due`: another record of the occurrence would be a duplicate."""
     instant = clock.now()
     job = await make_job(store, name="once", scheduled_at=instant)
     if state_table != "ready":
@@ -314,9 +314,7 @@ async def test_a_pause_parks_waiting_retries(store: Store, clock: VirtualClock) 
 
 
 @pytest.mark.parametrize("is_promoted", [False, True])
-async def test_a_retry_is_not_tried_before_its_time_after_a_pause(
-    store: Store, clock: VirtualClock, is_promoted: bool
-) -> None:
+async def test_a_retry_after_a_pause_waits_for_its_time(store: Store, clock: VirtualClock, is_promoted: bool) -> None:
     job = await make_job(store, initial_backoff_ms=600_000)
     owner = await make_owner(store)
     await make_retrying(store, job)
@@ -334,9 +332,7 @@ async def test_a_retry_is_not_tried_before_its_time_after_a_pause(
     assert (after["run_at"], after["kind"], after["watermark"]) == (before["run_at"], "retry", None)
 
 
-async def test_a_retry_that_is_held_when_its_job_is_paused_waits_for_the_end_of_that(
-    store: Store, clock: VirtualClock
-) -> None:
+async def test_a_held_retry_of_a_paused_job_waits_for_the_end_of_the_pause(store: Store, clock: VirtualClock) -> None:
     job = await make_job(store)
     owner = await make_owner(store)
     retrying = await make_retrying(store, job)
@@ -357,9 +353,7 @@ async def test_a_retry_that_is_held_when_its_job_is_paused_waits_for_the_end_of_
     assert (await only_row(store, "due"))["run_at"] == held.run_at
 
 
-async def test_a_retry_whose_time_passes_in_a_pause_is_tried_when_that_is_over(
-    store: Store, clock: VirtualClock
-) -> None:
+async def test_a_retry_due_during_a_pause_runs_after_it(store: Store, clock: VirtualClock) -> None:
     job = await make_job(store)
     await make_retrying(store, job)
     await pause(store, job)
@@ -370,7 +364,7 @@ async def test_a_retry_whose_time_passes_in_a_pause_is_tried_when_that_is_over(
     assert (await only_row(store, "due"))["run_at"] == clock.now()
 
 
-async def test_a_pause_reaches_what_waits_for_a_place(store: Store) -> None:
+async def test_a_pause_reaches_blocked_executions(store: Store) -> None:
     job = await make_job(store, max_running=1)
     ids = [await trigger(store, job) for _ in range(2)]
 
@@ -379,7 +373,7 @@ async def test_a_pause_reaches_what_waits_for_a_place(store: Store) -> None:
     assert [await tables_of(store, id_) for id_ in ids] == [["due"], ["due"]]
 
 
-async def test_a_pause_calls_off_what_is_held_and_lets_the_dropped_run(store: Store, clock: VirtualClock) -> None:
+async def test_a_pause_skips_held_executions_and_lets_started_ones_run(store: Store, clock: VirtualClock) -> None:
     job = await make_recurring(store, 60, overlap="allow")
     owner = await make_owner(store)
     clock.advance("60s")
@@ -451,7 +445,7 @@ async def test_a_one_off_that_was_promoted_and_paused_can_be_resumed_before_its_
     assert [row["run_at"] for row in await table(store, "due")] == [clock.now() + seconds(0.3)]
 
 
-async def test_what_was_asked_for_a_later_instant_keeps_it_over_a_pause(store: Store, clock: VirtualClock) -> None:
+async def test_a_delayed_trigger_keeps_its_instant_over_a_pause(store: Store, clock: VirtualClock) -> None:
     job = await make_job(store)
     later = clock.now() + seconds(60)
     request = ExecutionRequest(id=ExecutionId(store.env.new_id()), job_id=job.id, origin=Origin.TRIGGER, run_at=later)
@@ -511,7 +505,7 @@ async def test_a_deleted_one_off_is_recorded_as_cancelled_and_frees_its_key(stor
     assert await table(store, "live_key") == []
 
 
-async def test_a_job_that_is_not_there_cannot_be_changed(store: Store) -> None:
+async def test_a_missing_job_cannot_be_changed(store: Store) -> None:
     deleted = await make_job(store)
     await delete(store, deleted)
 
@@ -550,9 +544,7 @@ async def test_a_change_that_cannot_be_audited_does_not_happen(store: Store) -> 
 # limits
 
 
-async def test_what_is_unfinished_when_its_job_is_limited_counts_for_the_limit(
-    store: Store, clock: VirtualClock
-) -> None:
+async def test_unfinished_executions_count_for_a_new_limit(store: Store, clock: VirtualClock) -> None:
     job = await make_recurring(store, 60, overlap="allow")
     commands, worker = Commands(store, store.env), await make_node(store)
     ids = [await commands.executions.trigger(job.id) for _ in range(4)]
@@ -573,7 +565,7 @@ async def test_what_is_unfinished_when_its_job_is_limited_counts_for_the_limit(
     assert (await due_row_of(store, running[1].id))["limit_key"] == f"job:{job.id}", "a retry needs a place, too"
 
 
-async def test_a_lower_limit_takes_back_what_has_not_begun(store: Store) -> None:
+async def test_a_lower_limit_blocks_executions_that_have_not_started(store: Store) -> None:
     job = await make_job(store, max_running=4)
     commands, worker = Commands(store, store.env), await make_node(store)
     for _ in range(4):
@@ -587,8 +579,8 @@ async def test_a_lower_limit_takes_back_what_has_not_begun(store: Store) -> None
     assert [len(await table(store, state_table)) for state_table in ("running", "ready", "blocked")] == [2, 0, 2]
 
 
-async def test_an_edit_counts_by_what_was_said_of_a_shared_limit_not_by_what_its_job_said(store: Store) -> None:
-    """Another job has said more meanwhile: what was let in since then is too much, though this one says what it always said."""
+async def test_an_edit_keeps_the_last_setting_of_a_shared_limit(store: Store) -> None:
+    """Another job has raised the shared limit meanwhile, so too many were admitted, though this job's setting is unchanged."""
     job = await make_job(store, max_running=1, limit_key="l")
     other = await make_job(store, max_running=3, limit_key="l")
     commands = Commands(store, store.env)
@@ -606,8 +598,8 @@ async def due_row_of(store: Store, execution_id: ExecutionId) -> dict[str, Any]:
     return row
 
 
-async def test_what_a_scheduler_has_read_before_the_limit_waits_for_a_place(store: Store, clock: VirtualClock) -> None:
-    """Its row is as it was read, but for the limit: where it goes is the row's to say."""
+async def test_a_row_read_before_the_limit_was_set_is_blocked(store: Store, clock: VirtualClock) -> None:
+    """Only the limit of the row has changed since it was read; the row decides where the execution goes."""
     job = await make_recurring(store, 3600, overlap="allow", max_retries=3)
     execution_id = await Commands(store, store.env).executions.trigger(job.id)
     owner, (claimed,) = await make_owner(store), await claim_all(store)

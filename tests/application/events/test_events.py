@@ -1,4 +1,4 @@
-"""What happens is told to everybody who listens; nobody can make it grow, or wait for ever."""
+"""Every subscriber gets every event of its filter; a slow subscriber cannot use unbounded memory or wait for ever."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def event(number: int = 0, what: str = "execution.succeeded", **more: object) ->
 
 
 async def heard(listener: EventSubscription, is_enough: Callable[[list[ChangeEvent]], bool]) -> list[ChangeEvent]:
-    """Listen until it is enough; fails if it never is."""
+    """Collect events until the condition holds; fails if it never does."""
     told: list[ChangeEvent] = []
     async with asyncio.timeout(patience(30)):
         while not is_enough(told):
@@ -52,7 +52,7 @@ async def heard(listener: EventSubscription, is_enough: Callable[[list[ChangeEve
 
 
 @on_a_database
-async def test_starts_and_ends_are_told(store: Store, live: EventHub) -> None:
+async def test_starts_and_ends_are_sent(store: Store, live: EventHub) -> None:
     async with live.listen() as listener:
         execution_id = await enqueue(store, queue="mail")
         (claimed,) = await claim_all(store)
@@ -68,10 +68,10 @@ async def test_starts_and_ends_are_told(store: Store, live: EventHub) -> None:
 
 
 @on_a_database
-async def test_whoever_listens_hears_of_all_from_then_on(
+async def test_a_subscriber_gets_every_event_from_then_on(
     store: Store, live: EventHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if the pump is slow to begin, and two begin at once."""
+    """Also if the pump starts slowly and two subscribers start at once."""
     position = ChangeStream.position
 
     async def slowly(changes: ChangeStream) -> str:
@@ -92,8 +92,8 @@ async def test_whoever_listens_hears_of_all_from_then_on(
 
 
 @on_a_database
-async def test_nobody_is_let_listen_while_the_database_is_away(store: Store, live: EventHub) -> None:
-    """He would believe that he hears of everything; another one hears as soon as it is back."""
+async def test_a_subscription_fails_while_the_database_is_away(store: Store, live: EventHub) -> None:
+    """The subscriber would rely on a complete stream; a later one succeeds once the database is back."""
 
     def cut(point: str) -> None:
         raise StoreUnavailable("away")
@@ -111,7 +111,7 @@ async def test_nobody_is_let_listen_while_the_database_is_away(store: Store, liv
 
 
 @on_a_database
-async def test_a_start_that_nobody_saw_is_told_with_its_end(store: Store, live: EventHub) -> None:
+async def test_a_start_that_no_poll_saw_is_sent_with_its_end(store: Store, live: EventHub) -> None:
     async with live.listen(EventFilter(types=("execution.*", "attempt.*"))) as listener:
         await enqueue(store, max_retries=0)
         await record(store, [found(claimed, Failed(FAILURE)) for claimed in await claim_all(store)])
@@ -123,7 +123,7 @@ async def test_a_start_that_nobody_saw_is_told_with_its_end(store: Store, live: 
 
 
 @on_a_database
-async def test_what_operators_do_and_workers_coming_and_going_are_told(store: Store, live: EventHub) -> None:
+async def test_operator_actions_and_node_changes_are_sent(store: Store, live: EventHub) -> None:
     job = await make_recurring(store)
     async with live.listen() as listener:
         await Commands(store, store.env).jobs.pause(job.id, actor=Actor("somebody", "a test"))
@@ -151,8 +151,8 @@ async def test_a_position_is_taken_up_by_another_process(store: Store, live: Eve
 
 
 @on_a_database
-async def test_what_commits_late_is_told_all_the_same(store: Store, live: EventHub) -> None:
-    """Its transaction is older than the position that a reader goes on from."""
+async def test_a_late_commit_is_sent(store: Store, live: EventHub) -> None:
+    """The transaction is older than the position from which a reader continues."""
     async with store.database.transaction() as slow:
         await slow.execute(
             "INSERT INTO timeball.audit (id, at, actor, action, subject) VALUES (gen_random_uuid(), now(), 'a', 'job.delete', 'job:x')"
@@ -175,7 +175,7 @@ async def test_a_position_of_another_database_is_not_whole(live: EventHub) -> No
 
 
 @on_a_database
-async def test_a_database_that_is_away_for_a_while_costs_nothing(store: Store, live: EventHub) -> None:
+async def test_a_database_outage_loses_no_event(store: Store, live: EventHub) -> None:
     def cut(point: str) -> None:
         if point == "changes.before":
             raise StoreUnavailable("away")
@@ -192,7 +192,7 @@ async def test_a_database_that_is_away_for_a_while_costs_nothing(store: Store, l
 
 
 @on_a_database
-async def test_a_change_that_cannot_be_read_is_a_gap_and_no_end(
+async def test_an_unreadable_change_is_a_gap_and_does_not_end_the_stream(
     store: Store, live: EventHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with live.listen() as listener:
@@ -209,7 +209,7 @@ async def test_a_change_that_cannot_be_read_is_a_gap_and_no_end(
 
 
 @on_a_database
-async def test_nobody_listens_and_nothing_is_read(store: Store, live: EventHub) -> None:
+async def test_nothing_is_read_without_subscribers(store: Store, live: EventHub) -> None:
     async with live.listen():
         await asyncio.sleep(0.1)
 
@@ -244,7 +244,7 @@ async def test_the_log_of_an_execution_is_followed_to_its_end(store: Store, live
 # slow ones, and the end
 
 
-async def test_a_slow_listener_loses_the_oldest_and_is_told_so() -> None:
+async def test_a_slow_subscriber_loses_the_oldest_events_and_gets_a_gap() -> None:
     listener = EventSubscription(EventFilter())
     for number in range(10 * MAX_PENDING_EVENTS):
         listener.tell([event(number)], f"{number}")
@@ -258,7 +258,7 @@ async def test_a_slow_listener_loses_the_oldest_and_is_told_so() -> None:
     assert not (await listener.next(timeout=0)).is_gap, "a gap is told once"
 
 
-async def test_a_gap_of_the_pump_is_told_to_everybody() -> None:
+async def test_a_gap_is_sent_to_every_subscriber() -> None:
     listener, topics = EventSubscription(EventFilter(queue="other")), TopicSubscription(SystemClock(), ["jobs"])
 
     listener.tell([], "1", is_gap=True)
@@ -269,7 +269,7 @@ async def test_a_gap_of_the_pump_is_told_to_everybody() -> None:
 
 
 @on_a_database
-async def test_everybody_is_let_go_at_the_end(live: EventHub) -> None:
+async def test_every_subscription_ends_when_the_hub_closes(live: EventHub) -> None:
     async with live.listen() as listener, live.watch() as topics:
         waiting = asyncio.gather(listener.next(timeout=600), topics.next(timeout=600))
         await asyncio.sleep(0.05)
@@ -287,7 +287,7 @@ async def test_everybody_is_let_go_at_the_end(live: EventHub) -> None:
 # topics
 
 
-async def test_topics_are_a_set_and_told_a_few_times_a_second() -> None:
+async def test_topics_are_a_set_and_sent_a_few_times_a_second() -> None:
     clock = SystemClock()
     topics = TopicSubscription(clock)
     for number in range(50):
@@ -301,7 +301,7 @@ async def test_topics_are_a_set_and_told_a_few_times_a_second() -> None:
     assert clock.monotonic() - before >= 0.2, "not more often than four times a second"
 
 
-async def test_only_the_topics_that_were_asked_for_are_told() -> None:
+async def test_only_subscribed_topics_are_sent() -> None:
     topics = TopicSubscription(SystemClock(), ["workers", "exe_7"])
     topics.tell([event(number) for number in range(10)], "1")
 
@@ -316,7 +316,7 @@ async def test_too_many_topics_become_everything() -> None:
     assert await topics.next(timeout=0) == {ALL_TOPICS}
 
 
-def test_interest_is_by_type_queue_and_job() -> None:
+def test_an_event_filter_selects_by_type_queue_and_job() -> None:
     mail = event(1, queue="mail")
 
     assert EventFilter(types=("execution.*",)).matches(mail)

@@ -34,5 +34,5 @@ def commands(store: Store) -> Commands:
 
 @pytest.fixture
 def queries(store: Store, commands: Commands) -> Queries:
-    """Every read there is, over the test's store."""
+    """All queries over the test's store."""
     return make_server_runtime(Settings(), store, commands).queries

@@ -1,4 +1,4 @@
-"""What is to run, as the entries of a calendar."""
+"""Upcoming runs as calendar entries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def entries(queries: Queries, **wish: object) -> list[CalendarEntry]:
     return list((await queries.calendar.of_all(ForecastRequest(**wish))).entries)  # type: ignore[arg-type]
 
 
-async def test_runs_stand_at_their_instants_and_last_as_long_as_usual(
+async def test_entries_start_at_their_instants_and_last_the_typical_duration(
     store: Store, queries: Queries, clock: VirtualClock
 ) -> None:
     job = await make_job(store, name="nightly", schedule="0 3 * * *")
@@ -38,9 +38,7 @@ async def test_runs_stand_at_their_instants_and_last_as_long_as_usual(
     assert found[0].what.schedule == job.rule.describe()
 
 
-async def test_an_entry_bears_the_id_that_its_execution_will_have(
-    store: Store, queries: Queries, clock: VirtualClock
-) -> None:
+async def test_an_entry_has_the_id_of_its_future_execution(store: Store, queries: Queries, clock: VirtualClock) -> None:
     await make_job(store, name="six-hourly", schedule="0 */6 * * *", jitter_seconds=300)
     before = {one.start: one.execution_id for one in await entries(queries, days=3)}
 
@@ -53,7 +51,7 @@ async def test_an_entry_bears_the_id_that_its_execution_will_have(
     assert len(set(before.values())) == len(before)
 
 
-async def test_the_first_entry_bears_the_id_that_is_pending(store: Store, queries: Queries) -> None:
+async def test_the_first_entry_has_the_id_of_the_pending_occurrence(store: Store, queries: Queries) -> None:
     job = await make_job(store, name="nightly", schedule="0 3 * * *", jitter_seconds=3600)
     pending = await queries.executions.current_of(job.id)
 
@@ -63,7 +61,7 @@ async def test_the_first_entry_bears_the_id_that_is_pending(store: Store, querie
     assert first.execution_id == pending.id
 
 
-async def test_what_runs_often_is_one_entry_a_day(store: Store, queries: Queries) -> None:
+async def test_a_frequent_job_is_one_entry_a_day(store: Store, queries: Queries) -> None:
     await make_recurring(store, every=30, name="ping-partners")
     await make_job(store, name="office-hours", schedule="*/5 9-10 * * mon-fri")
     await make_job(store, name="eight-a-day", schedule="0 */3 * * *")
@@ -96,7 +94,7 @@ async def test_days_are_those_of_the_zone(store: Store, queries: Queries, clock:
     ]
 
 
-async def test_one_offs_stand_in_it_too(store: Store, queries: Queries) -> None:
+async def test_one_offs_are_in_the_calendar(store: Store, queries: Queries) -> None:
     campaign = await make_job(store, name="campaign", scheduled_at="2026-03-03T12:30:00Z", queue="mail")
     alone = await enqueue(store, after=3600, queue="mail")
     for number in range(9):
@@ -116,7 +114,9 @@ async def test_one_offs_stand_in_it_too(store: Store, queries: Queries) -> None:
     assert len(ids) == 2
 
 
-async def test_what_is_not_to_run_is_not_in_it(store: Store, queries: Queries, commands: Commands) -> None:
+async def test_paused_and_manual_jobs_are_not_in_the_calendar(
+    store: Store, queries: Queries, commands: Commands
+) -> None:
     paused = await make_job(store, name="paused", schedule="0 3 * * *")
     await commands.jobs.pause(paused.id)
     await make_job(store, name="manual")
@@ -144,7 +144,9 @@ async def test_the_calendar_of_a_job_reaches_for_a_year_on_its_own_clock(store: 
     assert [one.times for one in minutely.entries] == [179, 1440]
 
 
-async def test_too_much_is_cut_and_told(store: Store, queries: Queries, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_entries_are_cut_and_reported(
+    store: Store, queries: Queries, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(calendar, "MOST_ENTRIES", 3)
     monkeypatch.setattr(calendar, "MOST_OF_A_JOB", 2)
     await make_job(store, name="early", schedule="0 3 * * *")
@@ -161,7 +163,7 @@ async def test_too_much_is_cut_and_told(store: Store, queries: Queries, monkeypa
     assert of_job.cut_after == datetime(2026, 3, 4, 4, tzinfo=UTC)
 
 
-async def test_what_a_budget_leaves_out_is_counted(
+async def test_jobs_that_the_budget_leaves_out_are_counted(
     store: Store, queries: Queries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calendar, "FireTimeBudget", partial(FireTimeBudget, budget=10))

@@ -1,4 +1,4 @@
-"""The doctor and what needs a human, over a real store."""
+"""The doctor and the list of what needs attention, over a real store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bad(lines: list[Diagnosis]) -> dict[str, str]:
     return {line.code: line.detail for line in lines if line.status is not DiagnosisStatus.OK}
 
 
-async def test_an_empty_house_needs_schedulers_workers_and_keys(store: Store, queries: Queries) -> None:
+async def test_an_empty_installation_needs_schedulers_workers_and_keys(store: Store, queries: Queries) -> None:
     complaints = bad(await queries.doctor.diagnose())
 
     assert {"schedulers", "workers", "access"} <= set(complaints)
@@ -43,7 +43,7 @@ async def test_an_empty_house_needs_schedulers_workers_and_keys(store: Store, qu
     assert set(complaints) <= {"schedulers", "workers", "access", "durability", "partitions"}
 
 
-async def test_what_is_wrong_in_a_real_store(store: Store, queries: Queries, commands: Commands) -> None:
+async def test_the_doctor_reports_faults_of_a_real_store(store: Store, queries: Queries, commands: Commands) -> None:
     await make_owner(store)
     await make_node(store, slots=2, handlers=(HANDLER,), queues=("default", "mail"))
     for _ in range(3):
@@ -66,7 +66,7 @@ async def test_what_is_wrong_in_a_real_store(store: Store, queries: Queries, com
     assert "schedulers" not in complaints
 
 
-async def test_attention_begins_with_the_gravest_and_says_why(
+async def test_attention_begins_with_the_most_severe_item_and_its_reason(
     store: Store, queries: Queries, clock: VirtualClock
 ) -> None:
     await make_node(store, NodeKind.SCHEDULER, lease=LONG)
@@ -93,7 +93,7 @@ async def test_attention_begins_with_the_gravest_and_says_why(
     assert not {"access", "durability", "clock"} & {concern.code for concern in concerns}
 
 
-async def test_what_runs_much_longer_than_usual_needs_a_look(
+async def test_an_execution_far_beyond_its_typical_duration_needs_attention(
     store: Store, queries: Queries, clock: VirtualClock
 ) -> None:
     worker = await make_node(store, slots=4, handlers=(HANDLER,), lease=LONG)

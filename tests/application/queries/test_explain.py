@@ -1,4 +1,4 @@
-"""For each gate a real situation in which it, and no other, stands in the way; and one in which it lets through."""
+"""Each gate has a real situation in which it alone is closed, and one in which it is open."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def promoted(store: Store, owner: ShardOwnership, execution_id: ExecutionI
     assert await promote(store, [await plan_row(store, row, is_busy=is_busy)], owner)
 
 
-async def test_an_open_way(store: Store, queries: Queries, clock: VirtualClock) -> None:
+async def test_every_gate_is_open(store: Store, queries: Queries, clock: VirtualClock) -> None:
     await make_machinery(store)
     first, second = await enqueue(store), await enqueue(store)
 
@@ -94,7 +94,7 @@ async def test_enabled(store: Store, queries: Queries, commands: Commands) -> No
     assert explanation.stopped_by.result.advice == "timeball jobs resume nightly"
 
 
-async def test_enabled_also_for_what_a_pause_has_parked(store: Store, queries: Queries, commands: Commands) -> None:
+async def test_enabled_stops_parked_executions(store: Store, queries: Queries, commands: Commands) -> None:
     await make_machinery(store)
     job = await make_job(store, name="by-hand")
     execution = await commands.executions.trigger(job.id, None, ANA)
@@ -219,7 +219,7 @@ async def test_run_time_of_a_retry_and_of_a_snooze(store: Store, queries: Querie
     assert "its handler asked to be run again" in snoozed.headline
 
 
-async def test_run_time_of_what_is_held(store: Store, queries: Queries, clock: VirtualClock) -> None:
+async def test_run_time_of_a_held_execution(store: Store, queries: Queries, clock: VirtualClock) -> None:
     worker = await make_node(store, slots=2, handlers=(HANDLER,), name="web-7")
     execution = await enqueue(store, after=0.3)
     await claim_all(store, worker=worker, holds=5)
@@ -378,7 +378,7 @@ async def test_slots_of_the_workers(store: Store, queries: Queries) -> None:
     assert said(await queries.explain.execution(str(second)), "place_in_line").startswith("passed: it is 1st")
 
 
-async def test_the_line_goes_by_rank(store: Store, queries: Queries) -> None:
+async def test_the_place_in_line_follows_the_rank(store: Store, queries: Queries) -> None:
     await make_machinery(store)
     low = await enqueue(store, after=-10, priority=25)
     for _ in range(3):
@@ -404,7 +404,7 @@ async def test_scheduler(store: Store, queries: Queries, clock: VirtualClock) ->
     assert stopped(at_work) == ["run_time"]
 
 
-async def test_what_has_ended(store: Store, queries: Queries, clock: VirtualClock) -> None:
+async def test_ended_executions(store: Store, queries: Queries, clock: VirtualClock) -> None:
     owner = await make_machinery(store)
     good, bad = await enqueue(store), await enqueue(store, max_retries=0)
     claimed = {each.id: each for each in await claim_all(store)}

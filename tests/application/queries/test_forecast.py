@@ -92,7 +92,9 @@ async def test_hours_that_a_clock_change_skips_or_repeats_are_noted(
     assert spring.without_history == ["at-half-past-two"]
 
 
-async def test_how_good_it_was(store: Store, queries: Queries, clock: VirtualClock) -> None:
+async def test_the_forecast_of_yesterday_is_compared_with_the_measured_load(
+    store: Store, queries: Queries, clock: VirtualClock
+) -> None:
     job = await make_job(store, name="nightly", schedule="0 3 * * *")
     await ran(store, datetime(2026, 3, 2, 3, tzinfo=UTC), 3600, job.id)
     await ran(store, datetime(2026, 3, 2, 3, tzinfo=UTC), 1800)
@@ -136,7 +138,7 @@ async def test_jobs_that_collide(store: Store, queries: Queries, clock: VirtualC
     assert (limited.pool.queues, limited.pool.slots) == (("batch",), 1)
 
 
-async def test_a_collision_is_spread_by_what_jobs_usually_take(
+async def test_a_collision_is_spread_by_typical_durations(
     store: Store, queries: Queries, clock: VirtualClock, commands: Commands
 ) -> None:
     await make_node(store, slots=2, handlers=(HANDLER,), lease=FOREVER)
@@ -156,7 +158,9 @@ async def test_a_collision_is_spread_by_what_jobs_usually_take(
     assert await queries.forecast.spread(SpreadRequest()) is None
 
 
-async def test_what_comes_all_the_time_takes_its_share(store: Store, queries: Queries, clock: VirtualClock) -> None:
+async def test_a_frequent_job_takes_a_constant_share_of_slots(
+    store: Store, queries: Queries, clock: VirtualClock
+) -> None:
     await make_node(store, slots=2, handlers=(HANDLER,), lease=FOREVER)
     often = await make_recurring(store, every=60, name="often")
     await ran(store, clock.now() - timedelta(days=1), 61, often.id)

@@ -1,4 +1,4 @@
-"""What a run that starts at an instant meets, and the slots that needs."""
+"""The load that a run meets at an instant, and the slots that it needs."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def labels(found: InstantLoad) -> list[str]:
 
 @pytest.fixture
 async def reindex(store: Store, clock: VirtualClock) -> None:
-    """A job that runs from 02:25 for nine minutes, on a house with two slots."""
+    """A job that runs from 02:25 for nine minutes, in an installation with two slots."""
     job = await make_job(store, name="reindex", schedule="25 2 * * *")
     await ran(store, clock.now() - timedelta(days=2), 540, job.id)
     await make_node(store, slots=2, handlers=(HANDLER,))
 
 
 @pytest.mark.usefixtures("reindex")
-async def test_it_meets_what_has_begun_and_is_not_done(queries: Queries) -> None:
+async def test_an_instant_meets_runs_that_have_started_and_not_ended(queries: Queries) -> None:
     found = await landing(queries)
 
     assert (labels(found), found.need, found.slots) == (["reindex"], 2, 2)
@@ -47,7 +47,7 @@ async def test_it_meets_what_has_begun_and_is_not_done(queries: Queries) -> None
     ("at", "expected"),
     [("02:24:59", []), ("02:25:00", ["reindex"]), ("02:33:59", ["reindex"]), ("02:34:00", [])],
 )
-async def test_it_meets_nothing_before_or_after(queries: Queries, at: str, expected: list[str]) -> None:
+async def test_an_instant_meets_no_run_before_or_after(queries: Queries, at: str, expected: list[str]) -> None:
     found = await landing(queries, datetime.fromisoformat(f"2026-03-03T{at}Z"))
 
     assert (labels(found), found.need) == (expected, 1 + len(expected))
@@ -77,7 +77,7 @@ async def test_one_offs_that_are_due_then_count_too(store: Store, queries: Queri
 
 
 @pytest.mark.usefixtures("reindex")
-async def test_the_job_itself_is_not_met(store: Store, queries: Queries) -> None:
+async def test_a_job_does_not_count_itself(store: Store, queries: Queries) -> None:
     (job,) = (await store.jobs.find_by_names(["reindex"])).values()
 
     found = await queries.forecast.load_at(InstantLoadRequest(at=HALF_PAST_TWO, queue="default", job_id=job.id))
@@ -97,7 +97,7 @@ async def test_only_queues_that_share_the_slots_matter_and_limits_are_kept_to(st
     assert (labels(crm), crm.need, crm.slots) == (["mirror"], 2, 1)
 
 
-async def test_a_house_without_workers_has_no_slots(queries: Queries) -> None:
+async def test_an_installation_without_workers_has_no_slots(queries: Queries) -> None:
     found = await landing(queries)
 
     assert (labels(found), found.need, found.slots, found.left_out) == ([], 1, 0, False)

@@ -1,4 +1,4 @@
-"""The past, what runs and what is to run, on one axis."""
+"""Past, running and predicted runs on one axis."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_rows_by_queue_and_by_worker(store: Store, queries: Queries, clock
     assert [row.label for row in crm.rows] == ["crm"]
 
 
-async def test_the_band_says_what_is_needed_of_what_there_is(
+async def test_the_band_shows_needed_and_available_slots(
     store: Store, queries: Queries, clock: VirtualClock, commands: Commands
 ) -> None:
     now = clock.now()
@@ -166,7 +166,7 @@ async def test_the_band_says_what_is_needed_of_what_there_is(
     assert limited.slots == 1
 
 
-async def test_more_rows_than_wanted_are_told(store: Store, queries: Queries, clock: VirtualClock) -> None:
+async def test_more_rows_than_the_limit_are_reported(store: Store, queries: Queries, clock: VirtualClock) -> None:
     for number in range(4):
         await make_recurring(store, every=1800, name=f"job-{number}")
 
@@ -189,7 +189,7 @@ async def test_paused_jobs_and_those_that_end_are_not_foreseen(
     assert len(marks_of(timeline, "twice")) == 2
 
 
-async def test_a_past_that_is_too_much_to_read_is_counted(
+async def test_a_past_too_long_to_read_comes_from_rollups(
     store: Store, queries: Queries, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = clock.now()
@@ -220,7 +220,7 @@ def work(timeline: Timeline) -> list[float]:
     return [step.busy * (step.end - step.start).total_seconds() for step in past]
 
 
-async def test_what_is_cut_off_for_workers_says_so(
+async def test_a_cut_row_of_a_worker_says_so(
     store: Store, queries: Queries, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = clock.now()

@@ -1,4 +1,4 @@
-"""Each check has a house in which it complains, and one in which it does not; and each code has its page."""
+"""Each check has facts for which it reports a fault and facts for which it does not; each code has its section in the docs."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ SICK: list[tuple[dict[str, Any], str, DiagnosisStatus, str]] = [
 ]
 
 
-def test_a_healthy_house_has_only_good_lines() -> None:
+def test_a_healthy_installation_has_only_ok_lines() -> None:
     lines = diagnose(HEALTHY)
 
     assert {line.status for line in lines} == {DiagnosisStatus.OK}
@@ -152,9 +152,7 @@ def test_a_healthy_house_has_only_good_lines() -> None:
 
 
 @pytest.mark.parametrize(("change", "code", "status", "words"), SICK)
-def test_what_is_wrong_is_told_and_nothing_else(
-    change: dict[str, Any], code: str, status: DiagnosisStatus, words: str
-) -> None:
+def test_each_fault_is_reported_alone(change: dict[str, Any], code: str, status: DiagnosisStatus, words: str) -> None:
     lines = diagnose(replace(HEALTHY, **change))
 
     (bad,) = [line for line in lines if line.status is not DiagnosisStatus.OK]

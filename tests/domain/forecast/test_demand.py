@@ -1,4 +1,4 @@
-"""The future of a job comes from its own schedule, within a budget; and what it needs is counted right."""
+"""The fire times of a job come from its own schedule, within a budget, and the demand for slots is right."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_counts_and_fire_times_say_the_same(rule: Schedule, jitter: int) -> None
     assert sum(one_by_one) > 0
 
 
-def test_what_is_left_bounds_the_fire_times() -> None:
+def test_the_executions_left_bound_the_fire_times() -> None:
     some = job(Every(interval_seconds=60, anchor=NOW), left=3)
 
     (fires,) = FireTimeBudget(even_edges(NOW, NOW + HOUR, 6)).of([some])
@@ -65,7 +65,7 @@ def test_what_is_left_bounds_the_fire_times() -> None:
     assert fires.at == (NOW, NOW + timedelta(minutes=1), NOW + timedelta(minutes=2))
 
 
-def test_a_dense_line_is_counted_and_lines_of_one_rhythm_only_once() -> None:
+def test_a_frequent_job_is_counted_and_equal_schedules_only_once() -> None:
     minutely = Every(interval_seconds=10, anchor=NOW)
     foresight = FireTimeBudget(even_edges(NOW, NOW + HOUR, 60), budget=100)
 
@@ -75,7 +75,7 @@ def test_a_dense_line_is_counted_and_lines_of_one_rhythm_only_once() -> None:
     assert (foresight.budget, foresight.left_out) == (40, 0)
 
 
-def test_beyond_the_budget_lines_are_left_out_and_counted() -> None:
+def test_jobs_beyond_the_budget_are_left_out_and_counted() -> None:
     foresight = FireTimeBudget(even_edges(NOW, NOW + HOUR, 60), budget=10)
 
     found = foresight.of([job(Every(interval_seconds=60, anchor=NOW)), job(Every(interval_seconds=1200, anchor=NOW))])
@@ -84,7 +84,7 @@ def test_beyond_the_budget_lines_are_left_out_and_counted() -> None:
     assert foresight.left_out == 1
 
 
-def test_a_line_as_it_lay_ahead_yesterday() -> None:
+def test_a_job_as_seen_from_yesterday() -> None:
     some = job(Every(interval_seconds=3600, anchor=NOW - timedelta(days=5)), since=NOW - timedelta(hours=12))
 
     earlier = some.from_the_start(NOW - 24 * HOUR)
@@ -115,7 +115,7 @@ def test_counted_runs_bring_their_whole_work() -> None:
     assert load.starts == [60, 0, 0, 0]
 
 
-def test_what_was_only_counted_when_it_ended_was_done_before_that() -> None:
+def test_counted_work_ends_at_its_instant() -> None:
     load = BucketLoad(even_edges(NOW, NOW + 4 * HOUR, 4))
 
     # One run of two hours, and a hundred of a minute each.

@@ -1,4 +1,4 @@
-"""Jobs that collide are moved to where there is room, by a clear rule; and what is promised of a move is what comes of it."""
+"""Colliding jobs are moved to times with free slots by a clear rule, and an applied move has the promised effect."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_an_interval_is_shifted_by_its_anchor_within_the_years_there_are() -> No
         (Manual(), "it does not recur"),
     ],
 )
-def test_what_cannot_be_shifted_says_why(rule: Schedule, why: str | None) -> None:
+def test_an_unshiftable_schedule_has_a_reason(rule: Schedule, why: str | None) -> None:
     assert why_not_shiftable(rule) == why
     if why is not None:
         assert shift_schedule(rule, minutes(5)) is None
@@ -148,18 +148,18 @@ def spread_worst(prospect: ShiftInput, **more: int) -> ShiftPlan:
 
 
 def moved(one: ForecastJob, rule: Schedule) -> ForecastJob:
-    """The job as it is when its schedule was really changed."""
+    """The job after its schedule was changed."""
     return replace(job(one.job_id.int, rule, queue=one.queue), typical=one.typical)
 
 
 def most_at_once(jobs: Iterable[ForecastJob], spans: Sequence[tuple[datetime, datetime]]) -> int:
-    """Counted one by one, as nothing else does it here."""
+    """The most runs at once, counted by brute force."""
     runs = [(at, at + one.duration) for one in jobs for at in one.fires(NOW, END)]
     moments = {low for low, _ in spans} | {at for at, _ in runs if any(low <= at < high for low, high in spans)}
     return max(sum(start <= moment < end for start, end in runs) for moment in moments)
 
 
-def test_the_nearest_free_place_is_taken_until_all_fit() -> None:
+def test_the_nearest_free_time_is_taken_until_all_fit() -> None:
     found = spread_worst(ahead([job(number) for number in range(1, 5)], slots=2))
 
     assert [move.sentence for move in found.moves] == [
@@ -171,7 +171,7 @@ def test_the_nearest_free_place_is_taken_until_all_fit() -> None:
 
 
 def test_the_job_that_lowers_the_peak_most_goes_first() -> None:
-    """Only the long one is there all the time; without one of the others there are two at once as before."""
+    """Only the long job runs all the time; without one of the others there are still two at once."""
     jobs = [job(1, lasts=5), job(2, lasts=10), job(3, cron("5 3 * * *"), lasts=5)]
 
     (move,) = spread_worst(ahead(jobs, slots=1)).moves
@@ -179,7 +179,7 @@ def test_the_job_that_lowers_the_peak_most_goes_first() -> None:
     assert (move.job.label, move.peak_before, move.peak_after) == ("job-2", 2, 1)
 
 
-def test_jobs_that_cannot_be_moved_are_told_with_the_reason() -> None:
+def test_jobs_that_cannot_be_moved_are_listed_with_the_reason() -> None:
     jobs = [job(1, cron("*/30 3 * * *")), job(2, cron("0,20 3 * * *"))]
 
     found = spread_worst(ahead(jobs, slots=1))
@@ -192,8 +192,8 @@ def test_jobs_that_cannot_be_moved_are_told_with_the_reason() -> None:
     assert found.sentence == "no job of this collision can be moved so that fewer than 2 run at once"
 
 
-def test_where_there_is_no_room_nothing_is_moved() -> None:
-    """Both run around the clock: wherever one goes, the other is there already."""
+def test_nothing_is_moved_without_free_slots() -> None:
+    """Both jobs run around the clock, so there is no free time."""
     jobs = [job(number, Every(interval_seconds=3600, anchor=NOW + minutes(30)), lasts=60) for number in (1, 2)]
 
     found = spread_worst(ahead(jobs, slots=1))
@@ -205,7 +205,7 @@ def test_where_there_is_no_room_nothing_is_moved() -> None:
 
 
 def test_no_run_is_lost_and_none_comes_twice() -> None:
-    """In three minutes both run: five minutes earlier would be yesterday's tomorrow, so it has to be later."""
+    """Both run in three minutes: five minutes earlier is in the past, so the move must be later."""
     (move,) = spread_worst(ahead([job(number, cron("3 12 * * *"), lasts=4) for number in (1, 2)], slots=1)).moves
 
     assert move.by == minutes(5)
@@ -218,7 +218,7 @@ def test_no_run_is_lost_and_none_comes_twice() -> None:
 
 
 def test_an_hourly_job_is_not_moved_so_that_it_runs_once_more() -> None:
-    """A quarter of an hour later it would be five past: the first of those comes before the run that is due next."""
+    """A quarter of an hour later is five past, and the first such time comes before the next run."""
     jobs = [job(number, cron("50 * * * *")) for number in (1, 2)]
     jobs += [job(3, cron("0 * * * *"), lasts=5), job(4, cron("25 * * * *"), lasts=25)]
 
@@ -228,8 +228,8 @@ def test_an_hourly_job_is_not_moved_so_that_it_runs_once_more() -> None:
     assert moved(move.job, move.rule).pending == move.job.pending + move.by
 
 
-def test_a_run_that_the_change_of_the_clock_would_swallow_is_not_moved_there() -> None:
-    """Five minutes later there is a place, but not on the day on which the clock skips it."""
+def test_a_run_is_not_moved_into_a_clock_gap() -> None:
+    """Five minutes later a slot is free, except on the day on which the clock skips that time."""
     now = datetime(2026, 3, 27, 12, tzinfo=UTC)
     end = now + timedelta(days=3)
     rule = Cron(expression="55 1 * * *", timezone="Europe/Berlin", on_gap=OnGap.SKIP)
@@ -243,7 +243,7 @@ def test_a_run_that_the_change_of_the_clock_would_swallow_is_not_moved_there() -
 
 
 def test_a_queue_with_a_limit_keeps_to_it() -> None:
-    """At ten past three there is a slot, but not for this queue: that has one place, and it is taken."""
+    """At ten past three a slot is free, but the limit of this queue is used up."""
     jobs = [job(1, queue="narrow"), job(2, cron("*/30 3 * * *")), job(3, cron("10 3 * * *"), queue="narrow")]
     wide, narrow = SlotPool(("narrow", "q"), 2), SlotPool(("narrow",), 1)
     jobs.append(job(4, cron("*/30 3 * * *")))
@@ -289,7 +289,7 @@ RULES: list[Schedule] = [
     jobs=st.lists(st.tuples(st.sampled_from(RULES), st.integers(1, 70)), min_size=2, max_size=7),
     slots=st.integers(1, 3),
 )
-def test_what_is_promised_comes_true_when_it_is_applied(jobs: list[tuple[Schedule, int]], slots: int) -> None:
+def test_an_applied_suggestion_has_the_promised_peak(jobs: list[tuple[Schedule, int]], slots: int) -> None:
     jobs = {number: job(number, rule, lasts) for number, (rule, lasts) in enumerate(jobs, start=1)}
     before = ahead(jobs.values(), slots)
     crowded = [span for one in collisions_of(before) for span in one.spans]
@@ -300,7 +300,7 @@ def test_what_is_promised_comes_true_when_it_is_applied(jobs: list[tuple[Schedul
             jobs[move.job.job_id.int] = moved(move.job, move.rule)
             assert move.peak_after == most_at_once(jobs.values(), collision.spans) < move.peak_before
         left = collisions_of(ahead(jobs.values(), slots))
-        # No collision is new, none is longer, and nobody who was moved takes part in one.
+        # No collision is new or longer, and no moved job takes part in one.
         assert all(
             any(low <= start and end <= high for low, high in crowded) for one in left for start, end in one.spans
         )

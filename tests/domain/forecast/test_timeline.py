@@ -1,4 +1,4 @@
-"""Marks are merged where they would lie on top of each other, and never across now."""
+"""Marks are merged where they would overlap, and never across now."""
 
 from __future__ import annotations
 

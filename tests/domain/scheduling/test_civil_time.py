@@ -37,7 +37,7 @@ def test_every_change_of_every_zone_is_found():
 
 
 @pytest.mark.parametrize("year", [2012, 2025, 2037, 2199])
-def test_stretches_show_the_right_offset_in_every_zone(year: int):
+def test_periods_have_the_right_offset_in_every_zone(year: int):
     for name in oracle.distinct_zones():
         zone, stretches = oracle.zone(name), list(offset_periods_of_year(name, year))
         here = utc(year, 1, 1)
@@ -48,7 +48,7 @@ def test_stretches_show_the_right_offset_in_every_zone(year: int):
             here += timedelta(hours=31)
 
 
-def test_stretches_of_a_year_leave_no_hole_and_do_not_overlap():
+def test_periods_of_a_year_leave_no_hole_and_do_not_overlap():
     for name in oracle.distinct_zones():
         stretches = [s for year in range(1994, 1998) for s in offset_periods_of_year(name, year)]
 
@@ -70,7 +70,7 @@ def test_a_repeat_is_cut_into_first_and_second():
     assert first.wall_start == second.wall_start == wall(2024, 10, 27, 2)
 
 
-def test_a_gap_is_known_to_the_stretch_after_it():
+def test_a_gap_is_known_to_the_period_after_it():
     after_gap = [s for s in offset_periods_of_year("Europe/Berlin", 2024) if s.gap]
 
     assert [(s.start, s.gap, s.wall_start) for s in after_gap] == [(utc(2024, 3, 31, 1), HOUR, wall(2024, 3, 31, 3))]
@@ -102,7 +102,7 @@ def test_a_change_at_new_year_is_seen_from_both_years(minutes: int, monkeypatch:
     assert (repeats[0].start, repeats[-1].end) == (change - HOUR, change + HOUR)
 
 
-def test_walking_back_passes_the_same_stretches():
+def test_backward_iteration_visits_the_same_periods():
     forward = list(offset_periods_from("America/New_York", utc(2020, 6, 1)))[:40]
     back = [s for s in offset_periods_back_from("America/New_York", forward[-1].start) if s.end > utc(2020, 6, 1)]
 
@@ -182,7 +182,7 @@ def test_every_known_zone_can_be_loaded():
         "x" * 9999,
     ],
 )
-def test_what_is_no_zone_name_is_refused(name: str):
+def test_an_unknown_zone_is_refused(name: str):
     with pytest.raises(UnknownTimezone, match="expected an IANA name") as error:
         load_zone(name)
 
@@ -192,6 +192,6 @@ def test_what_is_no_zone_name_is_refused(name: str):
 
 
 @pytest.mark.parametrize("typo", ["europe/berlin", "Berlin", "Europe/Berlim"])
-def test_a_near_miss_is_told_the_right_name(typo: str):
+def test_a_misspelt_name_gets_a_suggestion(typo: str):
     with pytest.raises(UnknownTimezone, match=r"did you mean Europe/Berlin"):
         load_zone(typo)

@@ -206,7 +206,7 @@ def test_special_days(expression: str, days: list[datetime]):
         ("0 0\0 * * *", r'cron "0 0\x00 * * *": text is not printable, expected fields separated by spaces'),
     ],
 )
-def test_an_error_names_the_field_what_was_found_and_what_was_expected(expression: str, message: str):
+def test_an_error_names_the_field_the_value_and_the_expectation(expression: str, message: str):
     with pytest.raises(CronSyntaxError) as error:
         parse_cron(expression)
 
@@ -232,7 +232,7 @@ def test_a_long_expression_is_refused_without_being_repeated():
         "0 0 30,31 2 */7",
     ],
 )
-def test_what_never_fires_is_refused_at_once(expression: str):
+def test_an_expression_that_never_fires_is_refused(expression: str):
     """Fault 26."""
     started = time.process_time()
 

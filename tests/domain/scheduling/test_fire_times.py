@@ -152,7 +152,7 @@ def test_stepping_by_next_after_is_iterating(place, expression: str, rule):
 @pytest.mark.parametrize(
     "expression", ["*/30 * * * *", "0,30 * * * *", "0 */30 * * * *", "*/30 */1 * * *", "0,30 0-23 * * *"]
 )
-def test_a_rhythm_keeps_its_beat_through_a_gap_and_a_repeat(expression: str):
+def test_an_hourly_expression_follows_elapsed_time_through_gap_and_repeat(expression: str):
     for day in (utc(2024, 3, 31), utc(2024, 10, 27)):
         found = instants(cron(expression), day - timedelta(hours=3), day + timedelta(hours=9))
 
@@ -235,7 +235,7 @@ def test_the_second_pass_is_not_leapt_over_from_within_the_first():
     assert schedule.last_at_or_before(utc(2024, 10, 27, 1, 15)) == utc(2024, 10, 27, 0, 30)
 
 
-def test_a_day_that_never_was_runs_when_the_next_one_begins():
+def test_a_skipped_day_runs_at_the_start_of_the_next_one():
     found = instants(cron("0 9 * * *", "Pacific/Apia"), utc(2011, 12, 29, 12), utc(2011, 12, 31))
 
     # The 29th at 09:00; the 30th was left out, so the 31st at 00:00; and the 31st at 09:00.

@@ -1,4 +1,4 @@
-"""The ledger of a job: silent about what is in order, and precise about what is not."""
+"""The ledger of a job reports nothing for records in order, and names every flaw precisely."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_a_hole_is_named_by_its_edges_and_number() -> None:
     assert (flaw.at, flaw.version, flaw.has_record) == (START + 240 * SECOND, 1, False)
 
 
-def test_a_run_that_leaves_the_line_is_judged_one_by_one() -> None:
+def test_an_entry_that_leaves_the_schedule_is_judged_one_by_one() -> None:
     halves = LedgerEntry(START + 60 * SECOND, START + 180 * SECOND, 5, 1, OURS, is_range=False, used=5)
     outlook = LedgerBounds(
         pending=PendingOccurrence(scheduled_for=START + 240 * SECOND, tzdata=OURS, watermark=START + 239 * SECOND),
@@ -235,7 +235,7 @@ def test_a_job_that_used_up_its_executions_has_not_stopped() -> None:
     assert promises(flaws_of([span], [every_minute(4)], LedgerBounds(tzdata=OURS))) == ["S7"]
 
 
-def test_a_pause_ends_what_is_expected() -> None:
+def test_a_paused_job_owes_nothing_after_the_start_of_the_pause() -> None:
     span = VersionPeriod(version=1, rule=MINUTELY, after=START, until=None)
     at = START + 240 * SECOND
 
@@ -244,7 +244,7 @@ def test_a_pause_ends_what_is_expected() -> None:
     assert promises(flaws_of([span], [every_minute(5)], LedgerBounds(paused_from=at, tzdata=OURS))) == ["S3"]
 
 
-def test_what_is_older_than_the_history_is_not_missed() -> None:
+def test_occurrences_older_than_the_history_are_not_missed() -> None:
     span = VersionPeriod(version=1, rule=MINUTELY, after=START - 400 * DAY, until=None)
     late = LedgerEntry(START + 300 * SECOND, START + 300 * SECOND, 1, 1, OURS, is_range=False, used=1)
     kept = LedgerBounds(
@@ -279,7 +279,7 @@ def test_other_time_zone_data_are_not_judged_but_their_agreement_counts() -> Non
 
 
 def not_checkable(spans: Sequence[VersionPeriod], runs: Sequence[LedgerEntry], outlook: LedgerBounds) -> dict[str, int]:
-    """What could not be judged; nothing else may be wrong."""
+    """The number of instants that could not be judged; asserts that there is no flaw."""
     found: list[LedgerFlaw] = []
     ledger = JobLedger(spans, outlook, found.append)
     for run in runs:
@@ -289,8 +289,8 @@ def not_checkable(spans: Sequence[VersionPeriod], runs: Sequence[LedgerEntry], o
     return {promise.value: number for promise, number in ledger.not_checkable.items() if number}
 
 
-def test_where_a_version_left_off_is_judged_by_the_data_by_which_it_did() -> None:
-    """Newer data may name an instant of its last moments that nobody knew of."""
+def test_the_end_of_a_version_is_judged_by_its_own_time_zone_data() -> None:
+    """Newer time-zone data may name an instant near the end that no scheduler knew."""
     first, second, third = (o.at for o in islice(NIGHTLY.occurrences(START), 3))
     closed = VersionPeriod(version=1, rule=NIGHTLY, after=START, until=second, tzdata=OURS)
     spans = [closed, VersionPeriod(version=2, rule=NIGHTLY, after=second, until=None)]
@@ -311,7 +311,7 @@ def test_where_a_version_left_off_is_judged_by_the_data_by_which_it_did() -> Non
     assert promises(flaws_of(spans, [], outlook)) == ["S1"], "a clock that is never changed needs no data"
 
 
-def test_a_pause_that_nothing_was_recorded_before_is_not_judged() -> None:
+def test_a_pause_without_earlier_records_is_not_judged() -> None:
     first = next(NIGHTLY.occurrences(START)).at
     span = VersionPeriod(version=1, rule=NIGHTLY, after=START, until=None)
 
@@ -319,7 +319,7 @@ def test_a_pause_that_nothing_was_recorded_before_is_not_judged() -> None:
 
 
 def test_the_end_of_a_schedule_is_judged_by_the_data_that_brought_it() -> None:
-    """Unless it is so far away that it cannot have been the end by any data."""
+    """An end too far away to depend on the time-zone data is a flaw."""
     first, second = (o.at for o in islice(NIGHTLY.occurrences(START), 2))
     span = VersionPeriod(version=1, rule=replace(NIGHTLY, ends_at=second), after=START, until=None)
     ours, theirs = (LedgerEntry(first, first, 1, 1, tzdata, is_range=False, used=1) for tzdata in (OURS, "1999a"))

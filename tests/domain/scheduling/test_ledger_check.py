@@ -1,4 +1,4 @@
-"""What a glance calls in order: all of it is in order, and nearly all that is in order is called so."""
+"""The quick check accepts only records in order, and nearly all of those."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def accounts(draw: st.DrawFn) -> Account:
 
 
 def damaged(draw: st.DrawFn, account: Account) -> Account:
-    """The account with a little something wrong, or at least unusual."""
+    """The records with a small flaw or oddity."""
     span, runs, pending = account
     place = draw(st.integers(0, max(len(runs) - 1, 0)))
     nudge = draw(st.sampled_from([MICROSECOND, -MICROSECOND, SECOND, 7 * SECOND, -7 * SECOND, timedelta(minutes=1)]))
@@ -105,7 +105,7 @@ def judged(account: Account, history_from: datetime | None) -> tuple[int, int]:
 
 
 @given(accounts())
-def test_what_is_in_order_is_seen_to_be(account: Account) -> None:
+def test_records_in_order_pass_the_quick_check(account: Account) -> None:
     has_pending = account[2] is not None
 
     assert QuickLedgerCheck(None).sees_order(*account) is has_pending
@@ -119,7 +119,7 @@ def test_nothing_is_called_in_order_that_the_ledger_would_not(account: Account, 
 
 
 @given(st.lists(st.tuples(st.sampled_from(RULES), st.integers(-1_000_000, 1_000_000)), min_size=1, max_size=20))
-def test_what_is_remembered_of_one_job_is_true_of_the_next(jobs: list[tuple[Schedule, int]]) -> None:
+def test_the_cache_of_one_job_is_valid_for_the_next(jobs: list[tuple[Schedule, int]]) -> None:
     glance = QuickLedgerCheck(None)
 
     for rule, offset in jobs:
@@ -140,7 +140,7 @@ def test_a_job_that_never_ran_waits_for_its_first_occurrence_and_no_later_one(ru
     assert not QuickLedgerCheck(None).sees_order(span, [], None)
 
 
-def test_what_is_older_than_the_history_is_not_missed_and_what_is_younger_is() -> None:
+def test_the_quick_check_misses_only_occurrences_within_the_history() -> None:
     span = VersionPeriod(version=1, rule=EVERY, after=START, until=None)
     record = one_run(EVERY.anchor + 70 * SECOND)
     pending = EVERY.anchor + 77 * SECOND
@@ -159,7 +159,7 @@ def test_old_history_excuses_no_record_at_an_instant_that_is_not_named(begins_af
     assert not QuickLedgerCheck(START + timedelta(days=1)).sees_order(span, [one_run(first)], first + 7 * SECOND)
 
 
-def test_one_offs_and_what_is_only_triggered_are_seen_too() -> None:
+def test_one_offs_and_manual_jobs_are_checked_too() -> None:
     once = VersionPeriod(version=1, rule=Once(scheduled_at=START - SECOND), after=START, until=None)
     manual = VersionPeriod(version=1, rule=Manual(), after=START, until=None)
 
@@ -180,7 +180,7 @@ def test_a_budget_of_executions_is_left_to_the_ledger() -> None:
     assert not QuickLedgerCheck(None).sees_order(span, [], EVERY.anchor)
 
 
-def test_what_waits_beyond_the_end_of_its_schedule_is_not_in_order() -> None:
+def test_a_pending_occurrence_after_the_end_is_not_in_order() -> None:
     rule = replace(EVERY, ends_at=EVERY.anchor + 7 * SECOND)
     span = VersionPeriod(version=1, rule=rule, after=START, until=None)
     runs = [LedgerEntry(EVERY.anchor, EVERY.anchor + 7 * SECOND, 2, 1, None, is_range=False, used=2)]
@@ -192,7 +192,7 @@ def test_what_waits_beyond_the_end_of_its_schedule_is_not_in_order() -> None:
 
 
 @pytest.mark.parametrize("rule", [EVERY, UNEVEN])
-def test_what_a_schedule_names_after_its_end_is_not_in_order(rule: Every | Cron) -> None:
+def test_a_record_after_the_end_of_the_schedule_is_not_in_order(rule: Every | Cron) -> None:
     ended, glance = replace(rule, ends_at=START - SECOND), QuickLedgerCheck(START)
     span = VersionPeriod(version=1, rule=ended, after=START, until=None)
 
@@ -208,7 +208,7 @@ def test_a_skip_range_beyond_the_end_of_its_schedule_is_not_in_order() -> None:
     assert not QuickLedgerCheck(None).sees_order(span, [skipped], START + timedelta(minutes=1))
 
 
-def test_records_that_nobody_has_counted_are_left_to_the_ledger() -> None:
+def test_uncounted_records_are_left_to_the_ledger() -> None:
     for rule in (EVERY, UNEVEN):
         first = rule.next_after(START - SECOND)
         assert first is not None
@@ -220,8 +220,8 @@ def test_records_that_nobody_has_counted_are_left_to_the_ledger() -> None:
 
 
 @pytest.mark.parametrize("is_pending", [True, False])
-def test_a_long_run_of_a_cron_rule_is_left_to_the_ledger(is_pending: bool) -> None:
-    """Which leaps over it, where a glance would walk; and a job that has lost its pending occurrence is not in order."""
+def test_a_long_entry_of_a_cron_rule_is_left_to_the_ledger(is_pending: bool) -> None:
+    """The ledger leaps over a long entry; and a job without its pending occurrence is not in order."""
     rule = Cron(expression="* * * * * *")
     span = VersionPeriod(version=1, rule=rule, after=START - SECOND, until=None)
     run = one_run(START)._replace(last=START + 10 * SECOND, number=11, used=11)
@@ -229,7 +229,7 @@ def test_a_long_run_of_a_cron_rule_is_left_to_the_ledger(is_pending: bool) -> No
     assert not QuickLedgerCheck(None).sees_order(span, [run], START + 11 * SECOND if is_pending else None)
 
 
-def test_no_more_rules_are_remembered_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_rules_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "_MAX_CACHED_RULES", 3)
     glance = QuickLedgerCheck(None)
 

@@ -1,4 +1,4 @@
-"""What is owed after a silence: every occurrence judged once, none lost, none twice."""
+"""Occurrences owed after downtime: each is judged exactly once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MINUTE = timedelta(minutes=1)
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a plain walk over all occurrences comes to."""
+    """The result of a plain iteration over all occurrences."""
 
     run: list[datetime]
     skipped: dict[datetime, SkipReason]
@@ -46,7 +46,7 @@ def walk(schedule: Schedule, first_owed: datetime, now: datetime, rule: MisfireR
 
 
 def unfold(schedule: Schedule, first_owed: datetime, skipped: tuple[SkippedRange, ...]) -> dict[datetime, SkipReason]:
-    """The single occurrences of skipped ranges, each of which must know how many it has."""
+    """The single occurrences of skipped ranges; each range must know its count."""
     found: dict[datetime, SkipReason] = {}
     for part in skipped:
         line = [first_owed, *(o.at for o in schedule.occurrences(first_owed, part.last))]
@@ -93,7 +93,7 @@ def test_every_occurrence_is_judged_exactly_once(
     now = NOW - ago * SECOND
     first_owed = schedule.next_after(now - silence)
     if is_promised or first_owed is None:
-        # An instant that the schedule does not name (any more) is owed all the same.
+        # An instant that the schedule no longer names is still owed.
         first_owed = now - silence - SECOND / 3
 
     owed = resolve_missed(schedule, first_owed, now, rule)
@@ -106,8 +106,8 @@ def test_every_occurrence_is_judged_exactly_once(
 
 @given(schedules, st.integers(0, 5_000))
 @settings(max_examples=80, deadline=None)
-def test_judging_again_and_again_follows_one_line(schedule: Schedule, silence: int):
-    """A scheduler that looks at odd moments accounts for the same occurrences as one that never slept."""
+def test_repeated_resolution_covers_every_occurrence_once(schedule: Schedule, silence: int):
+    """A scheduler that checks at irregular moments accounts for the same occurrences as one that is always up."""
     start = NOW - silence * SECOND
     pending = schedule.next_after(start)
     seen: list[datetime] = []
@@ -128,14 +128,14 @@ def minutely(policy: Misfire, silence: timedelta, **rule) -> OwedOccurrences:
     return resolve_missed(schedule, NOW - silence, NOW + 10 * SECOND, MisfireRule(policy=policy, **rule))
 
 
-def test_what_is_only_a_little_late_runs():
+def test_an_occurrence_within_its_grace_runs():
     for policy in Misfire:
         owed = minutely(policy, 0 * SECOND)
 
         assert owed == OwedOccurrences(run=(NOW,), skipped=(), next_at=NOW + MINUTE)
 
 
-def test_what_is_still_ahead_runs_alone():
+def test_an_occurrence_ahead_runs_alone():
     owed = resolve_missed(Cron(expression="* * * * *"), NOW + MINUTE, NOW)
 
     assert owed == OwedOccurrences(run=(NOW + MINUTE,), skipped=(), next_at=NOW + 2 * MINUTE)
@@ -171,7 +171,7 @@ def test_all_runs_the_newest_up_to_the_cap():
     )
 
 
-def test_what_is_too_old_is_skipped_under_its_own_reason():
+def test_an_occurrence_past_max_age_is_skipped_as_too_old():
     owed = minutely(Misfire.ALL, 60 * MINUTE, max_age=10 * MINUTE + 10 * SECOND, cap=4)
 
     assert [(part.reason, part.count) for part in owed.skipped] == [
@@ -181,7 +181,7 @@ def test_what_is_too_old_is_skipped_under_its_own_reason():
     assert len(owed.run) == 5
 
 
-def test_a_one_off_runs_late_unless_told_to_skip():
+def test_a_one_off_runs_late_unless_misfire_is_skip():
     schedule = Once(scheduled_at=utc(2020, 1, 1))
 
     assert resolve_missed(schedule, utc(2020, 1, 1), NOW).run == (utc(2020, 1, 1),)
@@ -210,7 +210,7 @@ def test_ten_years_of_seconds_are_judged_at_once(schedule: Schedule, policy: Mis
     assert owed.next_at == NOW + SECOND
 
 
-def test_a_long_grace_is_handed_out_in_portions(monkeypatch: pytest.MonkeyPatch):
+def test_a_long_grace_is_planned_in_portions(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(occurrences, "RUN_LIMIT", 10)
     schedule, rule = Every(interval_seconds=1, anchor=NOW), MisfireRule(grace=timedelta(days=1))
     now, pending, seen = NOW + 24 * SECOND, NOW, []

@@ -1,4 +1,4 @@
-"""What becomes of a row whose time has come: all that is owed is run or skipped, once, and the line goes on."""
+"""The promotion of a row whose time has come: each owed occurrence runs or is skipped once, and the schedule goes on."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def planned(job: Job, now: datetime, *, is_busy: bool = False, **columns: Any) -
 # the first occurrence
 
 
-def test_the_first_occurrence_knows_up_to_where_all_is_recorded() -> None:
+def test_the_first_occurrence_has_a_watermark() -> None:
     job = make(interval_seconds=60, max_executions=5)
 
     assert first_occurrence(job, START) == NextOccurrence(
@@ -103,14 +103,14 @@ def test_jitter_delays_the_run_and_not_the_instant() -> None:
     assert first.run_at == START + seconds(60) + job.jitter > first.scheduled_for
 
 
-def test_a_one_off_in_the_past_is_due_all_the_same() -> None:
+def test_a_one_off_in_the_past_is_due() -> None:
     first = first_occurrence(make(scheduled_at=START - seconds(500)), START)
 
     assert first is not None
     assert first.scheduled_for == START - seconds(500)
 
 
-def test_a_one_off_without_a_name_bears_its_jobs_id() -> None:
+def test_a_one_off_without_a_name_has_the_id_of_its_job() -> None:
     first = first_occurrence(make(name=None, scheduled_at=START), START)
 
     assert first is not None
@@ -118,7 +118,7 @@ def test_a_one_off_without_a_name_bears_its_jobs_id() -> None:
 
 
 @pytest.mark.parametrize(("fields", "left"), [({}, None), ({"interval_seconds": 60, "max_executions": 5}, 0)])
-def test_nothing_comes_of_a_manual_job_or_a_used_up_one(fields: dict[str, Any], left: int | None) -> None:
+def test_a_manual_or_used_up_job_has_no_next_occurrence(fields: dict[str, Any], left: int | None) -> None:
     assert first_occurrence(make(**fields), START, left) is None
 
 
@@ -146,7 +146,7 @@ policies = st.fixed_dictionaries(
 
 @given(rules, policies, st.floats(0, 300), st.booleans())
 @settings(max_examples=150, deadline=None)
-def test_whatever_is_owed_is_run_or_skipped_once_and_the_line_goes_on_behind_it(
+def test_every_owed_occurrence_runs_or_is_skipped_once(
     rule: dict[str, Any], policy: dict[str, Any], late: float, is_busy: bool
 ) -> None:
     job = make(**rule, **policy)
@@ -190,8 +190,8 @@ def test_runs_never_come_before_their_instant_and_catch_up_at_their_rate(
     promotion = plan_promotion(row, job, now, is_busy=is_busy)
 
     assert isinstance(promotion, Promotion)
-    room = PromotionTarget.BLOCKED if job.limit_key else PromotionTarget.READY
-    assert [run.target for run in promotion.runs] == [room, *[PromotionTarget.DUE] * (len(promotion.runs) - 1)][
+    target = PromotionTarget.BLOCKED if job.limit_key else PromotionTarget.READY
+    assert [run.target for run in promotion.runs] == [target, *[PromotionTarget.DUE] * (len(promotion.runs) - 1)][
         : len(promotion.runs)
     ]
     for run in promotion.runs:
@@ -226,7 +226,7 @@ def test_overlap_is_not_judged_before_the_instant(overlap: Overlap, ahead: float
     assert now < verdict.at <= START + seconds(60)
 
 
-def test_the_looks_at_a_busy_job_come_to_its_instant_in_a_few_steps() -> None:
+def test_a_busy_job_is_checked_a_few_times_before_its_instant() -> None:
     job = make(interval_seconds=60)
     now, looks = START + seconds(59.5), 0
 
@@ -251,7 +251,7 @@ def test_at_its_instant_a_busy_job_is_skipped() -> None:
     assert promotion.following.executions_left == 5, "what is skipped does not use up an execution"
 
 
-def test_what_a_busy_job_owes_of_several_instants_is_one_range() -> None:
+def test_several_owed_instants_of_a_busy_job_are_one_range() -> None:
     job = make(interval_seconds=10, misfire="all")
 
     promotion = planned(job, START + seconds(55), is_busy=True)
@@ -288,7 +288,7 @@ def test_where_overlap_is_allowed_a_busy_job_is_promoted_ahead() -> None:
 
 
 @pytest.mark.parametrize("kind", [DueKind.RETRY, DueKind.SNOOZE])
-def test_a_second_try_is_no_overlap(kind: DueKind) -> None:
+def test_a_second_attempt_is_no_overlap(kind: DueKind) -> None:
     job = make(interval_seconds=60)
 
     promotion = planned(job, START + seconds(60), is_busy=True, kind=kind)
@@ -298,7 +298,7 @@ def test_a_second_try_is_no_overlap(kind: DueKind) -> None:
 
 
 @pytest.mark.parametrize("origin", [Origin.ENQUEUE, Origin.TRIGGER, Origin.BACKFILL, Origin.RETRY])
-def test_what_somebody_asked_for_runs_as_it_is(origin: Origin) -> None:
+def test_a_triggered_execution_runs_as_it_is(origin: Origin) -> None:
     job = make(interval_seconds=60)
     row = row_of(job, origin=origin, kind=DueKind.LATER, id=ExecutionId(UUID(int=7)))
 
@@ -309,7 +309,7 @@ def test_what_somebody_asked_for_runs_as_it_is(origin: Origin) -> None:
     )
 
 
-def test_what_catches_up_has_no_follower_of_its_own() -> None:
+def test_a_caught_up_run_has_no_next_occurrence() -> None:
     job = make(interval_seconds=60)
 
     promotion = planned(job, START + seconds(600), kind=DueKind.LATER)
@@ -402,7 +402,7 @@ def test_catching_up_does_not_exceed_what_is_left() -> None:
     assert promotion.following is None
 
 
-def test_what_may_yet_be_skipped_for_overlap_uses_up_nothing_beforehand() -> None:
+def test_an_occurrence_that_may_be_skipped_uses_up_no_execution() -> None:
     job = make(interval_seconds=60, misfire="all", misfire_cap=5, max_executions=3, overlap="skip")
 
     promotion = planned(job, START + seconds(650))
@@ -412,7 +412,7 @@ def test_what_may_yet_be_skipped_for_overlap_uses_up_nothing_beforehand() -> Non
     assert (promotion.following.scheduled_for, promotion.following.executions_left) == (START + seconds(420), 2)
 
 
-def test_ten_years_of_silence_are_judged_without_walking_through_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ten_years_of_downtime_are_resolved_without_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     job = make(interval_seconds=1, misfire_grace_seconds=0)
     steps = 0
     original = Every._forward

@@ -87,19 +87,19 @@ def errors_of(value: Any, *, shows_value: bool = True) -> list[FieldError]:
         ({"place": {"town": 1}}, "/place/town", "place.town is unknown"),
     ],
 )
-def test_it_is_said_what_was_found_and_what_was_expected(given: dict[str, Any], pointer: str, detail: str) -> None:
+def test_the_message_has_the_value_and_the_expectation(given: dict[str, Any], pointer: str, detail: str) -> None:
     (error,) = errors_of({"number": 1, **given})
 
     assert (error.pointer, error.detail) == (pointer, detail)
 
 
-def test_what_is_missing_is_named() -> None:
+def test_a_missing_field_is_named() -> None:
     (error,) = errors_of({})
 
     assert (error.pointer, error.detail) == ("/number", "number is missing")
 
 
-def test_what_is_no_object_at_all_is_called_by_its_name() -> None:
+def test_a_value_that_is_no_object_is_called_by_its_name() -> None:
     (error,) = errors_of([1, 2])
 
     assert (error.pointer, error.detail) == ("", "the order is a list of 2, expected an object")
@@ -116,7 +116,7 @@ def test_a_secret_is_not_repeated(given: dict[str, Any], shows_value: bool) -> N
     assert "expected a whole number" in error.detail
 
 
-def test_all_places_are_told_of() -> None:
+def test_every_path_is_reported() -> None:
     found = errors_of({"number": 0, "weight": "x", "colur": 1})
 
     assert [error.pointer for error in found] == ["/number", "/weight", "/colur"]
@@ -163,7 +163,7 @@ def test_a_json_schema_is_worded_like_pydantic_and_shows_no_value(
     assert (first.pointer, first.detail) == (pointer, detail)
 
 
-def test_checks_by_hand_read_the_same() -> None:
+def test_manual_checks_use_the_same_wording() -> None:
     error = unexpected_value("--limit", "x", "1 or more", field="limit", hint="leave it out")
 
     assert (str(error), error.field, error.hint) == ('--limit is "x", expected 1 or more', "limit", "leave it out")

@@ -9,7 +9,7 @@ from timeball.domain.values.ids import IdempotentRequest, id_created_at, new_id
 SEED, NEXT = new_id(1_800_000_000_123, 5), new_id(1_800_000_000_123, 6)
 
 
-def test_whoever_asks_gets_the_same_ids_in_their_order() -> None:
+def test_repeated_requests_get_the_same_ids_in_order() -> None:
     ids = list(IdempotentRequest(SEED).ids(1000))
 
     assert ids == list(IdempotentRequest(SEED, is_repeated=True).ids(1000)) == sorted(set(ids))
@@ -17,11 +17,11 @@ def test_whoever_asks_gets_the_same_ids_in_their_order() -> None:
     assert list(IdempotentRequest(SEED).ids(10)) == ids[:10]
 
 
-def test_another_deed_has_other_ids() -> None:
+def test_another_request_has_other_ids() -> None:
     assert not {SEED, *IdempotentRequest(SEED).ids(1000)} & {NEXT, *IdempotentRequest(NEXT).ids(1000)}
 
 
-def test_it_knows_when_it_was_first_asked_for() -> None:
+def test_a_request_knows_when_it_was_first_made() -> None:
     assert IdempotentRequest(SEED).requested_at - id_created_at(new_id(1_800_000_000_000, 0)) == timedelta(
         milliseconds=123
     )

@@ -1,4 +1,4 @@
-"""Ids: ordered by time, the same for everybody who derives them, and readable."""
+"""Ids are ordered by time, readable, and derived ones are the same on every machine."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_many_new_ids_follow_each_other_within_their_moment(moment: int, start: 
 
 
 def test_the_widest_gaps_stay_within_their_moment() -> None:
-    """All that a hundred million of them add up to, in one gap."""
+    """The sum of a hundred million gaps, as one gap."""
     (last,) = new_ids(1, 2**73 - 1, [100_000_000 * 2**32])
 
     assert (last.version, last.variant, last.int >> 64) == (7, RFC_4122, 0x1_7FFF)
@@ -105,7 +105,7 @@ def test_instants_a_microsecond_apart_have_different_ids() -> None:
 
 @given(uuids, instants, milliseconds, random_bits)
 @settings(deadline=None)
-def test_a_derived_id_is_never_one_that_was_drawn(job: UUID, instant: datetime, moment: int, bits: int) -> None:
+def test_a_derived_id_never_equals_a_random_one(job: UUID, instant: datetime, moment: int, bits: int) -> None:
     assert occurrence_id(job, instant) != new_id(moment, bits)
 
 
@@ -160,7 +160,7 @@ def test_shown_ids_sort_like_ids(values: list[UUID]) -> None:
         "'; DROP TABLE job; --",
     ],
 )
-def test_what_is_no_id_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_id_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InvalidInput, match="expected one like exe_") as refusal:
         parse_id("exe", text)
 

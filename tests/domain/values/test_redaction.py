@@ -1,4 +1,4 @@
-"""What looks like a secret is hidden, and what merely sounds similar is not."""
+"""Values under secret keys are hidden; values under keys that merely sound similar are not."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_innocent_keys_are_shown(key: str) -> None:
 @pytest.mark.parametrize(
     "key", ["authorization", "auth", "oauth2", "smtp_pass", "PWD", "apiKey", "signing-key", "Set-Cookie", "dsn"]
 )
-def test_the_usual_names_of_secrets_are_known(key: str) -> None:
+def test_the_common_names_of_secrets_are_known(key: str) -> None:
     assert redact({key: "hidden"}) == {key: REDACTED}
 
 
@@ -45,11 +45,11 @@ def test_the_password_in_an_address_is_hidden() -> None:
     assert shown == {"url": f"amqp://worker:{REDACTED}@rabbit:5672/", "plain": ["https://example.com/a@b"]}
 
 
-def test_a_password_with_an_at_in_it_is_hidden_to_its_end() -> None:
+def test_a_password_that_contains_an_at_sign_is_hidden_completely() -> None:
     assert redact("redis://:hunt@er2@cache:6379/0") == f"redis://:{REDACTED}@cache:6379/0"
 
 
-def test_what_stands_under_such_a_key_in_an_address_is_hidden() -> None:
+def test_a_secret_query_parameter_is_hidden() -> None:
     url = "https://example.com/hook?day=7&access_token=hunter2&sig=hunter3#part, then https://b.co/?api_key=hunter4"
 
     assert redact({"url": url}) == {
@@ -59,7 +59,7 @@ def test_what_stands_under_such_a_key_in_an_address_is_hidden() -> None:
 
 
 @pytest.mark.parametrize("value", [REDACTED, {"a": [REDACTED]}, f"amqp://u:{REDACTED}@h"])
-def test_what_was_hidden_is_not_stored(value: object) -> None:
+def test_a_redacted_value_is_not_stored(value: object) -> None:
     with pytest.raises(PayloadError, match="hidden value"):
         refuse_redacted(value)
 

@@ -19,7 +19,7 @@ def can_be_stored(text: str) -> bool:
 
 
 def shows_as_it_is(text: str) -> bool:
-    """Neither control characters, nor separators of lines, nor what turns the direction around, by their Unicode names."""
+    """Whether a label may contain a character: no control characters, line separators or bidi marks."""
     is_turning = any(unicodedata.bidirectional(letter) in TURNING or letter in MARKS for letter in text)
     return not is_turning and not any(unicodedata.category(letter) in ("Cc", "Zl", "Zp") for letter in text)
 

@@ -1,4 +1,4 @@
-"""Spans as people write them."""
+"""Durations as people write them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from timeball.errors import InvalidInput
         (timedelta(days=1), timedelta(days=1)),
     ],
 )
-def test_a_span_is_read_as_it_is_commonly_written(text: str | float | timedelta, span: timedelta) -> None:
+def test_a_duration_is_read_in_the_usual_notations(text: str | float | timedelta, span: timedelta) -> None:
     assert parse_duration(text) == span
 
 
@@ -55,7 +55,7 @@ def test_a_span_is_read_as_it_is_commonly_written(text: str | float | timedelta,
         b"5m",
     ],
 )
-def test_what_is_no_span_is_refused_with_an_example(nonsense: object) -> None:
+def test_an_invalid_duration_is_refused_with_an_example(nonsense: object) -> None:
     with pytest.raises(InvalidInput, match=r"after is .* expected a span like") as refusal:
         parse_duration(nonsense, "after")  # type: ignore[arg-type]
 
@@ -65,19 +65,19 @@ def test_what_is_no_span_is_refused_with_an_example(nonsense: object) -> None:
 @pytest.mark.parametrize(
     "beyond", [-1, "999999w", 10**30, timedelta(seconds=-1), timedelta.max, float("nan"), float("inf")]
 )
-def test_a_span_is_neither_negative_nor_endless(beyond: float | str | timedelta) -> None:
+def test_a_duration_is_neither_negative_nor_endless(beyond: float | str | timedelta) -> None:
     with pytest.raises(InvalidInput, match="expected a span"):
         parse_duration(beyond)
 
 
 @given(st.integers(min_value=0, max_value=6 * 10**12))
-def test_what_is_shown_is_read_back(milliseconds: int) -> None:
+def test_a_formatted_duration_is_read_back(milliseconds: int) -> None:
     span = timedelta(milliseconds=milliseconds)
 
     assert parse_duration(format_duration(span)) == span
 
 
 @given(st.text())
-def test_any_text_is_a_span_or_refused(text: str) -> None:
+def test_any_text_is_a_duration_or_refused(text: str) -> None:
     with suppress(InvalidInput):
         assert parse_duration(text) >= timedelta(0)

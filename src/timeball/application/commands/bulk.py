@@ -51,7 +51,7 @@ class OperationCommands:
         holder: UUID | None = None,
         idempotency: IdempotentRequest | None = None,
     ) -> Operation:
-        """Store an operation, to be run by any process; with a *holder*, by that one, at once."""
+        """Store an operation that any process may run; with a *holder*, that process runs it at once."""
         if len(ids) > MAX_OPERATION_ITEMS:
             raise InvalidInput(
                 f"the operation has {len(ids)} {subject}s, expected at most {MAX_OPERATION_ITEMS}",

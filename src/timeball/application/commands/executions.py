@@ -45,7 +45,7 @@ class ExecutionCommands:
     ) -> ExecutionId:
         """Run a job now, beside its schedule; with another payload, if one is given.
 
-        A payload that the handler's published contract refuses is taken only if *is_unchecked*.
+        A payload that the handler's published contract refuses is accepted only if *is_unchecked*.
         """
         new_id = ExecutionId(next(new_ids(self._env, 1, idempotency)))
         if await self._is_done(idempotency, new_id):
@@ -57,7 +57,7 @@ class ExecutionCommands:
     async def trigger_with_id(
         self, new_id: ExecutionId, job_id: JobId, payload: Any = None, actor: Actor = LOCAL
     ) -> ExecutionId:
-        """Trigger under an id that the caller has chosen, without asking for the contract of the handler."""
+        """Trigger under an id that the caller has chosen, without a check against the handler's contract."""
         job = await self._jobs.existing(job_id)
         override = None if payload is None else to_json(payload)
         request = ExecutionRequest(
@@ -102,7 +102,7 @@ class ExecutionCommands:
         *,
         is_audited: bool = True,
     ) -> ExecutionId:
-        """Retry under an id that the caller has chosen, without asking for the contract of the handler."""
+        """Retry under an id that the caller has chosen, without a check against the handler's contract."""
         ended = await self._existing(execution_id)
         if not ended.state.is_final:
             raise Conflict(
@@ -131,7 +131,7 @@ class ExecutionCommands:
         )[0]
 
     async def exists(self, execution_id: ExecutionId | None) -> bool:
-        """Whether an earlier try, whose process died before it could say so, has created this execution."""
+        """Whether an earlier try whose result is unknown has created this execution."""
         return execution_id is not None and await self._store.history.find(execution_id) is not None
 
     async def _is_done(self, idempotency: IdempotentRequest | None, first: ExecutionId) -> bool:
@@ -146,7 +146,7 @@ class ExecutionCommands:
     async def cancel(
         self, execution_ids: Sequence[ExecutionId], actor: Actor = LOCAL, *, is_audited: bool = True
     ) -> set[ExecutionId]:
-        """Cancel executions: waiting ones at once; running ones are asked to stop. Returns those that this reached.
+        """Cancel waiting executions at once and ask running ones to stop. Returns those that were reached.
 
         The pending occurrence of a recurring job is cancelled too; its schedule goes on with the next.
         """

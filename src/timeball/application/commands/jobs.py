@@ -59,7 +59,7 @@ class JobCommands:
     async def create(
         self, spec: JobSpec, connection: Any = None, actor: Actor = LOCAL, idempotency: IdempotentRequest | None = None
     ) -> CreatedJob:
-        """Create one job; inside the caller's own asyncpg *connection*, if one is given."""
+        """Create one job; in the transaction of the caller's asyncpg *connection*, if one is given."""
         return (await self.create_all([spec], connection, actor, idempotency))[0]
 
     async def create_all(
@@ -69,12 +69,12 @@ class JobCommands:
         actor: Actor = LOCAL,
         idempotency: IdempotentRequest | None = None,
     ) -> list[CreatedJob]:
-        """Create jobs, all or none. A one-off whose `unique_key` is alive gives the execution that holds the key."""
+        """Create jobs, all or none. A one-off whose `unique_key` is held returns the execution that holds it."""
         prepared: list[tuple[Job, FirstExecution | None]] = []
         for number, pair in enumerate(self._prepare_each(specs, actor, idempotency), start=1):
             prepared.append(pair)
             if number % _PREPARE_BATCH == 0:
-                # Thousands of schedules are seconds of work, and others wait for this loop.
+                # Thousands of schedules take seconds; let other tasks of this event loop run in between.
                 await asyncio.sleep(0)
         jobs, openings = [job for job, _ in prepared], [opening for _, opening in prepared if opening is not None]
         if idempotency is not None and idempotency.is_repeated:
@@ -86,7 +86,7 @@ class JobCommands:
     async def _write_new(
         self, jobs: Sequence[Job], openings: Sequence[FirstExecution], connection: Any, actor: Actor
     ) -> list[CreatedJob]:
-        # Definitions and bulk actions are audited; the enqueue of a one-off is work, not a change, unless it is an administrator's.
+        # Definitions and bulk actions are audited; the enqueue of a one-off is not, except of an administrator's handler.
         is_noted = any(not job.is_enqueued or job.handler in ADMIN_HANDLERS for job in jobs)
         is_noted = is_noted or (actor is not LOCAL and len(jobs) > 1)
         audit = actor.entry if is_noted else None
@@ -107,7 +107,7 @@ class JobCommands:
         )
 
     async def _created_before(self, jobs: Sequence[Job], openings: Sequence[FirstExecution]) -> list[CreatedJob] | None:
-        """Whether a create whose reply was lost has been committed: the ids were ours, so they tell."""
+        """The result of a create whose reply was lost, if it was committed; its ids were chosen here, so they show it."""
         written = await self._store.jobs.find([job.id for job in jobs])
         if not written:
             return None
@@ -121,14 +121,14 @@ class JobCommands:
         return [done[job.id] for job in jobs]
 
     async def _as_it_is(self, created: CreatedJob) -> CreatedJob:
-        """What was opened for a recurring job that was created earlier, we do not know: it is named what it has now."""
+        """The first execution of a recurring job that was created earlier is unknown, so its current one is returned."""
         current = await self._store.history.current_of(created.job_id)
         return created if current is None else replace(created, execution_id=current)
 
     def prepare(
         self, specs: Sequence[JobSpec], actor: Actor = LOCAL, idempotency: IdempotentRequest | None = None
     ) -> list[tuple[Job, FirstExecution | None]]:
-        """Check wishes and make them jobs with their first executions, ready to be written."""
+        """Check specs and turn them into jobs with their first executions, ready to be written."""
         return list(self._prepare_each(specs, actor, idempotency))
 
     def _prepare_each(
@@ -221,7 +221,7 @@ class JobCommands:
     ) -> list[ExecutionId]:
         """Create many one-offs that differ only in their payloads (JSON texts): all or none.
 
-        One that its handler could never take is refused under its number. Audited in one row, unless it is local work.
+        A payload that its handler never accepts is refused under its number. Audited as one entry, unless it is local work.
         """
         if spec.unique_key is not None or spec.max_running is not None or spec.schedule is not None:
             raise InvalidInput(
@@ -243,8 +243,8 @@ class JobCommands:
             ids = list(idempotency.ids(len(payloads)))
             if await self._store.jobs.find([JobId(ids[0])]):
                 return [ExecutionId(id_) for id_ in ids]
-        made = await self._store.enqueuer.create_many(template, self._rows_for(payloads, idempotency), run_at, audit)
-        return [ExecutionId(id_) for id_ in made]
+        ids = await self._store.enqueuer.create_many(template, self._rows_for(payloads, idempotency), run_at, audit)
+        return [ExecutionId(id_) for id_ in ids]
 
     # edit
 
@@ -351,9 +351,9 @@ class JobCommands:
     # declare: by name, and the same however often it is repeated
 
     async def declare(self, spec: JobSpec, declared_by: str) -> Job:
-        """Make the job of this name what the declaration says; ten processes that declare the same make one job.
+        """Create or change the job of this name as declared; ten processes that declare the same job create one.
 
-        Only what differs is changed, so that a restart is no edit. A pause stays.
+        Only fields that differ are changed, so a restart is no edit. A pause stays.
         """
         if spec.name is None:
             raise InvalidInput("a declared job needs a name", field="name")
@@ -364,7 +364,7 @@ class JobCommands:
             try:
                 return (await self._create_declared([spec], declared_by, _DECLARATION))[0]
             except Conflict:
-                continue  # another process was quicker: compare with what it made
+                continue  # another process was faster: compare with its job
         raise Conflict(f"job {spec.name!r} is being created and deleted over and over")
 
     async def _align(self, present: Job, spec: JobSpec) -> Job:
@@ -374,11 +374,11 @@ class JobCommands:
         return await self.update(present.id, fields, _DECLARATION)
 
     async def undeclared(self, modules: Sequence[str], names: Sequence[str]) -> list[Job]:
-        """The jobs that these modules declared once, under other names than these, and that are still active."""
+        """The active jobs that these modules declared earlier under names that are not in *names*."""
         return await self._store.jobs.undeclared(modules, names)
 
     def differences(self, present: Job, spec: JobSpec) -> dict[str, Any]:
-        """Which fields of a declaration differ from the job that is there."""
+        """The fields of a declaration that differ from the existing job."""
         return declared_changes(present, spec, self._env.clock.now(), self._store.shards)[1]
 
     # many at once
@@ -386,27 +386,27 @@ class JobCommands:
     async def plan_sync(
         self, specs: Sequence[JobSpec], declared_by: str, *, prune: bool = False, actor: Actor = LOCAL
     ) -> list[SyncedJob]:
-        """What `sync` would do: a step for each job, and with *prune* one for each that *declared_by* no longer declares."""
+        """The steps of `sync`: one for each job and, with *prune*, one for each job that *declared_by* no longer declares."""
         check_label(declared_by, "declared_by")
-        made = [self._prepared(number, wish, actor) for number, wish in enumerate(specs)]
-        present = await self._store.jobs.find_by_names([job.name for job in made if job.name is not None])
+        jobs = [self._prepared(number, spec, actor) for number, spec in enumerate(specs)]
+        present = await self._store.jobs.find_by_names([job.name for job in jobs if job.name is not None])
         pruned = await self._store.jobs.declared_by(declared_by) if prune else []
         return plan_sync(
-            present, list(zip(specs, made, strict=True)), pruned, self._env.clock.now(), self._store.shards
+            present, list(zip(specs, jobs, strict=True)), pruned, self._env.clock.now(), self._store.shards
         )
 
-    def _prepared(self, number: int, wish: JobSpec, actor: Actor) -> Job:
+    def _prepared(self, number: int, spec: JobSpec, actor: Actor) -> Job:
         try:
-            return self.prepare([wish], actor)[0][0]
+            return self.prepare([spec], actor)[0][0]
         except InvalidInput as error:
             raise error.below(f"jobs/{number}") from error
 
     async def sync(
         self, specs: Sequence[JobSpec], declared_by: str, *, prune: bool = False, actor: Actor = LOCAL
     ) -> list[SyncedJob]:
-        """Make the jobs of these names what is declared: created, changed, or left; with *prune*, deleted if no longer declared.
+        """Create, change or keep jobs as declared; with *prune*, delete those that are no longer declared.
 
-        Everything is checked before anything is done. A job that is edited meanwhile raises Conflict; repeat the call.
+        Everything is checked before anything is written. A job that is edited meanwhile raises Conflict; repeat the call.
         """
         steps = await self.plan_sync(specs, declared_by, prune=prune, actor=actor)
         new = [step.wish for step in steps if step.step is SyncAction.CREATE and step.wish is not None]

@@ -70,7 +70,7 @@ def current_program() -> str:
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A job as a caller asks for it, and the names of the fields that were given; *payloads* replace its own in a bulk enqueue."""
+    """A job as a caller requests it, and the names of the given fields; in a bulk enqueue *payloads* replace its payload."""
 
     spec: JobSpec
     names: Collection[str]
@@ -95,7 +95,7 @@ class ResolvedJobs:
 
 
 def new_ids(env: Env, count: int, idempotency: IdempotentRequest | None) -> Iterator[UUID]:
-    """Ids for what a command creates; those that an idempotent request has reserved, if it is one."""
+    """Ids for what a command creates: those that an idempotent request reserves, or new ones."""
     if idempotency is not None:
         return idempotency.ids(count)
     return iter([env.new_id()]) if count == 1 else env.new_ids(count)

@@ -187,7 +187,7 @@ class RollupHistory:
             return list(rows)
         # No more steps in all than a view may have marks.
         step = self._whole(max(apart, (max(edges.values()) - self.start) * (len(edges) / MAX_MARKS)))
-        counted = await self._tallies(edges, step)
+        counted = await self._rollups(edges, step)
         return [
             row if row.cut_before is None else self._completed(row, series_of(row.key), counted, step) for row in rows
         ]
@@ -198,20 +198,20 @@ class RollupHistory:
         assert row.cut_before is not None
         edge = self.edge_after(row.cut_before)
         read = [mark for mark in row.marks if mark.kind is not TimelineMarkKind.PAST or mark.end >= edge]
-        marks = [mark for one in counted.get(series, ()) if (mark := _mark(one, step, edge)) is not None]
+        marks = [mark for rollup in counted.get(series, ()) if (mark := _mark(rollup, step, edge)) is not None]
         return replace(row, marks=[*marks, *read], cut_before=None)
 
     async def load(self, load: BucketLoad, until: datetime, queue: str | None) -> None:
         """Add to a load what ended before *until*, an instant at which the parts may meet."""
         series = INSTALLATION_SERIES if queue is None else series_of_queue(queue)
         step = max(timedelta(seconds=load.width / _STEPS_A_BUCKET) // self._unit * self._unit, self._unit)
-        for one in (await self._tallies({series: until}, step)).get(series, ()):
-            tally = one.counts
-            ended = tally.succeeded + tally.dead + tally.cancelled
-            load.add_ended(min(one.at + step, until), one.duration_seconds, one.duration_seconds / max(ended, 1))
-            load.starts[load.bucket(one.at)] += tally.starts
+        for rollup in (await self._rollups({series: until}, step)).get(series, ()):
+            counts, seconds = rollup.counts, rollup.duration_seconds
+            ended = counts.succeeded + counts.dead + counts.cancelled
+            load.add_ended(min(rollup.at + step, until), seconds, seconds / max(ended, 1))
+            load.starts[load.bucket(rollup.at)] += counts.starts
 
-    async def _tallies(self, untils: Mapping[UUID, datetime], step: timedelta) -> Mapping[UUID, Sequence[Rollup]]:
+    async def _rollups(self, untils: Mapping[UUID, datetime], step: timedelta) -> Mapping[UUID, Sequence[Rollup]]:
         span = RollupPeriod.HOUR if self._unit == _HOUR else RollupPeriod.MINUTE
         return await self.store.rollups.tallies(untils, self.start, span, step)
 
@@ -219,9 +219,9 @@ class RollupHistory:
         return max(step + (-step) % self._unit, self._unit)
 
 
-def _mark(one: Rollup, step: timedelta, edge: datetime) -> TimelineMark | None:
-    states = {state: number for state in _SHOWN_STATES if (number := getattr(one.counts, state))}
+def _mark(rollup: Rollup, step: timedelta, edge: datetime) -> TimelineMark | None:
+    states = {state: number for state in _SHOWN_STATES if (number := getattr(rollup.counts, state))}
     if not states:
         return None
-    end = min(one.at + step, edge)
-    return TimelineMark(kind=TimelineMarkKind.PAST, start=one.at, end=end, count=sum(states.values()), states=states)
+    end = min(rollup.at + step, edge)
+    return TimelineMark(kind=TimelineMarkKind.PAST, start=rollup.at, end=end, count=sum(states.values()), states=states)

@@ -480,7 +480,7 @@ class QuickLedgerCheck:
 
     def __init__(self, history_from: datetime | None) -> None:
         self._history_from = history_from
-        # Of cron rules, which many jobs share: whatever lies between an instant and the first one after it has the same first one.
+        # By cron rule, which many jobs share: an instant and the first occurrence after it. All instants between have the same.
         self._first_after_cache: dict[Cron, tuple[datetime, datetime]] = {}
 
     def sees_order(self, period: VersionPeriod, entries: Sequence[LedgerEntry], pending_for: datetime | None) -> bool:
@@ -536,12 +536,12 @@ class QuickLedgerCheck:
         since, first = self._first_after_cache.get(rule, (instant, instant))
         if since <= instant < first:
             return first
-        found = rule.next_after(instant)
+        following = rule.next_after(instant)
         if len(self._first_after_cache) >= _MAX_CACHED_RULES:
             self._first_after_cache.clear()
-        if found is not None:
-            self._first_after_cache[rule] = (instant, found)
-        return found
+        if following is not None:
+            self._first_after_cache[rule] = (instant, following)
+        return following
 
 
 def _following(rule: Cron, entry: LedgerEntry) -> datetime | None:

@@ -1,4 +1,4 @@
-"""What looks like a secret is not shown: not in answers, exports and pages, and not in the audit."""
+"""Redaction: values that look like secrets are hidden in responses, exports, pages and the audit."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _SECRET_KEY = re.compile(
 )
 # The password in `amqp://user:password@host`; it may hold an @ itself.
 _IN_ADDRESS = re.compile(r"(://[^/\s:@]{0,200}:)[^/\s]{1,500}(?=@)")
-# The token in `https://host/path?token=...`. No `?` in the name: each one would be looked at again from every one before it.
+# The token in `https://host/path?token=...`. No `?` in the name, which would cause backtracking from every earlier one.
 _IN_QUERY = re.compile(r"([?&]([^=&#?\s]{1,100})=)[^&#\s]+")
 # Lists show payloads up to this size.
 LONGEST_IN_LISTS = 8 * 1024
 
 
 def is_secret(key: str) -> bool:
-    """Whether values under this key are not for everybody's eyes."""
+    """Whether values under this key are hidden."""
     return _SECRET_KEY.search(key) is not None
 
 
 def redact(value: Any) -> Any:
-    """JSON for people's eyes: what stands under a key that sounds like a secret is hidden; references may be seen."""
+    """JSON with the values under secret keys hidden; references to secrets are shown."""
     match value:
         case dict():
             return {key: _redacted_entry(str(key), inner) for key, inner in value.items()}
@@ -44,7 +44,7 @@ def redact(value: Any) -> Any:
 
 
 def redact_in_list(text: str) -> Any:
-    """A JSON document as a list shows it: a large one is left out, and a note says so.
+    """A JSON document as a list shows it: a large document is replaced by a note.
 
     A page of the largest payloads would have 50 MB. The note contains the dots, so that it cannot be stored by mistake.
     """
@@ -54,7 +54,7 @@ def redact_in_list(text: str) -> Any:
 
 
 def redact_fields_in_list(text: str) -> Any:
-    """A JSON object as a list shows it: each field that is large is left out by itself."""
+    """A JSON object as a list shows it: each large field is replaced by a note."""
     document = orjson.loads(text)
     if len(text) <= LONGEST_IN_LISTS or not isinstance(document, dict):
         return redact_in_list(text)
@@ -65,8 +65,8 @@ def redact_fields_in_list(text: str) -> Any:
     }
 
 
-def _redacted_parameter(found: re.Match[str]) -> str:
-    return f"{found[1]}{REDACTED}" if is_secret(found[2]) else found[0]
+def _redacted_parameter(match: re.Match[str]) -> str:
+    return f"{match[1]}{REDACTED}" if is_secret(match[2]) else match[0]
 
 
 def _redacted_entry(key: str, value: Any) -> Any:
@@ -77,7 +77,7 @@ def _redacted_entry(key: str, value: Any) -> Any:
 
 
 def refuse_redacted(value: Any, field: str = "payload") -> None:
-    """Whoever sends back what they were shown would store the dots in place of the secret."""
+    """Refuse a redacted value that a caller sends back: it would be stored in place of the secret."""
     if isinstance(value, str) and REDACTED in value:
         raise PayloadError(
             f"{field} contains {REDACTED}, which stands for a hidden value",
@@ -85,5 +85,5 @@ def refuse_redacted(value: Any, field: str = "payload") -> None:
             hint="give the value itself, or leave the payload out to keep it as it is",
         )
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for one in inner:
-        refuse_redacted(one, field)
+    for item in inner:
+        refuse_redacted(item, field)

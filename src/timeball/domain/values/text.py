@@ -10,7 +10,7 @@ from timeball.errors import InvalidInput
 MAX_LABEL = 200
 MAX_DESCRIPTION = 10_000
 
-# They move a cursor, break a line, or turn the direction of a text around: a name that holds one can be shown as another.
+# These move a cursor, break a line or reverse the direction of text: a name that contains one can look like another.
 _DECEIVING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -21,9 +21,9 @@ def check_label(value: object, field: str, *, longest: int = MAX_LABEL) -> str:
     if not value.strip() or len(value) > longest:
         raise InvalidInput(f"{field} has {len(value)} characters, expected 1 to {longest}, not all blank", field=field)
     check_characters(value, field)
-    if not value.isprintable() and (found := _DECEIVING.search(value)):
+    if not value.isprintable() and (match := _DECEIVING.search(value)):
         raise InvalidInput(
-            f"{field} contains the character U+{ord(found[0]):04X}, expected no control characters, line breaks or bidi marks",
+            f"{field} contains the character U+{ord(match[0]):04X}, expected no control characters, line breaks or bidi marks",
             field=field,
             hint="remove it",
         )
@@ -50,9 +50,9 @@ def check_characters(value: str, field: str, error: type[InvalidInput] = Invalid
 
 
 def clean_text(value: object) -> str:
-    """Text from outside, made storable: what a database cannot hold is replaced by the replacement character.
+    """Text that the database can store: other characters become the replacement character.
 
-    Takes anything and never raises: a value whose text cannot be had is named by its type.
+    Accepts anything and never raises: a value whose `str` fails is named by its type.
     """
     if type(value) is str and value.isascii() and "\0" not in value:
         return value
@@ -76,7 +76,7 @@ def _name_of(kind: type) -> str:
 
 
 def shorten_text(text: str, longest: int) -> str:
-    """Text of at most *longest* characters: what is too long loses its middle."""
+    """Text of at most *longest* characters: a longer text loses its middle."""
     if len(text) <= longest:
         return text
     kept = max(longest - len(_left_out(len(text))), 0)

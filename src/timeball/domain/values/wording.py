@@ -9,15 +9,13 @@ from datetime import UTC, datetime, timedelta
 
 from timeball.errors import InvalidInput, quote_text
 
-# Spans, moments and lists as sentences say them.
-
-# What a spreadsheet takes for the beginning of a formula; the last four are full-width forms.
+# A spreadsheet reads text that begins so as a formula; the last four are full-width forms.
 FORMULA_BEGINNINGS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def duration_in_words(span: timedelta) -> str:
-    """A span as people say it, in its two largest units: `3 h 5 min`, `12 s`, `8 ms`."""
+    """A duration in its two largest units: `3 h 5 min`, `12 s`, `8 ms`."""
     seconds = abs(span.total_seconds())
     if seconds < 1:
         return f"{round(seconds * 1000)} ms"
@@ -31,7 +29,7 @@ def duration_in_words(span: timedelta) -> str:
 
 
 def instant_in_words(at: datetime, now: datetime) -> str:
-    """An instant beside *now*: the time alone if it is the same day, always with its zone."""
+    """An instant relative to *now*: only the time on the same day, always with its zone."""
     here, there = at.astimezone(UTC), now.astimezone(UTC)
     if here.date() == there.date():
         return f"{here:%H:%M:%S} UTC"
@@ -44,7 +42,7 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:
-    """Some names, and how many are left out: `a, b and 4 more`."""
+    """Some names and the number of those left out: `a, b and 4 more`."""
     shown = ", ".join(names[:most])
     left = len(names) - most
     return f"{shown} and {left} more" if left > 0 else shown
@@ -55,8 +53,6 @@ def ordinal(number: int) -> str:
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
 
-
-# Spans of time as people write them: `30s`, `5m`, `1h30m`, `2d`.
 
 Duration = timedelta | int | float | str
 
@@ -77,7 +73,7 @@ _LONGEST = timedelta(days=366 * 200)
 
 
 def parse_duration(value: Duration, field: str = "span") -> timedelta:
-    """A span given as timedelta, as a number of seconds, or as text, largest unit first; never negative."""
+    """A duration from a timedelta, a number of seconds, or text such as `1h30m`, largest unit first; never negative."""
     match value:
         case timedelta():
             span = value
@@ -95,7 +91,7 @@ def parse_duration(value: Duration, field: str = "span") -> timedelta:
 
 
 def format_duration(span: timedelta) -> str:
-    """A span as `parse_span` reads it, to the millisecond: `1h30m`."""
+    """A duration as `parse_duration` reads it, to the millisecond: `1h30m`."""
     left = span
     parts = []
     for unit, size in _UNIT_SECONDS:
@@ -106,12 +102,12 @@ def format_duration(span: timedelta) -> str:
 
 
 def _from_text(text: str, field: str) -> timedelta:
-    wanted = " ".join(text.lower().split())
-    found = _PATTERN.fullmatch(wanted) if len(wanted) <= _LONGEST_TEXT else None
-    if found is None or not any(found.groups()):
+    normal = " ".join(text.lower().split())
+    match = _PATTERN.fullmatch(normal) if len(normal) <= _LONGEST_TEXT else None
+    if match is None or not any(match.groups()):
         raise _not_a_duration(f'"{quote_text(text)}"', field)
     total = timedelta(0)
-    for number, (_, size) in zip(found.groups(), _UNIT_SECONDS, strict=True):
+    for number, (_, size) in zip(match.groups(), _UNIT_SECONDS, strict=True):
         if number is not None:
             total += _times(size, float(number), field)
     return total
