@@ -1,4 +1,4 @@
-"""What people said while an attempt went on: a stop, a pause, a deletion. It holds even if the holder never heard of it."""
+"""Requests during an attempt: a stop, a pause, a deletion. They hold even if the holder never receives them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.factories import (
     FAILURE,
-    SOMEBODY,
+    OPERATOR,
     claim_all,
     due_rows,
     enqueue,
@@ -33,7 +33,7 @@ from timeball.testing import VirtualClock
 
 async def change(store: Store, execution: ExecutionId, decide: Callable[[JobSnapshot], JobChange]) -> None:
     """Change the one-off that an execution belongs to."""
-    await store.jobs.change(JobId(execution), decide, SOMEBODY)
+    await store.jobs.change(JobId(execution), decide, OPERATOR)
 
 
 def pause(snapshot: JobSnapshot) -> JobChange:
@@ -49,10 +49,10 @@ async def check_promises(store: Store) -> None:
     assert report.holds, "\n".join(report.lines())
 
 
-async def test_a_claim_knows_what_people_said_meanwhile(store: Store) -> None:
+async def test_attempt_facts_have_requests_of_the_meantime(store: Store) -> None:
     ids = [await enqueue(store) for _ in range(4)]
     claims = await claim_all(store)
-    await store.jobs.cancel([ids[1]], "not needed", SOMEBODY)
+    await store.jobs.cancel([ids[1]], "not needed", OPERATOR)
     await change(store, ids[2], pause)
     await change(store, ids[3], delete)
 
@@ -63,12 +63,10 @@ async def test_a_claim_knows_what_people_said_meanwhile(store: Store) -> None:
 
 
 @pytest.mark.parametrize("outcome", [Failed(FAILURE), TimedOut(FAILURE), Lost(FAILURE), Released(has_started=True)])
-async def test_what_was_cancelled_is_not_tried_again_when_its_worker_dies_or_it_fails(
-    store: Store, outcome: Outcome
-) -> None:
+async def test_a_cancelled_execution_that_fails_or_is_lost_is_not_retried(store: Store, outcome: Outcome) -> None:
     execution = await enqueue(store, unique_key="k")
     (claimed,) = await claim_all(store)
-    await store.jobs.cancel([execution], "not needed", SOMEBODY)
+    await store.jobs.cancel([execution], "not needed", OPERATOR)
 
     await record(store, [found(claimed, outcome)])
 
@@ -80,7 +78,7 @@ async def test_what_was_cancelled_is_not_tried_again_when_its_worker_dies_or_it_
     await check_promises(store)
 
 
-async def test_what_is_running_when_its_job_is_deleted_may_end_but_is_not_tried_again(store: Store) -> None:
+async def test_a_running_execution_of_a_deleted_job_may_end_but_is_not_retried(store: Store) -> None:
     execution = await enqueue(store)
     (claimed,) = await claim_all(store)
     await change(store, execution, delete)
@@ -93,7 +91,7 @@ async def test_what_is_running_when_its_job_is_deleted_may_end_but_is_not_tried_
     await check_promises(store)
 
 
-async def test_what_its_worker_lost_waits_while_its_job_is_paused(store: Store, clock: VirtualClock) -> None:
+async def test_a_lost_execution_waits_while_its_job_is_paused(store: Store, clock: VirtualClock) -> None:
     execution = await enqueue(store)
     (claimed,) = await claim_all(store)
     await change(store, execution, pause)
@@ -111,13 +109,13 @@ async def test_what_its_worker_lost_waits_while_its_job_is_paused(store: Store, 
     assert await tables_of(store, execution) == ["ready"]
 
 
-async def test_what_was_called_off_while_held_and_is_given_back_is_skipped(store: Store, clock: VirtualClock) -> None:
-    """Its worker leaves before it has heard of the pause: nobody else may run it then."""
+async def test_a_held_execution_that_is_cancelled_and_released_is_skipped(store: Store, clock: VirtualClock) -> None:
+    """Its worker stops before it knows of the pause: no other worker may run the execution then."""
     job = await make_recurring(store, 60)
     clock.advance("59.6s")
     await promote_due(store, await make_owner(store))
     (held,) = await claim_all(store, holds=5)
-    await store.jobs.change(job.id, pause, SOMEBODY)
+    await store.jobs.change(job.id, pause, OPERATOR)
 
     await record(store, [found(held, Released(), started_at=None)])
 

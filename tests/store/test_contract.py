@@ -1,9 +1,8 @@
-"""Every verb of the store keeps its sentence, in whatever order the verbs come: real SQL against a small model of the tables.
+"""Every method of the store keeps its contract in any order of calls: real SQL against a small model of the state tables.
 
-The model knows for each execution which table it is in, how often it was tried and lost, which claim its row names and which
-payload it is to run with; after every step all tables are compared with it. Outcomes come from the holder, or long after
-somebody else has the execution; nodes are buried and come back to renew; people cancel, pause, resume, edit and delete in
-between.
+The model knows for each execution its table, how often it was tried and lost, the claim of its row, and its payload. After every step all
+tables are compared with it. Outcomes come from the holder, or long after another worker has the execution; nodes are removed and try to
+renew; people cancel, pause, resume, edit and delete in between.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from tests.support.factories import (
     FROM_THE_FIRST,
     HANDLER,
     LEASE,
-    SOMEBODY,
+    OPERATOR,
     define_job,
     due_rows,
+    first_execution_of,
     found,
     make_node,
     make_owner,
-    opening_of,
     plan_row,
     promote,
     record,
@@ -66,7 +65,7 @@ Result = TypeVar("Result")
 
 @dataclass
 class Known:
-    """What the model knows of an execution; a table that is none of the four is the state it ended in."""
+    """An execution in the model; for a finished one, the table is its state."""
 
     state_table: str
     run_at: datetime
@@ -81,7 +80,7 @@ class Known:
     claim_id: ClaimId | None = None
     holder: Incarnation | None = None
     is_stopped: bool = False
-    # The number in its payload. What has never been promoted follows the edits of its job.
+    # The number in its payload. An execution that has never been promoted follows the edits of its job.
     payload: int = 0
     is_promoted: bool = False
 
@@ -102,7 +101,7 @@ class World:
         self.store.env.clock = VirtualClock()
         self.store.env.random.seed(1833)
         async with self.store.database.transaction() as connection:
-            # The same ids again: an owner of the last example would pass for one of this.
+            # The ids repeat: an owner of the last example would count as one of this.
             await connection.execute("UPDATE timeball.shard SET owner = NULL")
             await connection.execute(f"TRUNCATE {', '.join(f'timeball.{name}' for name in _EMPTY.split())}")
         self.owner = await make_owner(self.store)
@@ -120,7 +119,7 @@ def world(fresh_database: FreshDatabase) -> Iterator[World]:
 
 
 @pytest.mark.slow
-def test_every_verb_keeps_its_sentence_whatever_came_before(world: World) -> None:
+def test_every_method_keeps_its_contract_in_any_order(world: World) -> None:
     run_state_machine_as_test(
         lambda: Contract(world),
         settings=settings(
@@ -199,19 +198,19 @@ class Contract(RuleBasedStateMachine):
             delivery="at_most_once" if is_at_most_once else "at_least_once",
             **limited,
         )
-        opening = opening_of(job, self.now)
-        assert opening is not None
+        first = first_execution_of(job, self.now)
+        assert first is not None
 
-        (created,) = self.world.run(self.store.enqueuer.create([job], [opening]))
+        (created,) = self.world.run(self.store.enqueuer.create([job], [first]))
 
         if key is not None and key in self.keys:
             assert (created.is_new, created.execution_id) == (False, self.keys[key])
             return
         assert (created.is_new, created.execution_id) == (True, job.id)
         state_table = (
-            "due" if opening.run_at is not None and opening.run_at > self.edge else "blocked" if is_limited else "ready"
+            "due" if first.run_at is not None and first.run_at > self.edge else "blocked" if is_limited else "ready"
         )
-        run_at = opening.run_at or self.now
+        run_at = first.run_at or self.now
         self.known[created.execution_id] = Known(
             state_table,
             run_at,
@@ -231,12 +230,12 @@ class Contract(RuleBasedStateMachine):
         if len(self.schedules) < 2:
             spec = {"interval_seconds": INTERVAL.total_seconds(), "overlap": "allow", "misfire_grace_seconds": 86_400}
             job = define_job(self.store, max_retries=MAX_RETRIES, max_lost=MAX_LOST, payload={"number": 0}, **spec)
-            opening = opening_of(job, self.now)
-            assert opening is not None
-            assert opening.run_at is not None
-            self.world.run(self.store.enqueuer.create([job], [opening]))
+            first = first_execution_of(job, self.now)
+            assert first is not None
+            assert first.run_at is not None
+            self.world.run(self.store.enqueuer.create([job], [first]))
             self.schedules.append(Schedule(job))
-            self.expect_next(self.schedules[-1], opening.run_at)
+            self.expect_next(self.schedules[-1], first.run_at)
 
     def expect_next(self, schedule: Schedule, at: datetime) -> None:
         schedule.next_at = at
@@ -320,9 +319,9 @@ class Contract(RuleBasedStateMachine):
             return multiple()
         worker, claim_id = self.workers[number], ClaimId(self.store.env.new_id())
         lanes = dict.fromkeys(self.world.run(self.store.executions.lanes()), FROM_THE_FIRST)
-        wish = ClaimRequest(worker.incarnation, [HANDLER], slots, 0)
+        request = ClaimRequest(worker.incarnation, [HANDLER], slots, 0)
 
-        claimed = self.world.run(self.store.executions.claim(wish, lanes, claim_id)).executions
+        claimed = self.world.run(self.store.executions.claim(request, lanes, claim_id)).executions
 
         due = sorted(each.run_at for each in self.in_state_table("ready").values() if each.run_at <= self.now)
         assert sorted(each.run_at for each in claimed) == due[:slots], (
@@ -368,7 +367,7 @@ class Contract(RuleBasedStateMachine):
         return known.state_table == "running" and (known.fence, known.claim_id) == (claimed.fence, claimed.claim_id)
 
     def follow(self, id_: ExecutionId, outcome: Outcome) -> None:
-        """Where an execution goes after an outcome that was accepted."""
+        """Move an execution after an accepted outcome."""
         each = self.known[id_]
         if isinstance(outcome, Lost):
             each.lost += 1
@@ -390,7 +389,7 @@ class Contract(RuleBasedStateMachine):
             self.expect_promotions()
 
     def read_run_at(self, id_: ExecutionId, outcome: Outcome) -> datetime:
-        """How long a retry waits is drawn; it never begins in the past."""
+        """The back-off of a retry is random; it never begins in the past."""
         (run_at,) = [row["run_at"] for row in self.rows() if row["id"] == id_]
         assert self.now <= run_at <= self.now + timedelta(seconds=5 if isinstance(outcome, Snoozed) else 1)
         return run_at
@@ -412,7 +411,7 @@ class Contract(RuleBasedStateMachine):
         each = self.known[id_]
         is_pending = each.state_table == "due" and any(id_ == self.pending_of(schedule) for schedule in self.schedules)
 
-        reached = self.world.run(self.store.jobs.cancel([id_], "a person", SOMEBODY))
+        reached = self.world.run(self.store.jobs.cancel([id_], "a person", OPERATOR))
 
         if each.state_table in _WAITING and not is_pending:
             assert reached == {id_}
@@ -439,7 +438,7 @@ class Contract(RuleBasedStateMachine):
             "delete": lambda snapshot: job_changes.delete_job(snapshot, None),
         }[verb]
 
-        self.world.run(self.store.jobs.change(job_id, decide, SOMEBODY))
+        self.world.run(self.store.jobs.change(job_id, decide, OPERATOR))
 
         getattr(self, f"expect_{verb}")(job_id, self.known[ExecutionId(job_id)])
         self.expect_promotions()
@@ -453,7 +452,7 @@ class Contract(RuleBasedStateMachine):
             fields = {"payload": {"number": number}}
             self.world.run(
                 self.store.jobs.change(
-                    job_id, lambda seen: job_changes.edit_job(seen, fields, self.store.shards), SOMEBODY
+                    job_id, lambda seen: job_changes.edit_job(seen, fields, self.store.shards), OPERATOR
                 )
             )
 
@@ -486,7 +485,7 @@ class Contract(RuleBasedStateMachine):
         return self.world.run(read())
 
     def expect_promotions(self) -> None:
-        """Places that are free go to those who wait for them, the earliest first."""
+        """Free places go to blocked executions, the earliest first."""
         waiting = self.in_state_table("blocked")
         taken = [each for each in self.known.values() if each.limit_key and each.state_table in ("ready", "running")]
         free = max(MAX_RUNNING - len(taken), 0)

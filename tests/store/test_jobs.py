@@ -1,4 +1,4 @@
-"""Jobs are made and found: one statement writes the definition and the first execution, into the table where it belongs."""
+"""Creating and finding jobs: one statement writes the definition, and the first execution into its state table."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tests.conftest import FreshDatabase
 from tests.support.factories import (
     FROM_THE_FIRST,
     HANDLER,
-    SOMEBODY,
+    OPERATOR,
     TZDATA,
     claim_all,
     define_job,
     enqueue,
+    first_execution_of,
     found,
     make_job,
     make_node,
     make_recurring,
     only_row,
-    opening_of,
     read_job,
     seconds,
     table,
@@ -47,7 +47,7 @@ from timeball.store.types import ClaimRequest, FirstExecution
 from timeball.testing import VirtualClock
 from timeball.testing.environment import START
 
-# A value of its own for each field, so that two swapped columns are noticed.
+# A distinct value for each field, so that swapped columns are noticed.
 EVERYTHING: dict[str, Any] = {
     "name": "nightly report",
     "description": "for the board",
@@ -166,8 +166,8 @@ async def test_a_one_off_without_an_instant_is_due_by_the_clock_of_the_database(
     assert (row["run_at"], row["scheduled_for"]) == (clock.now(), clock.now())
 
 
-async def test_a_plain_one_off_is_written_like_any_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commonest wish has statements of its own: for one, for some that are alike, for some that are not."""
+async def test_a_plain_one_off_is_written_like_others(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The usual enqueue has statements of its own: for one job, for several that are alike, for several that are not."""
     plain = {name: EVERYTHING[name] for name in EVERYTHING if name in enqueue_module.PLAIN_COLUMNS | {"delivery"}}
     asked: list[str] = []
     store.database.env.fault = asked.append
@@ -197,7 +197,7 @@ async def test_a_plain_one_off_is_written_like_any_other(store: Store, monkeypat
     [{"unique_key": "k"}, {"max_running": 2}, {"name": "named"}, {"starts_at": "2020-01-01T00:00Z"}],
     ids=lambda own: next(iter(own)),
 )
-async def test_what_has_something_of_its_own_has_no_pattern(store: Store, own: dict[str, Any]) -> None:
+async def test_a_job_with_special_fields_is_not_plain(store: Store, own: dict[str, Any]) -> None:
     assert (
         enqueue_module.prepare_job(define_job(store, **{"name": None, "scheduled_at": "2030-01-01T00:00Z"} | own))
         is None
@@ -205,11 +205,11 @@ async def test_what_has_something_of_its_own_has_no_pattern(store: Store, own: d
 
 
 async def _create_now(store: Store, *jobs: Job) -> None:
-    openings = [FirstExecution(id=ExecutionId(job.id), job_id=job.id, origin=Origin.ENQUEUE) for job in jobs]
-    await store.enqueuer.create(jobs, openings)
+    firsts = [FirstExecution(id=ExecutionId(job.id), job_id=job.id, origin=Origin.ENQUEUE) for job in jobs]
+    await store.enqueuer.create(jobs, firsts)
 
 
-async def test_what_is_due_within_the_promotion_window_skips_the_waiting(store: Store) -> None:
+async def test_a_one_off_due_within_the_promotion_window_is_ready_at_once(store: Store) -> None:
     near = await enqueue(store, after=0.5)
     far = await enqueue(store, after=0.501)
 
@@ -305,7 +305,7 @@ async def test_a_name_that_is_taken_refuses_the_whole_batch(store: Store) -> Non
 
 async def test_the_name_of_a_deleted_job_is_free_again(store: Store) -> None:
     old = await make_job(store, name="phoenix")
-    await store.jobs.change(old.id, lambda snapshot: job_changes.delete_job(snapshot, None), SOMEBODY)
+    await store.jobs.change(old.id, lambda snapshot: job_changes.delete_job(snapshot, None), OPERATOR)
 
     young = await make_job(store, name="phoenix")
 
@@ -316,36 +316,36 @@ async def test_the_name_of_a_deleted_job_is_free_again(store: Store) -> None:
 async def test_a_unique_key_admits_one_unfinished_execution(store: Store, clock: VirtualClock) -> None:
     first = await enqueue(store, unique_key="only one")
     second = define_job(store, name=None, scheduled_at=clock.now(), unique_key="only one")
-    opening = opening_of(second, clock.now())
-    assert opening is not None
+    execution = first_execution_of(second, clock.now())
+    assert execution is not None
 
-    (created,) = await store.enqueuer.create([second], [opening])
+    (created,) = await store.enqueuer.create([second], [execution])
 
     assert (created.job_id, created.execution_id, created.is_new) == (second.id, first, False)
     assert await store.jobs.find([second.id]) == {}
 
     (claimed,) = await claim_all(store)
     await store.executions.finish_succeeded([found(claimed)])
-    (created,) = await store.enqueuer.create([second], [opening])
+    (created,) = await store.enqueuer.create([second], [execution])
 
     assert (created.execution_id, created.is_new) == (ExecutionId(second.id), True)
 
 
 async def test_two_of_one_batch_with_one_key_give_one_execution(store: Store, clock: VirtualClock) -> None:
     jobs = [define_job(store, name=None, scheduled_at=clock.now(), unique_key="k") for _ in range(2)]
-    openings = [opening for job in jobs if (opening := opening_of(job, clock.now()))]
+    firsts = [first for job in jobs if (first := first_execution_of(job, clock.now()))]
 
-    created = await store.enqueuer.create(jobs, openings)
+    created = await store.enqueuer.create(jobs, firsts)
 
     (row,) = await table(store, "ready")
     assert {each.execution_id for each in created} == {row["id"]}
     assert sorted(each.is_new for each in created) == [False, True]
 
 
-async def test_a_key_whose_holder_finishes_meanwhile_is_taken_after_all(
+async def test_a_key_whose_execution_finishes_meanwhile_is_taken(
     fresh_database: FreshDatabase, open_store: Callable[..., Awaitable[Store]], env: Env
 ) -> None:
-    """Between "the key is alive" and "whose is it" the holder may end: nobody is told that nothing was made."""
+    """The execution of a key may finish before it is looked up: then the job is created after all."""
 
     def end_holder(point: str) -> None:
         if point == "live_keys.before":
@@ -356,10 +356,10 @@ async def test_a_key_whose_holder_finishes_meanwhile_is_taken_after_all(
     store = await open_store()
     await enqueue(store, unique_key="k")
     late = define_job(store, name=None, scheduled_at=env.clock.now(), unique_key="k")
-    opening = opening_of(late, env.clock.now())
-    assert opening is not None
+    first = first_execution_of(late, env.clock.now())
+    assert first is not None
 
-    (created,) = await store.enqueuer.create([late], [opening])
+    (created,) = await store.enqueuer.create([late], [first])
 
     assert (created.execution_id, created.is_new) == (ExecutionId(late.id), True)
 
@@ -381,17 +381,15 @@ async def test_the_newest_job_of_a_shared_limit_sets_it(store: Store) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"scheduled_at": START + timedelta(days=1)}, {"interval_seconds": 60}, {}])
-async def test_a_job_that_is_new_takes_back_what_its_lower_limit_leaves_no_place(
-    store: Store, fields: dict[str, Any]
-) -> None:
-    """Whatever shares the limit: the least urgent waits again, what runs goes on and counts."""
+async def test_a_new_job_with_a_lower_limit_blocks_the_excess(store: Store, fields: dict[str, Any]) -> None:
+    """Of all executions of the limit, the least urgent waits again; running ones go on and count."""
     running, middle, urgent, lazy = [
         await enqueue(store, queue=queue, priority=priority, max_running=4, limit_key="printer")
         for queue, priority in (("first", 1), ("default", 50), ("default", 99), ("default", 0))
     ]
     await enqueue(store, max_running=4, limit_key="another")
-    wish = ClaimRequest(await make_node(store), [HANDLER], 1, 0)
-    await store.executions.claim(wish, {("first", 1): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
+    request = ClaimRequest(await make_node(store), [HANDLER], 1, 0)
+    await store.executions.claim(request, {("first", 1): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
     before = {row["id"]: row for row in await table(store, "ready")}
 
     await make_job(store, **fields, max_running=2, limit_key="printer")
@@ -402,7 +400,7 @@ async def test_a_job_that_is_new_takes_back_what_its_lower_limit_leaves_no_place
     assert len(await table(store, "ready")) == 2, "those of other limits stay"
 
 
-async def test_a_limit_that_leaves_places_for_all_takes_nothing_back(store: Store) -> None:
+async def test_a_limit_with_places_for_all_blocks_nothing(store: Store) -> None:
     ids = [await enqueue(store, max_running=2, limit_key="printer") for _ in range(2)]
 
     for said in (2, 3, 2):
@@ -419,12 +417,12 @@ async def test_a_job_whose_runs_must_not_overlap_has_a_limit_of_one(store: Store
 
 async def test_a_job_created_in_the_callers_transaction_shares_its_fate(store: Store, clock: VirtualClock) -> None:
     job = define_job(store, name="mine", interval_seconds=60)
-    opening = opening_of(job, clock.now())
-    assert opening is not None
+    first = first_execution_of(job, clock.now())
+    assert first is not None
 
     async def create_and_fail() -> None:
         async with store.database.transaction() as connection:
-            (created,) = await store.enqueuer.create([job], [opening], connection)
+            (created,) = await store.enqueuer.create([job], [first], connection)
             assert created.is_new
             raise ZeroDivisionError
 
@@ -510,10 +508,10 @@ async def test_a_bulk_write_is_all_or_nothing(
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-async def test_a_bulk_write_that_is_given_up_leaves_nothing_and_harms_nobody(
+async def test_an_abandoned_bulk_write_leaves_nothing_and_affects_no_other(
     store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
 ) -> None:
-    """The first rows are being written while the next ones are made."""
+    """The first rows are written while the next ones are made."""
     monkeypatch.setattr("timeball.store.enqueue._BULK_SLICE", 2)
     template, at_work = define_job(store, name=None, scheduled_at=clock.now()), asyncio.current_task()
     assert at_work is not None
@@ -533,8 +531,8 @@ async def test_a_bulk_write_that_is_given_up_leaves_nothing_and_harms_nobody(
     assert await table(store, "ready") == []
 
 
-async def test_the_schema_itself_refuses_what_no_schedule_can_be(store: Store) -> None:
-    """Fault 27. Whoever writes past every front is stopped here."""
+async def test_the_schema_refuses_invalid_schedules(store: Store) -> None:
+    """Fault 27. The schema stops writes that bypass every API."""
     await make_recurring(store, 60)
     impossible = [
         *("interval_seconds = 0", "interval_seconds = -1", "interval_seconds = NULL"),
@@ -549,7 +547,7 @@ async def test_the_schema_itself_refuses_what_no_schedule_can_be(store: Store) -
                 await connection.execute(f"UPDATE timeball.job SET {assignment}")
 
 
-# Each rule of the schema by its name, and what breaks it and no other.
+# Each rule of the schema by its name, and values that break this rule alone.
 _BREACHES = {
     "job_kind_check": ["kind = 'sometimes'", "kind = ''"],
     "once_has_instant": ["scheduled_at = NULL"],
@@ -584,7 +582,7 @@ _BREACHES = {
 
 @pytest.mark.parametrize("rule", _BREACHES)
 async def test_the_schema_names_the_rule_that_a_one_off_breaks(store: Store, clock: VirtualClock, rule: str) -> None:
-    """Fault 27. What the usual one-off is taken for at a glance must not hide what is wrong with another."""
+    """Fault 27. The shortcut for usual one-offs must not accept a wrong one."""
     await store.enqueuer.create([define_job(store, name=None, scheduled_at=clock.now())], [])
 
     for assignment in _BREACHES[rule]:
@@ -630,9 +628,7 @@ async def test_every_rule_of_jobs_in_the_schema_is_tried_here(store: Store) -> N
         ),
     ],
 )
-async def test_the_schema_takes_what_lies_just_within_its_rules(
-    store: Store, clock: VirtualClock, assignment: str
-) -> None:
+async def test_the_schema_accepts_the_bounds_of_its_rules(store: Store, clock: VirtualClock, assignment: str) -> None:
     await store.enqueuer.create([define_job(store, name=None, scheduled_at=clock.now())], [])
 
     async with store.database.transaction() as connection:

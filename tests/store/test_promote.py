@@ -1,4 +1,4 @@
-"""From due to ready: what falls due is read ahead, and moved only if it still is as it was read."""
+"""From due to ready: due rows are read ahead, and promoted only if they still are as they were read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.support.factories import (
     ALWAYS,
     FAILURE,
-    SOMEBODY,
+    OPERATOR,
     TZDATA,
     claim_all,
     due_row,
@@ -48,7 +48,7 @@ SHARD = 5
 
 
 def waiting(now: datetime) -> dict[str, Any]:
-    """A retry in `due`, with a value of its own in each column."""
+    """A retry in `due`, with a distinct value in each column."""
     return {
         "id": EXECUTION,
         "job_id": JOB,
@@ -119,9 +119,9 @@ async def test_the_look_ahead_reads_each_shard_from_its_bound_to_the_horizon(sto
     assert [row.id.int for row in rows] == [101, 102, 103]
 
 
-async def test_the_look_ahead_tells_the_retries_of_paused_jobs(store: Store, clock: VirtualClock) -> None:
+async def test_the_look_ahead_marks_retries_of_paused_jobs(store: Store, clock: VirtualClock) -> None:
     job = await make_job(store)
-    await store.jobs.change(job.id, lambda found: job_changes.pause_job(found, None, None), SOMEBODY)
+    await store.jobs.change(job.id, lambda found: job_changes.pause_job(found, None, None), OPERATOR)
     await put_row(store, "due", **waiting(clock.now()) | {"job_id": job.id})
 
     assert (await due_row(store, job.id)).is_paused
@@ -154,7 +154,7 @@ async def test_a_job_is_busy_from_the_promotion_to_the_end(store: Store, clock: 
     await record(store, [found(claimed, Snoozed(seconds(5)))])
     assert await is_busy()  # in due, snoozed
 
-    await store.jobs.cancel([claimed.id], "enough", SOMEBODY)
+    await store.jobs.cancel([claimed.id], "enough", OPERATOR)
     assert not await is_busy()
 
 
@@ -162,7 +162,7 @@ async def test_a_job_is_busy_while_one_of_its_executions_is_blocked(store: Store
     holder = await enqueue(store, max_running=1, limit_key="l")
     job = await make_job(store, max_running=1, limit_key="l")
     wanted = ExecutionRequest(id=ExecutionId(store.env.new_id()), job_id=job.id, origin=Origin.TRIGGER)
-    await store.jobs.request([wanted], SOMEBODY, "job.trigger")
+    await store.jobs.request([wanted], OPERATOR, "job.trigger")
     assert (await tables_of(store, wanted.id), await tables_of(store, holder)) == (["blocked"], ["ready"])
 
     assert await store.executions.busy_jobs([job.id, JobId(JOB)]) == {job.id}
@@ -171,7 +171,7 @@ async def test_a_job_is_busy_while_one_of_its_executions_is_blocked(store: Store
 # promoting
 
 
-async def test_a_waiting_execution_keeps_all_it_had(store: Store, clock: VirtualClock) -> None:
+async def test_a_promoted_execution_keeps_every_column_of_due(store: Store, clock: VirtualClock) -> None:
     owner = await make_owner(store)
     before = waiting(clock.now()) | {"limit_key": None}
     await put_row(store, "due", **before)
@@ -194,7 +194,9 @@ async def test_a_waiting_execution_with_a_limit_goes_to_blocked(store: Store, cl
     assert await only_row(store, "blocked") == {name: before[name] for name in kept} | {"queued_at": clock.now()}
 
 
-async def test_promoting_puts_the_following_occurrence_in_the_same_breath(store: Store, clock: VirtualClock) -> None:
+async def test_a_promotion_inserts_the_following_occurrence_in_the_same_statement(
+    store: Store, clock: VirtualClock
+) -> None:
     start = clock.now()
     job = await make_recurring(
         store, 60, queue="q", priority=33, handler="app:h", max_executions=5, unique_key="k", jitter_seconds=9
@@ -243,7 +245,7 @@ async def test_promoting_puts_the_following_occurrence_in_the_same_breath(store:
     }
 
 
-async def test_a_job_cannot_have_two_next_occurrences_whoever_writes_them(store: Store) -> None:
+async def test_a_job_cannot_have_two_next_occurrences(store: Store) -> None:
     await make_recurring(store, 60)
     row = await only_row(store, "due")
 
@@ -307,7 +309,7 @@ async def test_a_single_skipped_occurrence_is_a_skipped_execution(store: Store, 
 
 
 @pytest.mark.parametrize("max_running", [None, 1], ids=["free", "limited"])
-async def test_an_occurrence_whose_key_is_alive_is_skipped_for_it(
+async def test_an_occurrence_whose_key_is_taken_is_skipped(
     store: Store, clock: VirtualClock, max_running: int | None
 ) -> None:
     holder = await enqueue(store, unique_key="k")
@@ -325,7 +327,7 @@ async def test_an_occurrence_whose_key_is_alive_is_skipped_for_it(
     assert (await only_row(store, "due"))["watermark"] == pending.scheduled_for
 
 
-async def test_an_occurrence_takes_its_key_for_as_long_as_it_is_unfinished(store: Store, clock: VirtualClock) -> None:
+async def test_an_occurrence_has_its_key_while_it_is_unfinished(store: Store, clock: VirtualClock) -> None:
     job = await make_recurring(store, 60, unique_key="k", overlap="allow")
     owner = await make_owner(store)
     pending = await due_row(store, job.id)
@@ -380,14 +382,14 @@ async def planned(store: Store, clock: VirtualClock) -> tuple[Promotion, ShardOw
 
 
 async def refused(store: Store, plan: Promotion, owner: ShardOwnership) -> bool:
-    """Whether the plan was refused, and nothing changed."""
+    """Whether the promotion was refused, and nothing changed."""
     before = await table(store, "execution")
     done = await promote(store, [plan], owner)
     assert bool(done) == (await table(store, "execution") != before)
     return not done
 
 
-async def test_nothing_refuses_an_honest_plan(store: Store, clock: VirtualClock) -> None:
+async def test_a_valid_promotion_is_accepted(store: Store, clock: VirtualClock) -> None:
     assert not await refused(store, *await planned(store, clock))
 
 
@@ -434,14 +436,14 @@ async def test_a_shard_that_another_owns_is_not_ours(store: Store, clock: Virtua
     assert await refused(store, plan, replace(owner, incarnation=other))
 
 
-async def test_a_shard_we_did_not_name_is_not_ours(store: Store, clock: VirtualClock) -> None:
+async def test_a_shard_that_was_not_named_is_not_ours(store: Store, clock: VirtualClock) -> None:
     plan, owner = await planned(store, clock)
     others = {shard: epoch for shard, epoch in owner.epochs.items() if shard != plan.row.shard}
 
     assert await refused(store, plan, replace(owner, epochs=others))
 
 
-async def test_a_refused_row_does_not_hold_back_the_others(store: Store, clock: VirtualClock) -> None:
+async def test_a_refused_row_does_not_affect_the_others(store: Store, clock: VirtualClock) -> None:
     first, second = [await make_recurring(store, 60) for _ in range(2)]
     owner = await make_owner(store)
     clock.advance("60s")
@@ -455,11 +457,9 @@ async def test_a_refused_row_does_not_hold_back_the_others(store: Store, clock: 
 # parking, and other time-zone data
 
 
-async def test_only_second_tries_of_paused_jobs_that_are_as_they_were_read_are_parked(
-    store: Store, clock: VirtualClock
-) -> None:
+async def test_only_unchanged_retries_and_snoozes_of_paused_jobs_are_parked(store: Store, clock: VirtualClock) -> None:
     paused, active = await make_job(store), await make_job(store)
-    await store.jobs.change(paused.id, lambda found: job_changes.pause_job(found, None, None), SOMEBODY)
+    await store.jobs.change(paused.id, lambda found: job_changes.pause_job(found, None, None), OPERATOR)
     kinds = {
         1: ("retry", paused),
         2: ("snooze", paused),
@@ -520,7 +520,7 @@ async def test_occurrences_of_older_zone_data_are_found_and_moved(store: Store, 
     assert await only_row(store, "due") == before | forgotten | moved
 
 
-async def test_an_occurrence_with_nothing_in_its_place_is_recorded_unless_it_has_changed(
+async def test_an_occurrence_without_a_successor_is_recorded_unless_it_has_changed(
     store: Store, clock: VirtualClock
 ) -> None:
     await put_row(store, "due", **waiting(clock.now() + seconds(9)) | {"kind": "occurrence", "origin": "schedule"})

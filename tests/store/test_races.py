@@ -1,6 +1,6 @@
-"""Each pair of verbs that share rows, on two connections, in both orders, with both endings: exactly one truth comes of it.
+"""Each pair of methods that share rows, on two connections, in both orders, with both endings: the result is always consistent.
 
-The first party has done its work and stops before COMMIT; the second runs into it; then the first commits or rolls back.
+The first has done its work and stops before COMMIT; the second meets its locks; then the first commits or rolls back.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from tests.support.factories import (
     FAILURE,
     FROM_THE_FIRST,
     HANDLER,
-    SOMEBODY,
+    OPERATOR,
     claim_all,
     define_job,
     due_row,
     enqueue,
+    first_execution_of,
     found,
     make_job,
     make_node,
@@ -33,7 +34,6 @@ from tests.support.factories import (
     make_recurring,
     moves_of,
     only_row,
-    opening_of,
     plan_row,
     promote,
     promote_due,
@@ -79,7 +79,7 @@ async def race(fresh_database: FreshDatabase, store: Store, env: Env, clock: Vir
 
 
 class Scheduled:
-    """A job whose occurrence has fallen due, the scheduler that owns it, and what that one means to do."""
+    """A job with a due occurrence, its scheduler, and the promotion that the scheduler has planned."""
 
     def __init__(self, job: Job, owner: ShardOwnership, plan: Promotion) -> None:
         self.job = job
@@ -99,29 +99,29 @@ async def scheduled(store: Store, clock: VirtualClock) -> Scheduled:
 
 
 def edit(store: Store, job: Job, **fields: Any) -> Awaitable[JobChange]:
-    return store.jobs.change(job.id, lambda found: job_changes.edit_job(found, fields, store.shards), SOMEBODY)
+    return store.jobs.change(job.id, lambda found: job_changes.edit_job(found, fields, store.shards), OPERATOR)
 
 
 def pause(store: Store, job: Job) -> Awaitable[JobChange]:
-    return store.jobs.change(job.id, lambda found: job_changes.pause_job(found, None, None), SOMEBODY)
+    return store.jobs.change(job.id, lambda found: job_changes.pause_job(found, None, None), OPERATOR)
 
 
 def resume(store: Store, job: Job) -> Awaitable[JobChange]:
-    return store.jobs.change(job.id, job_changes.resume_job, SOMEBODY)
+    return store.jobs.change(job.id, job_changes.resume_job, OPERATOR)
 
 
 def delete(store: Store, job: Job) -> Awaitable[JobChange]:
-    return store.jobs.change(job.id, lambda found: job_changes.delete_job(found, None), SOMEBODY)
+    return store.jobs.change(job.id, lambda found: job_changes.delete_job(found, None), OPERATOR)
 
 
 def cancel(store: Store, execution: ExecutionId) -> Awaitable[set[ExecutionId]]:
-    return store.jobs.cancel([execution], "not needed", SOMEBODY)
+    return store.jobs.cancel([execution], "not needed", OPERATOR)
 
 
 def claim(store: Store, slots: int = 10) -> Awaitable[list[ClaimedExecution]]:
     async def claims() -> list[ClaimedExecution]:
-        wish = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], slots, 0)
-        given = await store.executions.claim(wish, {("default", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
+        request = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], slots, 0)
+        given = await store.executions.claim(request, {("default", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
         return given.executions
 
     return claims()
@@ -139,7 +139,7 @@ async def check(store: Store, job: Job) -> None:
 async def test_a_promotion_that_comes_after_an_edit(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
-    """Fault 28. The edit keeps the schedule, so the pending occurrence keeps its id and its instant: only its version tells."""
+    """Fault 28. The edit keeps the schedule, so the pending occurrence keeps its id and its instant: only its version differs."""
     job, anchor = scheduled.job, scheduled.plan.row.scheduled_for
 
     result = await race.run(
@@ -163,17 +163,17 @@ async def test_an_edit_that_comes_after_a_promotion(
     )
 
     assert result.second_waited
-    # What was promoted runs by the old version; otherwise the edit has skipped it.
+    # A promoted occurrence has the old version; otherwise the edit has skipped it.
     records = [row for state_table in ("ready", "finished") for row in await table(store, state_table)]
     assert [(row["version"], row["scheduled_for"]) for row in records] == [(1, scheduled.plan.row.scheduled_for)]
     assert len(await table(store, "ready")) == (1 if commits else 0)
     await check(store, scheduled.job)
 
 
-async def test_an_edit_that_did_not_look_again_is_refused_by_the_index_and_begins_again(
+async def test_an_edit_that_misses_the_new_occurrence_is_refused_by_the_index_and_repeated(
     race: Race, store: Store, scheduled: Scheduled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Looking again after a lock wait finds the successor first; this is what stands behind it."""
+    """Usually the look-up after a lock wait finds the successor; this tests the index without it."""
 
     async def look_once(connection: Any, job_id: JobId) -> NextOccurrence | None:
         row = await store.database.fetch_row("take_occurrence", connection, job_id=job_id)
@@ -190,10 +190,10 @@ async def test_an_edit_that_did_not_look_again_is_refused_by_the_index_and_begin
     await check(store, scheduled.job)
 
 
-async def test_a_plan_that_was_made_before_an_edit_is_refused(
+async def test_a_promotion_planned_before_an_edit_is_refused(
     store: Store, scheduled: Scheduled, clock: VirtualClock
 ) -> None:
-    """The edit is committed; the occurrence it put in place looks just like the one the plan was made for."""
+    """The edit is committed; its new occurrence equals the planned one in id and instant."""
     job = scheduled.job
     ahead = await make_recurring(store, 60)
     plan = await plan_row(store, await due_row(store, ahead.id))
@@ -220,12 +220,12 @@ async def test_two_edits_follow_one_another(race: Race, store: Store, scheduled:
     await check(store, job)
 
 
-# edit, and what is queued of the job or asked for
+# edit, and queued or requested executions of the job
 
 
-async def what_runs(store: Store, **wish: Any) -> list[tuple[str, int, Any]]:
-    """Handler, version and payload of what a worker is given."""
-    claims = {claimed.id: claimed for claimed in await claim_all(store, handlers=["app:old", "app:new"], **wish)}
+async def what_runs(store: Store, **request: Any) -> list[tuple[str, int, Any]]:
+    """Handler, version and payload of a claimed execution."""
+    claims = {claimed.id: claimed for claimed in await claim_all(store, handlers=["app:old", "app:new"], **request)}
     rows = [row for row in await table(store, "running") if row["id"] in claims]
     return [(claims[row["id"]].handler, row["version"], json.loads(claims[row["id"]].payload)) for row in rows]
 
@@ -254,14 +254,14 @@ async def test_a_claim_that_comes_while_an_edit_is_under_way(
 async def test_an_edit_that_comes_while_a_claim_is_under_way(
     race: Race, store: Store, clock: VirtualClock, by_hand: Job, *, commits: bool
 ) -> None:
-    """Fault 28. The claim's own reply is of the old version, and so is the next try of what it took, or of what it did not take."""
+    """Fault 28. The reply of the claim has the old version, and so has the next attempt, whether it took the execution or not."""
     owner, worker = await make_owner(store), await make_node(store)
     await ask_for(store, by_hand.id)
-    wish = ClaimRequest(worker, ["app:old", "app:new"], 1, 0)
+    request = ClaimRequest(worker, ["app:old", "app:new"], 1, 0)
     claim_id = ClaimId(store.env.new_id())
 
     result = await race.run(
-        race.ahead.executions.claim(wish, {("default", 50): FROM_THE_FIRST}, claim_id),
+        race.ahead.executions.claim(request, {("default", 50): FROM_THE_FIRST}, claim_id),
         edit_both(race.behind, by_hand),
         commits=commits,
     )
@@ -297,7 +297,7 @@ async def test_an_edit_that_comes_while_a_trigger_is_under_way(
 
 
 @both_endings
-async def test_an_edit_that_comes_while_what_is_blocked_is_let_in(race: Race, store: Store, *, commits: bool) -> None:
+async def test_an_edit_that_comes_while_an_execution_is_unblocked(race: Race, store: Store, *, commits: bool) -> None:
     job = await make_job(store, handler="app:old", payload={"v": 1}, max_running=1)
     await ask_for(store, job.id)
     await ask_for(store, job.id)
@@ -312,7 +312,7 @@ async def test_an_edit_that_comes_while_what_is_blocked_is_let_in(race: Race, st
 
 
 @both_endings
-async def test_an_edit_that_comes_while_a_try_fails(
+async def test_an_edit_that_comes_while_an_attempt_fails(
     race: Race, store: Store, clock: VirtualClock, *, commits: bool
 ) -> None:
     owner = await make_owner(store)
@@ -334,10 +334,10 @@ async def test_an_edit_that_comes_while_a_try_fails(
 
 
 @both_endings
-async def test_a_right_is_asked_of_the_handler_that_is_to_run(
+async def test_a_request_checks_the_right_to_the_handler_that_will_run(
     race: Race, store: Store, by_hand: Job, *, commits: bool
 ) -> None:
-    """While an administrator makes a command of the job, an editor triggers it with a payload meant for what it was."""
+    """While an administrator gives the job another handler, an editor triggers it with a payload for the former one."""
     editor = Actor("editor", is_administrator=False)
     payload = {"command": "id"}
 
@@ -355,13 +355,13 @@ async def test_a_right_is_asked_of_the_handler_that_is_to_run(
 
 
 @both_endings
-async def test_a_payload_of_its_own_is_not_retried_by_a_handler_that_comes_meanwhile(
+async def test_the_payload_of_an_execution_is_not_retried_with_a_handler_that_was_edited_meanwhile(
     race: Race, store: Store, by_hand: Job, *, commits: bool
 ) -> None:
     wanted = ExecutionRequest(
         id=ExecutionId(store.env.new_id()), job_id=by_hand.id, origin=Origin.TRIGGER, payload='{"v": 3}'
     )
-    await store.jobs.request([wanted], SOMEBODY, "job.trigger")
+    await store.jobs.request([wanted], OPERATOR, "job.trigger")
     await record(store, [found(claimed) for claimed in await claim_all(store, handlers=["app:old"])])
 
     async def retry() -> bool:
@@ -385,7 +385,7 @@ def end(store: Store, scheduled: Scheduled) -> Awaitable[bool]:
 
 
 async def recorded(store: Store) -> list[tuple[str, int]]:
-    """The table and the version of whatever has the instant of the occurrence."""
+    """The table and the version of the record with the instant of the occurrence."""
     found = [
         (state_table, row["version"])
         for state_table in ("ready", "finished")
@@ -396,7 +396,7 @@ async def recorded(store: Store) -> list[tuple[str, int]]:
 
 
 async def ended_by(store: Store) -> list[str | None]:
-    """By which data the versions of the job owe nothing more."""
+    """The time-zone data by which the versions of the job have ended."""
     return [row["tzdata"] for row in sorted(await table(store, "job_version"), key=lambda row: row["version"])]
 
 
@@ -428,7 +428,7 @@ async def test_an_end_that_comes_after_a_promotion(
 async def test_an_edit_that_comes_after_the_end(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
-    """It finds nothing pending, and the version that it closes says by which data it had ended."""
+    """It finds no pending occurrence, and closes a version that cites the data by which it had ended."""
     job = scheduled.job
 
     result = await race.run(end(race.ahead, scheduled), edit(race.behind, job, interval_seconds=45), commits=commits)
@@ -444,7 +444,7 @@ async def test_an_edit_that_comes_after_the_end(
 async def test_an_end_that_comes_after_an_edit(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
-    """The occurrence that waits now is not the one that was read, though it may have its id and its instant."""
+    """The pending occurrence is not the one that was read, although it may have its id and its instant."""
     job, anchor = scheduled.job, scheduled.plan.row.scheduled_for
     first = edit(race.ahead, job, payload={"v": 2}, scheduled_at=anchor)
 
@@ -487,10 +487,10 @@ async def test_a_pause_that_comes_after_a_promotion(
 async def test_a_retry_that_is_promoted_while_its_job_is_paused_is_parked(
     race: Race, store: Store, clock: VirtualClock, *, commits: bool
 ) -> None:
-    """It is in due when the pause looks there, and in ready when it is committed."""
+    """It is in due when the pause reads that table, and in ready when the pause commits."""
     job = await make_job(store)
     owner = await make_owner(store)
-    execution = (await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger"))[0]
+    execution = (await store.jobs.request([_trigger(store, job)], OPERATOR, "job.trigger"))[0]
     await record(store, [found(each, Failed(FAILURE)) for each in await claim_all(store)])
     clock.advance("1h")
     plan = await plan_row(store, await due_row(store, job.id))
@@ -504,10 +504,10 @@ async def test_a_retry_that_is_promoted_while_its_job_is_paused_is_parked(
 
 @both_endings
 async def test_a_parked_retry_is_not_promoted(race: Race, store: Store, clock: VirtualClock, *, commits: bool) -> None:
-    """Neither its id nor its version changes: only its instant tells."""
+    """Its id and its version stay: only its instant differs."""
     job = await make_job(store)
     owner = await make_owner(store)
-    execution = (await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger"))[0]
+    execution = (await store.jobs.request([_trigger(store, job)], OPERATOR, "job.trigger"))[0]
     await record(store, [found(each, Failed(FAILURE)) for each in await claim_all(store)])
     clock.advance("1h")
     plan = await plan_row(store, await due_row(store, job.id))
@@ -520,10 +520,10 @@ async def test_a_parked_retry_is_not_promoted(race: Race, store: Store, clock: V
 
 
 @both_endings
-async def test_a_retry_is_not_parked_behind_the_resumption_of_its_job(
+async def test_a_retry_is_not_parked_after_the_resumption_of_its_job(
     race: Race, store: Store, clock: VirtualClock, *, commits: bool
 ) -> None:
-    """The scheduler read it while its job was paused; nobody would wake it after the job was resumed."""
+    """The scheduler read it while its job was paused; parked after the resumption, it would wait for ever."""
     job, row = await _retrying_of_paused(store, clock)
 
     result = await race.run(resume(race.ahead, job), race.behind.executions.park([row]), commits=commits)
@@ -546,12 +546,12 @@ async def test_a_resumption_that_comes_after_the_parking(
 
 
 @both_endings
-async def test_a_retry_that_is_parked_and_unparked_meanwhile_is_not_lost(
+async def test_a_retry_that_is_parked_and_unparked_meanwhile_stays(
     race: Race, store: Store, clock: VirtualClock, *, commits: bool
 ) -> None:
     job = await make_job(store)
     owner = await make_owner(store)
-    execution = (await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger"))[0]
+    execution = (await store.jobs.request([_trigger(store, job)], OPERATOR, "job.trigger"))[0]
     await record(store, [found(each, Failed(FAILURE)) for each in await claim_all(store)])
     clock.advance("1h")
     plan = await plan_row(store, await due_row(store, job.id))
@@ -602,7 +602,7 @@ async def test_a_retry_that_is_promoted_while_its_job_is_deleted_is_cancelled(
 ) -> None:
     job = await make_job(store)
     owner = await make_owner(store)
-    execution = (await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger"))[0]
+    execution = (await store.jobs.request([_trigger(store, job)], OPERATOR, "job.trigger"))[0]
     await record(store, [found(each, Failed(FAILURE)) for each in await claim_all(store)])
     clock.advance("1h")
     plan = await plan_row(store, await due_row(store, job.id))
@@ -631,7 +631,7 @@ async def test_two_schedulers_promote_the_same_occurrence(
 
 
 @both_endings
-async def test_two_promotions_of_one_batch_do_not_hold_each_other_back(
+async def test_a_refused_row_of_a_promotion_does_not_affect_the_others_of_its_batch(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     other = await make_recurring(store, 60, scheduled_at=store.env.clock.now() + seconds(0.2))
@@ -653,16 +653,16 @@ by_each_way = pytest.mark.parametrize("way", ["by lane", "by ticket", "by name"]
 
 
 async def claim_two(store: Store, tickets: Sequence[ExecutionId]) -> list[ClaimedExecution]:
-    wish, claim_id = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], 2, 2), ClaimId(store.env.new_id())
+    request, claim_id = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], 2, 2), ClaimId(store.env.new_id())
     if tickets:
-        return (await TicketStore(store.database).claim(wish, tickets, None, claim_id)).executions
-    return (await store.executions.claim(wish, {("default", 50): FROM_THE_FIRST}, claim_id)).executions
+        return (await TicketStore(store.database).claim(request, tickets, None, claim_id)).executions
+    return (await store.executions.claim(request, {("default", 50): FROM_THE_FIRST}, claim_id)).executions
 
 
 @by_ticket
 @pytest.mark.parametrize("after", [0, 0.4], ids=["due", "held"])
 @both_endings
-async def test_two_claims_never_give_the_same_and_never_wait(
+async def test_two_claims_take_different_executions_without_waiting(
     race: Race, store: Store, *, commits: bool, after: float, by_ticket: bool
 ) -> None:
     ids = [await enqueue(store, after=after) for _ in range(3)]
@@ -671,7 +671,7 @@ async def test_two_claims_never_give_the_same_and_never_wait(
     result = await race.run(claim_two(race.ahead, tickets), claim_two(race.behind, tickets), commits=commits)
 
     assert not result.second_waited
-    assert len(result.second) == 1, "the one that nobody else was taking"
+    assert len(result.second) == 1, "the one that the first claim did not take"
     given = {each.id for each in (*(result.first or ()), *result.second)}
     assert {row["id"] for row in await table(store, "running")} == given
     assert given <= set(ids)
@@ -680,14 +680,14 @@ async def test_two_claims_never_give_the_same_and_never_wait(
 
 @both_endings
 async def test_two_claims_at_the_limit_of_a_queue(race: Race, store: Store, *, commits: bool) -> None:
-    await store.queues.change("q", is_paused=False, max_running=1, reason=None, audit=SOMEBODY, action="queue.limit")
+    await store.queues.change("q", is_paused=False, max_running=1, reason=None, audit=OPERATOR, action="queue.limit")
     for _ in range(2):
         await enqueue(store, queue="q")
 
     async def claim_limited(store: Store) -> list[ClaimedExecution]:
-        wish = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], 10, 10)
+        request = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], 10, 10)
         claims = await store.executions.claim_limited(
-            wish, "q", {("q", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id())
+            request, "q", {("q", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id())
         )
         return claims.executions
 
@@ -729,7 +729,7 @@ async def test_a_claim_that_comes_after_a_limit_of_its_job(race: Race, store: St
 @pytest.mark.parametrize("is_known", [True, False])
 @pytest.mark.parametrize("pause_first", [True, False])
 @both_endings
-async def test_one_pauses_a_queue_and_another_limits_it(
+async def test_a_pause_and_a_limit_of_a_queue_at_the_same_moment(
     race: Race, store: Store, *, commits: bool, pause_first: bool, is_known: bool
 ) -> None:
     if is_known:
@@ -756,25 +756,25 @@ async def test_one_pauses_a_queue_and_another_limits_it(
 
 
 def limit_queue(store: Store) -> Awaitable[None]:
-    return store.queues.change("q", is_paused=False, max_running=1, reason=None, audit=SOMEBODY, action="queue.limit")
+    return store.queues.change("q", is_paused=False, max_running=1, reason=None, audit=OPERATOR, action="queue.limit")
 
 
 async def claim_freely(
     store: Store, worker: Incarnation, way: str, execution_id: ExecutionId
 ) -> list[ClaimedExecution]:
-    wish, claim_id = ClaimRequest(worker, [HANDLER], 1, 0), ClaimId(store.env.new_id())
+    request, claim_id = ClaimRequest(worker, [HANDLER], 1, 0), ClaimId(store.env.new_id())
     match way:
         case "by ticket":
-            return (await TicketStore(store.database).claim(wish, [execution_id], None, claim_id)).executions
+            return (await TicketStore(store.database).claim(request, [execution_id], None, claim_id)).executions
         case "by name":
-            return await store.executions.claim_by_id(wish, execution_id, None, claim_id)
+            return await store.executions.claim_by_id(request, execution_id, None, claim_id)
         case _:
-            return (await store.executions.claim(wish, {("q", 50): FROM_THE_FIRST}, claim_id)).executions
+            return (await store.executions.claim(request, {("q", 50): FROM_THE_FIRST}, claim_id)).executions
 
 
 @by_each_way
 @both_endings
-async def test_a_limit_that_is_set_while_a_claim_is_under_way_counts_what_it_takes(
+async def test_a_limit_that_is_set_during_a_claim_counts_its_executions(
     race: Race, store: Store, *, commits: bool, way: str
 ) -> None:
     worker = await make_node(store)
@@ -783,15 +783,15 @@ async def test_a_limit_that_is_set_while_a_claim_is_under_way_counts_what_it_tak
     result = await race.run(claim_freely(race.ahead, worker, way, first), limit_queue(race.behind), commits=commits)
 
     assert result.second_waited
-    wish = ClaimRequest(worker, [HANDLER], 9, 9)
-    after = await store.executions.claim_limited(wish, "q", {("q", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
+    request = ClaimRequest(worker, [HANDLER], 9, 9)
+    after = await store.executions.claim_limited(request, "q", {("q", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
     assert len(after.executions) == (0 if commits else 1)
     assert len(await table(store, "running")) == 1
 
 
 @by_each_way
 @both_endings
-async def test_a_claim_that_comes_while_a_limit_is_being_set_heeds_it(
+async def test_a_claim_that_comes_while_a_limit_is_being_set_keeps_it(
     race: Race, store: Store, *, commits: bool, way: str
 ) -> None:
     worker = await make_node(store)
@@ -806,7 +806,7 @@ async def test_a_claim_that_comes_while_a_limit_is_being_set_heeds_it(
 @pytest.mark.parametrize("ahead", ["by lane", "by ticket", "by name"])
 @pytest.mark.parametrize("behind", ["by ticket", "by name"])
 @both_endings
-async def test_an_execution_that_is_named_is_given_once_and_nobody_waits(
+async def test_two_claims_by_id_take_an_execution_once_without_waiting(
     race: Race, store: Store, *, commits: bool, ahead: str, behind: str
 ) -> None:
     one, other = await make_node(store), await make_node(store)
@@ -822,8 +822,8 @@ async def test_an_execution_that_is_named_is_given_once_and_nobody_waits(
     await check_rooms(store)
 
 
-async def test_a_limit_is_set_while_somebody_reads_for_long(store: Store) -> None:
-    """A backup, a proof over all history: neither keeps a limit from being set, nor claims from being made behind it."""
+async def test_a_limit_is_set_during_a_long_read(store: Store) -> None:
+    """A backup or a verification blocks neither the new limit nor the claims after it."""
     await enqueue(store, queue="other")
     async with store.database.transaction() as reader:
         await reader.fetch("SELECT * FROM timeball.queue")
@@ -834,11 +834,11 @@ async def test_a_limit_is_set_while_somebody_reads_for_long(store: Store) -> Non
 
 
 @both_endings
-async def test_two_who_let_in_at_the_limit_of_a_job(race: Race, store: Store, *, commits: bool) -> None:
+async def test_two_unblock_at_the_limit_of_a_job(race: Race, store: Store, *, commits: bool) -> None:
     first = await enqueue(store, max_running=1, limit_key="l")
     for _ in range(3):
         await enqueue(store, max_running=1, limit_key="l")
-    await store.database.fetch("cancel_waiting", ids=[first], reason="frees its place, and nobody hands it on")
+    await store.database.fetch("cancel_waiting", ids=[first], reason="frees its place, without unblocking another")
 
     result = await race.run(
         race.ahead.executions.unblock(["l"]), race.behind.executions.unblock(["l"]), commits=commits
@@ -850,13 +850,11 @@ async def test_two_who_let_in_at_the_limit_of_a_job(race: Race, store: Store, *,
 
 
 @both_endings
-async def test_who_lets_in_something_more_urgent_counts_what_another_is_letting_in(
-    race: Race, store: Store, *, commits: bool
-) -> None:
-    """Without the lock each would take another row, and neither would see the other's."""
+async def test_an_unblock_counts_what_another_is_unblocking(race: Race, store: Store, *, commits: bool) -> None:
+    """Without the lock each would unblock another row without seeing that of the other."""
     first = await enqueue(store, max_running=1, limit_key="l")
     await enqueue(store, max_running=1, limit_key="l")
-    await store.database.fetch("cancel_waiting", ids=[first], reason="frees its place, and nobody hands it on")
+    await store.database.fetch("cancel_waiting", ids=[first], reason="frees its place, without unblocking another")
     urgent = await only_row(store, "blocked") | {"id": store.env.new_id(), "priority": 99}
 
     async def come_and_let_in() -> None:
@@ -872,8 +870,8 @@ async def test_who_lets_in_something_more_urgent_counts_what_another_is_letting_
 
 
 @both_endings
-async def test_a_claim_does_not_free_a_place_while_another_lets_in(race: Race, store: Store, *, commits: bool) -> None:
-    """An execution on its way from ready to running is in one of them by any snapshot."""
+async def test_a_claim_frees_no_place_during_an_unblock(race: Race, store: Store, *, commits: bool) -> None:
+    """In any snapshot, an execution that is being claimed is in ready or in running."""
     for _ in range(2):
         await enqueue(store, max_running=1, limit_key="l")
 
@@ -884,10 +882,10 @@ async def test_a_claim_does_not_free_a_place_while_another_lets_in(race: Race, s
 
 
 @both_endings
-async def test_a_limit_that_is_lowered_while_another_lets_in(race: Race, store: Store, *, commits: bool) -> None:
+async def test_a_limit_that_is_lowered_during_an_unblock(race: Race, store: Store, *, commits: bool) -> None:
     job = await make_job(store, max_running=2, limit_key="l")
     blocked = [_trigger(store, job) for _ in range(3)]
-    await store.jobs.request(blocked, SOMEBODY, "job.trigger")
+    await store.jobs.request(blocked, OPERATOR, "job.trigger")
     (running, _) = await claim_all(store)
     finished = await store.database.fetch("finish_succeeded", **_columns(running))
     assert finished[0]["accepted_count"] == 1
@@ -901,7 +899,7 @@ async def test_a_limit_that_is_lowered_while_another_lets_in(race: Race, store: 
 
 
 def say_less(store: Store) -> Awaitable[ExecutionId]:
-    """A new job under a shared limit, which it lowers; it is to run later itself."""
+    """A new job that lowers a shared limit; it is due later itself."""
     return enqueue(store, after=60, max_running=1, limit_key="l")
 
 
@@ -914,14 +912,14 @@ async def ready_and_running(store: Store) -> int:
 async def test_a_new_job_lowers_a_shared_limit_while_a_claim_is_under_way(
     race: Race, store: Store, *, commits: bool, claims_the_lazy_one: bool
 ) -> None:
-    """Whichever of the two is being claimed: that one counts, and the other waits for its place."""
+    """Whichever of the two is being claimed counts, and the other is blocked."""
     worker = await make_node(store)
     urgent, lazy = [await enqueue(store, queue="q", priority=each, max_running=2, limit_key="l") for each in (99, 1)]
     first = claim_freely(race.ahead, worker, "by name", lazy if claims_the_lazy_one else urgent)
 
     result = await race.run(first, say_less(race.behind), commits=commits)
 
-    # What is taken back first is the lazy one: only if that is being claimed, somebody has to wait for the claim.
+    # The less urgent one is blocked first: only if it is being claimed, the new job waits for the claim.
     assert result.second_waited == claims_the_lazy_one
     assert (await ready_and_running(store), len(await table(store, "blocked"))) == (1, 1)
     assert len(await table(store, "running")) == (1 if commits else 0)
@@ -943,14 +941,12 @@ async def test_a_claim_comes_while_a_new_job_lowers_a_shared_limit(race: Race, s
 
 async def two_places_and_one_is_free(store: Store) -> None:
     first, *_ = [await enqueue(store, max_running=2, limit_key="l") for _ in range(3)]
-    await store.database.fetch("cancel_waiting", ids=[first], reason="frees its place, and nobody hands it on")
+    await store.database.fetch("cancel_waiting", ids=[first], reason="frees its place, without unblocking another")
 
 
 @both_endings
-async def test_a_new_job_lowers_a_shared_limit_while_another_lets_in(
-    race: Race, store: Store, *, commits: bool
-) -> None:
-    """What was being let in is seen only behind the lock."""
+async def test_a_new_job_lowers_a_shared_limit_during_an_unblock(race: Race, store: Store, *, commits: bool) -> None:
+    """An execution that is being unblocked is seen only after the lock."""
     await two_places_and_one_is_free(store)
 
     result = await race.run(race.ahead.executions.unblock(["l"]), say_less(race.behind), commits=commits)
@@ -961,7 +957,7 @@ async def test_a_new_job_lowers_a_shared_limit_while_another_lets_in(
 
 
 @both_endings
-async def test_another_lets_in_while_a_new_job_lowers_a_shared_limit(
+async def test_an_unblock_comes_while_a_new_job_lowers_a_shared_limit(
     race: Race, store: Store, *, commits: bool
 ) -> None:
     await two_places_and_one_is_free(store)
@@ -988,11 +984,11 @@ async def test_two_new_jobs_lower_a_shared_limit(race: Race, store: Store, *, co
     await check_rooms(store)
 
 
-# renew and bury
+# renew and remove expired nodes
 
 
 @both_endings
-async def test_a_burial_that_comes_after_a_renewal(
+async def test_a_removal_of_expired_nodes_that_comes_after_a_renewal(
     race: Race, store: Store, env: Env, open_store: Callable[..., Awaitable[Store]], *, commits: bool
 ) -> None:
     incarnation = await make_node(store)
@@ -1007,7 +1003,7 @@ async def test_a_burial_that_comes_after_a_renewal(
 
 
 @both_endings
-async def test_a_renewal_that_comes_after_a_burial(
+async def test_a_renewal_that_comes_after_a_removal(
     race: Race, store: Store, env: Env, open_store: Callable[..., Awaitable[Store]], *, commits: bool
 ) -> None:
     incarnation = await make_node(store)
@@ -1021,7 +1017,7 @@ async def test_a_renewal_that_comes_after_a_burial(
     assert len(await table(store, "node")) == (0 if commits else 1)
 
 
-# two who take a shard
+# take shards and take shards
 
 
 @both_endings
@@ -1056,7 +1052,9 @@ async def test_a_request_to_stop_that_comes_after_the_finish(race: Race, store: 
 
 
 @both_endings
-async def test_a_request_to_stop_that_comes_while_progress_is_noted(race: Race, store: Store, *, commits: bool) -> None:
+async def test_a_request_to_stop_that_comes_while_progress_is_stored(
+    race: Race, store: Store, *, commits: bool
+) -> None:
     execution = await enqueue(store)
     (claimed,) = await claim_all(store)
 
@@ -1088,7 +1086,7 @@ async def test_a_finish_that_comes_after_the_request_to_stop(race: Race, store: 
 
 
 @both_endings
-async def test_a_cancellation_follows_what_is_promoted_meanwhile(
+async def test_a_cancellation_reaches_an_execution_that_is_promoted_meanwhile(
     race: Race, store: Store, clock: VirtualClock, *, commits: bool
 ) -> None:
     execution = await enqueue(store, after=60)
@@ -1104,7 +1102,9 @@ async def test_a_cancellation_follows_what_is_promoted_meanwhile(
 
 
 @both_endings
-async def test_a_cancellation_follows_what_is_claimed_meanwhile(race: Race, store: Store, *, commits: bool) -> None:
+async def test_a_cancellation_reaches_an_execution_that_is_claimed_meanwhile(
+    race: Race, store: Store, *, commits: bool
+) -> None:
     execution = await enqueue(store)
 
     result = await race.run(claim(race.ahead), cancel(race.behind, execution), commits=commits)
@@ -1117,7 +1117,9 @@ async def test_a_cancellation_follows_what_is_claimed_meanwhile(race: Race, stor
 
 
 @both_endings
-async def test_a_cancellation_follows_what_fails_meanwhile(race: Race, store: Store, *, commits: bool) -> None:
+async def test_a_cancellation_reaches_an_execution_that_fails_meanwhile(
+    race: Race, store: Store, *, commits: bool
+) -> None:
     execution = await enqueue(store)
     (claimed,) = await claim_all(store)
 
@@ -1136,7 +1138,7 @@ async def test_a_claim_that_comes_after_a_cancellation(race: Race, store: Store,
 
     result = await race.run(cancel(race.ahead, execution), claim(race.behind), commits=commits)
 
-    assert not result.second_waited  # a claim takes only what nobody touches
+    assert not result.second_waited  # claim and cancel
     assert result.second == []
     assert await tables_of(store, execution) == ["finished" if commits else "ready"]
 
@@ -1213,7 +1215,7 @@ async def turn_over(store: Store, state_table: str) -> list[ExecutionId]:
 async def locks_the_first_before_any_other(
     race: Race, state_table: str, ids: Sequence[ExecutionId], batch: Awaitable[Any]
 ) -> Any:
-    """Let a batch run into the smallest of its ids, which somebody holds, and look whether it holds another one by then."""
+    """Let a batch wait for its smallest id, which is locked, and check whether it has locked another one by then."""
     row = f"SELECT id FROM timeball.{state_table} WHERE id = ANY ($1) FOR UPDATE"
     async with race.ahead.database.connection() as holder:
         async with holder.transaction():
@@ -1227,10 +1229,10 @@ async def locks_the_first_before_any_other(
 
 
 @pytest.mark.parametrize("verb", ["finish_succeeded", "record_transitions", "stop", "stop_jobs"])
-async def test_a_batch_of_what_runs_is_locked_in_the_order_of_ids(race: Race, store: Store, verb: str) -> None:
+async def test_a_batch_of_running_executions_is_locked_in_the_order_of_ids(race: Race, store: Store, verb: str) -> None:
     job = await make_job(store)
     for _ in range(5):
-        await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger")
+        await store.jobs.request([_trigger(store, job)], OPERATOR, "job.trigger")
     claims = {claimed.id: claimed for claimed in await claim_all(store)}
     ids = await turn_over(store, "running")
     batch: dict[str, Callable[[], Awaitable[Any]]] = {
@@ -1245,9 +1247,7 @@ async def test_a_batch_of_what_runs_is_locked_in_the_order_of_ids(race: Race, st
     assert done == (set(ids) if verb.startswith("stop") else [])
 
 
-async def test_a_batch_of_what_is_due_is_locked_in_the_order_of_ids(
-    race: Race, store: Store, clock: VirtualClock
-) -> None:
+async def test_a_batch_of_due_rows_is_locked_in_the_order_of_ids(race: Race, store: Store, clock: VirtualClock) -> None:
     jobs = {job.id: job for job in [await make_recurring(store, 60) for _ in range(5)]}
     owner = await make_owner(store)
     clock.advance("60s")
@@ -1259,8 +1259,8 @@ async def test_a_batch_of_what_is_due_is_locked_in_the_order_of_ids(
     assert done == set(ids)
 
 
-async def test_two_who_wait_for_each_other_both_come_through(race: Race, store: Store) -> None:
-    """A deadlock: the database ends one of the two, and that one begins again."""
+async def test_both_transactions_of_a_deadlock_succeed(race: Race, store: Store) -> None:
+    """A deadlock: the database cancels one of the two, which is repeated."""
     ids = [await enqueue(store) for _ in range(2)]
     both_have_one = asyncio.Barrier(2)
     tries: list[ExecutionId] = []
@@ -1278,7 +1278,7 @@ async def test_two_who_wait_for_each_other_both_come_through(race: Race, store: 
     async with asyncio.timeout(PATIENCE_SECONDS):
         await asyncio.gather(take(race.ahead, ids), take(race.behind, ids[::-1]))
 
-    # Or more: who begins again may meet the other once more.
+    # Or more: the repeated one may meet the other once more.
     assert len(tries) >= 3
     assert [row["lost"] for row in await table(store, "ready")] == [2, 2]
 
@@ -1301,12 +1301,12 @@ async def test_a_statement_that_met_a_deadlock_is_repeated(store: Store, monkeyp
     assert tries == 4
 
 
-# what people say, and what is to be tried again
+# requests and retries
 
 
 async def given_to_a_worker(store: Store) -> tuple[Job, ClaimedExecution]:
     job = await make_job(store)
-    await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger")
+    await store.jobs.request([_trigger(store, job)], OPERATOR, "job.trigger")
     (claimed,) = await claim_all(store)
     return job, claimed
 
@@ -1326,10 +1326,10 @@ both_again = pytest.mark.parametrize(
 
 @both_again
 @both_endings
-async def test_an_outcome_that_was_decided_upon_before_somebody_spoke_waits_to_be_decided_upon_again(
+async def test_an_outcome_waits_for_a_request_and_is_decided_again(
     race: Race, store: Store, *, word: str, outcome: Outcome, commits: bool
 ) -> None:
-    """Else what was lost with its worker would be started again by the pause, or the cancellation, that it passed on its way."""
+    """Otherwise a lost execution would run again although a pause or cancellation came before."""
     job, claimed = await given_to_a_worker(store)
     finding = found(claimed, outcome)
     moves = await moves_of(store, [finding])
@@ -1349,10 +1349,10 @@ async def test_an_outcome_that_was_decided_upon_before_somebody_spoke_waits_to_b
 
 
 @both_again
-async def test_an_outcome_that_was_decided_upon_before_somebody_had_spoken_is_decided_upon_again(
+async def test_an_outcome_decided_before_a_request_is_decided_again(
     store: Store, *, word: str, outcome: Outcome
 ) -> None:
-    """Nobody waits for anybody: what was said is there, and only the comparison with what was known can tell."""
+    """Without any lock wait: only the comparison with the facts of the decision shows the request."""
     job, claimed = await given_to_a_worker(store)
     finding = found(claimed, outcome)
     moves = await moves_of(store, [finding])
@@ -1364,7 +1364,7 @@ async def test_an_outcome_that_was_decided_upon_before_somebody_had_spoken_is_de
 
 @both_again
 @both_endings
-async def test_who_speaks_while_an_outcome_is_written_finds_the_execution_where_it_went(
+async def test_a_request_during_an_outcome_finds_the_execution_in_its_new_table(
     race: Race, store: Store, *, word: str, outcome: Outcome, commits: bool
 ) -> None:
     job, claimed = await given_to_a_worker(store)
@@ -1382,13 +1382,13 @@ async def test_who_speaks_while_an_outcome_is_written_finds_the_execution_where_
 
 
 @both_endings
-async def test_a_pause_reaches_what_is_let_in_meanwhile_by_a_limit_that_its_job_no_longer_has(
+async def test_a_pause_reaches_an_execution_that_a_former_limit_unblocks_meanwhile(
     race: Race, store: Store, *, commits: bool
 ) -> None:
     job = await make_job(store, max_running=1, limit_key="l")
     first, second = _trigger(store, job), _trigger(store, job)
-    await store.jobs.request([first, second], SOMEBODY, "job.trigger")
-    await store.database.fetch("cancel_waiting", ids=[first.id], reason="frees its place, and nobody hands it on")
+    await store.jobs.request([first, second], OPERATOR, "job.trigger")
+    await store.database.fetch("cancel_waiting", ids=[first.id], reason="frees its place, without unblocking another")
     await edit(store, job, limit_key="other")
     assert await tables_of(store, second.id) == ["blocked"]
 
@@ -1403,9 +1403,9 @@ async def test_a_pause_reaches_what_is_let_in_meanwhile_by_a_limit_that_its_job_
 
 def enqueue_again(store: Store) -> Awaitable[list[CreatedJob]]:
     job = define_job(store, name=None, scheduled_at=store.env.clock.now(), unique_key="k")
-    opening = opening_of(job, store.env.clock.now())
-    assert opening is not None
-    return store.enqueuer.create([job], [opening])
+    first = first_execution_of(job, store.env.clock.now())
+    assert first is not None
+    return store.enqueuer.create([job], [first])
 
 
 @both_endings
@@ -1429,7 +1429,7 @@ async def test_an_enqueue_that_comes_after_the_holder_of_its_key_finished(
 
 @both_endings
 async def test_a_finish_that_comes_after_an_enqueue_with_its_key(race: Race, store: Store, *, commits: bool) -> None:
-    """The enqueue found the key alive, and has written nothing; by the time it asks whose it is, it is free."""
+    """The enqueue finds the key taken and writes nothing; when it looks up the execution of the key, the key is free."""
     await enqueue(store, unique_key="k")
     (claimed,) = await claim_all(store)
 
@@ -1470,7 +1470,7 @@ async def test_a_trigger_that_comes_after_the_holder_of_its_key_finished(
 async def ask_for(store: Store, job_id: JobId) -> list[ExecutionId] | None:
     wanted = ExecutionRequest(id=ExecutionId(store.env.new_id()), job_id=job_id, origin=Origin.TRIGGER)
     try:
-        return await store.jobs.request([wanted], SOMEBODY, "job.trigger")
+        return await store.jobs.request([wanted], OPERATOR, "job.trigger")
     except (Conflict, NotFound):
         return None
 
@@ -1513,9 +1513,9 @@ def _trigger(store: Store, job: Job) -> ExecutionRequest:
 
 
 async def _retrying_of_paused(store: Store, clock: VirtualClock) -> tuple[Job, DueRow]:
-    """A paused job, one attempt of which has failed since, and what the scheduler reads of it."""
+    """A paused job with an attempt that has failed since, and the row that the scheduler reads."""
     job = await make_job(store)
-    await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger")
+    await store.jobs.request([_trigger(store, job)], OPERATOR, "job.trigger")
     (claimed,) = await claim_all(store)
     await pause(store, job)
     await record(store, [found(claimed, Failed(FAILURE))])
@@ -1524,7 +1524,7 @@ async def _retrying_of_paused(store: Store, clock: VirtualClock) -> tuple[Job, D
 
 
 def _columns(claimed: ClaimedExecution) -> dict[str, Any]:
-    """The arguments of `finish_succeeded` alone, without the handing on that follows it."""
+    """The arguments of the statement `finish_succeeded`, without the unblock that follows it."""
     finding = found(claimed)
     return {
         "ids": [claimed.id],
@@ -1536,11 +1536,11 @@ def _columns(claimed: ClaimedExecution) -> dict[str, Any]:
     }
 
 
-# an execution asked for, and the janitor
+# a requested execution, and the janitor
 
 
 async def spent_one_off(store: Store) -> tuple[JobId, int]:
-    """A one-off whose only execution lies in a partition that is about to be dropped."""
+    """A one-off whose only execution is in a partition that is about to be dropped."""
     job_id = JobId(await enqueue(store))
     await store.executions.finish_succeeded([found(claimed) for claimed in await claim_all(store)])
     async with store.database.connection() as connection:
@@ -1548,7 +1548,7 @@ async def spent_one_off(store: Store) -> tuple[JobId, int]:
 
 
 @both_endings
-async def test_the_janitor_comes_after_a_retry_of_what_it_means_to_remove(
+async def test_the_janitor_comes_after_a_retry_of_the_job_that_it_deletes(
     race: Race, store: Store, *, commits: bool
 ) -> None:
     job_id, partition = await spent_one_off(store)
@@ -1565,7 +1565,7 @@ async def test_the_janitor_comes_after_a_retry_of_what_it_means_to_remove(
 
 
 @both_endings
-async def test_a_retry_comes_after_the_janitor_has_removed_its_job(race: Race, store: Store, *, commits: bool) -> None:
+async def test_a_retry_comes_after_the_janitor_has_deleted_its_job(race: Race, store: Store, *, commits: bool) -> None:
     job_id, partition = await spent_one_off(store)
 
     result = await race.run(
@@ -1579,7 +1579,7 @@ async def test_a_retry_comes_after_the_janitor_has_removed_its_job(race: Race, s
     assert len(await table(store, "job")) == len(await table(store, "ready")) == (0 if commits else 1)
 
 
-# a limit that nobody shares any more, and the janitor
+# an unused limit, and the janitor
 
 
 async def unused_limit(store: Store) -> None:
@@ -1591,9 +1591,7 @@ def limited(store: Store) -> Awaitable[Any]:
 
 
 @both_endings
-async def test_the_janitor_comes_while_a_job_takes_up_an_unused_limit(
-    race: Race, store: Store, *, commits: bool
-) -> None:
+async def test_the_janitor_comes_while_a_job_begins_to_use_a_limit(race: Race, store: Store, *, commits: bool) -> None:
     await unused_limit(store)
 
     result = await race.run(limited(race.ahead), race.behind.retention.limits(), commits=commits)
@@ -1605,9 +1603,7 @@ async def test_the_janitor_comes_while_a_job_takes_up_an_unused_limit(
 
 
 @both_endings
-async def test_a_job_takes_up_a_limit_that_the_janitor_is_about_to_remove(
-    race: Race, store: Store, *, commits: bool
-) -> None:
+async def test_a_job_begins_to_use_a_limit_that_the_janitor_deletes(race: Race, store: Store, *, commits: bool) -> None:
     await unused_limit(store)
 
     result = await race.run(race.ahead.retention.limits(), limited(race.behind), commits=commits)

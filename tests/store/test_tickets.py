@@ -1,4 +1,4 @@
-"""Claims by ticket: a ticket proves nothing, so every rule is asked again; and which executions get one at all."""
+"""Claims by ticket, which follow every rule of claims; and the executions that get a ticket."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.factories import (
     ALWAYS,
     FROM_THE_FIRST,
     HANDLER,
-    SOMEBODY,
+    OPERATOR,
     claim_all,
     enqueue,
     found,
@@ -35,9 +35,9 @@ async def claim(
     slots: int = 10,
     holds: int = 0,
     queues: list[str] | None = None,
-    **wish: Any,
+    **request: Any,
 ) -> TicketClaimResult:
-    wanted = ClaimRequest(Incarnation(store.env.new_id()), wish.pop("handlers", [HANDLER]), slots, holds)
+    wanted = ClaimRequest(Incarnation(store.env.new_id()), request.pop("handlers", [HANDLER]), slots, holds)
     return await store.tickets.claim(wanted, ids, queues, ClaimId(store.env.new_id()))
 
 
@@ -48,7 +48,7 @@ async def read(store: Store, limit: int = 10, handlers: Sequence[str] = (HANDLER
 
 async def set_queue(store: Store, name: str, *, is_paused: bool = False, max_running: int | None = None) -> None:
     await store.queues.change(
-        name, is_paused=is_paused, max_running=max_running, reason=None, audit=SOMEBODY, action="queue.set"
+        name, is_paused=is_paused, max_running=max_running, reason=None, audit=OPERATOR, action="queue.set"
     )
 
 
@@ -85,7 +85,7 @@ async def test_many_workers_with_the_same_tickets_share_them(store: Store) -> No
     assert sorted(given) == sorted(ids)
 
 
-async def test_the_most_urgent_tickets_get_the_slots_and_the_others_are_named(store: Store) -> None:
+async def test_the_most_urgent_tickets_get_the_slots_and_the_others_are_returned(store: Store) -> None:
     low, high, middle = [await enqueue(store, priority=priority) for priority in (10, 90, 50)]
 
     claims = await claim(store, [low, high, middle], slots=2)
@@ -94,7 +94,7 @@ async def test_the_most_urgent_tickets_get_the_slots_and_the_others_are_named(st
     assert claims.left == [low]
 
 
-async def test_what_is_not_yet_due_is_held_and_takes_no_slot(store: Store, clock: VirtualClock) -> None:
+async def test_a_ticket_before_its_instant_is_held_and_takes_no_slot(store: Store, clock: VirtualClock) -> None:
     now, soon, later = [await enqueue(store, after=after) for after in (0, 0.1, 0.2)]
 
     claims = await claim(store, [later, soon, now], slots=1, holds=1)
@@ -122,19 +122,19 @@ async def test_paused_and_limited_queues_give_nothing_by_ticket(store: Store, st
     assert await read(store) == []
 
 
-async def test_a_claim_by_lane_can_be_told_to_leave_the_young_alone(store: Store, clock: VirtualClock) -> None:
+async def test_a_claim_by_lane_can_leave_recent_executions_alone(store: Store, clock: VirtualClock) -> None:
     old = await enqueue(store)
     clock.advance(2)
     await enqueue(store)
     lanes = dict.fromkeys(await store.executions.lanes(), FROM_THE_FIRST)
-    wish = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], 10, 0, timedelta(seconds=2))
+    request = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], 10, 0, timedelta(seconds=2))
 
-    claims = await store.executions.claim(wish, lanes, ClaimId(store.env.new_id()))
+    claims = await store.executions.claim(request, lanes, ClaimId(store.env.new_id()))
 
     assert [claimed.id for claimed in claims.executions] == [old]
 
 
-# who gets a ticket
+# executions that get a ticket
 
 
 async def test_the_most_urgent_of_each_queue_get_a_ticket(store: Store, clock: VirtualClock) -> None:
@@ -150,7 +150,7 @@ async def test_the_most_urgent_of_each_queue_get_a_ticket(store: Store, clock: V
     assert {(row.handler, row.fence) for row in rows} == {(HANDLER, 0)}
 
 
-async def test_what_nobody_alive_can_run_takes_nobodys_place(store: Store) -> None:
+async def test_executions_without_a_worker_take_no_place_among_tickets(store: Store) -> None:
     for _ in range(3):
         await enqueue(store, handler="tests:unknown", priority=100)
     known = await enqueue(store)
@@ -168,7 +168,7 @@ async def test_a_lane_is_read_from_its_bound_on(store: Store, clock: VirtualCloc
     assert [row.id for row in rows] == [young]
 
 
-async def test_what_was_given_back_shows_another_fence(store: Store) -> None:
+async def test_a_released_execution_has_another_fence(store: Store) -> None:
     await enqueue(store)
     (claimed,) = await claim_all(store)
     await record(store, [found(claimed, Released(), started_at=None)])
@@ -178,7 +178,7 @@ async def test_what_was_given_back_shows_another_fence(store: Store) -> None:
     assert row.fence == claimed.fence
 
 
-# who shares a broker
+# sharing a broker
 
 
 async def test_inboxes_are_those_of_living_workers_on_that_broker(store: Store, clock: VirtualClock) -> None:

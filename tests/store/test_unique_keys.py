@@ -1,4 +1,4 @@
-"""A unique key is held by an unfinished execution for exactly as long as that is unfinished, however it ends."""
+"""An execution has its unique key exactly as long as it is unfinished, however it ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.factories import (
     FAILURE,
-    SOMEBODY,
+    OPERATOR,
     claim_all,
     due_row,
     due_rows,
@@ -34,7 +34,7 @@ from timeball.store.store import Store
 from timeball.store.types import ExecutionRequest, ShardOwnership
 from timeball.testing import VirtualClock
 
-# What a row keeps on its way from table to table.
+# The columns that a row keeps from table to table.
 SHARED = ("id", "job_id", "origin", "version", "queue", "priority", "handler", "scheduled_for", "run_at", "unique_key")
 
 
@@ -44,19 +44,19 @@ async def keys(store: Store) -> dict[str, ExecutionId]:
 
 async def trigger(store: Store, job: Job) -> ExecutionId:
     request = ExecutionRequest(id=ExecutionId(store.env.new_id()), job_id=job.id, origin=Origin.TRIGGER)
-    return (await store.jobs.request([request], SOMEBODY, "job.trigger"))[0]
+    return (await store.jobs.request([request], OPERATOR, "job.trigger"))[0]
 
 
 async def pause(store: Store, job_id: JobId) -> None:
-    await store.jobs.change(job_id, lambda found: job_changes.pause_job(found, None, None), SOMEBODY)
+    await store.jobs.change(job_id, lambda found: job_changes.pause_job(found, None, None), OPERATOR)
 
 
 async def delete(store: Store, job_id: JobId) -> None:
-    await store.jobs.change(job_id, lambda found: job_changes.delete_job(found, None), SOMEBODY)
+    await store.jobs.change(job_id, lambda found: job_changes.delete_job(found, None), OPERATOR)
 
 
 async def promoted(store: Store, clock: VirtualClock, **fields: object) -> tuple[Job, ShardOwnership, ExecutionId]:
-    """A recurring job with a key, whose first occurrence is ready and holds it."""
+    """A recurring job with a key, whose first occurrence is ready and has it."""
     job = await make_recurring(store, 60, unique_key="k", **fields)
     owner = await make_owner(store)
     clock.advance("60s")
@@ -66,7 +66,7 @@ async def promoted(store: Store, clock: VirtualClock, **fields: object) -> tuple
 
 
 @pytest.mark.parametrize("ends", [pause, delete], ids=["pause", "delete"])
-async def test_an_occurrence_that_is_withdrawn_gives_its_key_back(
+async def test_a_withdrawn_occurrence_frees_its_key(
     store: Store, clock: VirtualClock, ends: Callable[[Store, JobId], Awaitable[None]]
 ) -> None:
     job, _, _ = await promoted(store, clock, overlap="allow")
@@ -76,9 +76,7 @@ async def test_an_occurrence_that_is_withdrawn_gives_its_key_back(
     assert await keys(store) == {}
 
 
-async def test_an_occurrence_that_waits_for_a_place_gives_its_key_back_when_its_job_is_paused(
-    store: Store, clock: VirtualClock
-) -> None:
+async def test_a_blocked_occurrence_frees_its_key_when_its_job_is_paused(store: Store, clock: VirtualClock) -> None:
     await enqueue(store, max_running=1, limit_key="l")
     job, _, execution = await promoted(store, clock, overlap="allow", max_running=1, limit_key="l")
     assert (await only_row(store, "blocked"))["id"] == execution
@@ -88,8 +86,8 @@ async def test_an_occurrence_that_waits_for_a_place_gives_its_key_back_when_its_
     assert await keys(store) == {}
 
 
-async def test_what_was_asked_for_keeps_its_key_over_a_pause(store: Store) -> None:
-    """It will run when the job is resumed: it is unfinished."""
+async def test_a_requested_execution_keeps_its_key_during_a_pause(store: Store) -> None:
+    """It is unfinished: it will run when the job is resumed."""
     job = await make_job(store, unique_key="k")
     triggered = await trigger(store, job)
 
@@ -98,7 +96,7 @@ async def test_what_was_asked_for_keeps_its_key_over_a_pause(store: Store) -> No
     assert await keys(store) == {"k": triggered}
 
 
-async def test_a_retry_keeps_its_key_over_a_pause(store: Store, clock: VirtualClock) -> None:
+async def test_a_retry_keeps_its_key_during_a_pause(store: Store, clock: VirtualClock) -> None:
     job, _, execution = await promoted(store, clock, overlap="allow")
     (claimed,) = await claim_all(store)
     await record(store, [found(claimed, Failed(FAILURE))])
@@ -115,11 +113,11 @@ async def test_a_retry_keeps_its_key_over_a_pause(store: Store, clock: VirtualCl
     assert await tables_of(store, execution) == ["due"]
 
 
-async def test_an_edit_leaves_the_key_with_what_holds_it(store: Store, clock: VirtualClock) -> None:
+async def test_an_edit_leaves_the_key_with_its_execution(store: Store, clock: VirtualClock) -> None:
     job, _, execution = await promoted(store, clock)
 
     await store.jobs.change(
-        job.id, lambda found: job_changes.edit_job(found, {"unique_key": "another"}, store.shards), SOMEBODY
+        job.id, lambda found: job_changes.edit_job(found, {"unique_key": "another"}, store.shards), OPERATOR
     )
 
     assert await keys(store) == {"k": execution}
@@ -129,18 +127,18 @@ async def test_an_edit_leaves_the_key_with_what_holds_it(store: Store, clock: Vi
 
 
 @pytest.mark.parametrize("after", [0, 60], ids=["ready", "due"])
-async def test_a_cancellation_gives_the_key_back(store: Store, after: float) -> None:
+async def test_a_cancellation_frees_the_key(store: Store, after: float) -> None:
     execution = await enqueue(store, after=after, unique_key="k")
 
-    await store.jobs.cancel([execution], "not needed", SOMEBODY)
+    await store.jobs.cancel([execution], "not needed", OPERATOR)
 
     assert await keys(store) == {}
 
 
-async def test_a_purge_gives_the_keys_back(store: Store) -> None:
+async def test_a_purge_frees_the_keys(store: Store) -> None:
     await enqueue(store, unique_key="k")
 
-    await store.queues.purge("default", "not needed", SOMEBODY)
+    await store.queues.purge("default", "not needed", OPERATOR)
 
     assert await keys(store) == {}
 
@@ -148,7 +146,7 @@ async def test_a_purge_gives_the_keys_back(store: Store) -> None:
 async def test_a_named_one_off_that_is_due_at_once_takes_its_key_with_the_promotion(
     store: Store, clock: VirtualClock
 ) -> None:
-    """So it does not go straight to ready, as others do: only the promotion can skip it for a key that is held."""
+    """So it does not go to ready at once, like others: only a promotion can skip it because its key is taken."""
     held = await make_job(store, name="held", scheduled_at=clock.now(), unique_key="k")
     refused = await make_job(store, name="refused", scheduled_at=clock.now(), unique_key="k")
     assert {row["job_id"] for row in await table(store, "due")} == {held.id, refused.id}
@@ -173,9 +171,7 @@ async def test_an_occurrence_that_is_skipped_for_an_overlap_takes_no_key(store: 
 
 
 @pytest.mark.parametrize("is_its_own", [True, False], ids=["its own", "another's"])
-async def test_an_occurrence_that_was_to_catch_up_and_is_skipped_gives_back_its_own_key(
-    store: Store, clock: VirtualClock, is_its_own: bool
-) -> None:
+async def test_a_skipped_catch_up_frees_its_key(store: Store, clock: VirtualClock, is_its_own: bool) -> None:
     job, owner, execution = await promoted(store, clock)
     columns = {name: value for name, value in (await only_row(store, "ready")).items() if name in SHARED}
     async with store.database.transaction() as connection:

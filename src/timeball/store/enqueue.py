@@ -1,4 +1,4 @@
-"""Writes new jobs with their first executions: one, several, or very many; audited, and announced to workers."""
+"""Inserts jobs with their first executions: one, several, or very many; audits them, and wakes workers."""
 
 from __future__ import annotations
 
@@ -32,37 +32,33 @@ if TYPE_CHECKING:
     from timeball.store.executions import ExecutionStore
 
 
-# One-offs that are alike: they differ in id, shard and payload, and in nothing else. One, some, or very many.
-#
-# What they have in common is checked once and encoded once, so that a single one costs little more than its commit.
-
-# So many rows go with one statement of a bulk enqueue: few enough to be made while the database writes those before,
-# and to end well within the patience for one statement; so many that nobody notices the way there and back.
+# The rows of one statement of a bulk enqueue: few enough to be encoded while the database writes the rows before, and to end well within
+# the timeout of a statement; enough to make the round trip irrelevant.
 _BULK_SLICE = 2_500
 _SHARED_COLUMNS = (*PLAIN_FIELD_COLUMNS, "version", "created_by")
 
 
-# With these, all that a plain one-off has.
+# With these, all columns of a plain one-off.
 PLAIN_COLUMNS = frozenset({*_SHARED_COLUMNS, "id", "payload", "shard", "kind", "scheduled_at"})
 
 
 def prepare_job(job: Job) -> PreparedJob | None:
-    """The part that all jobs like this one share, encoded; None if the job is not plain."""
+    """The shared columns of jobs like this one, checked and encoded once; None if it is not plain."""
     columns = job_columns(job)
     return PreparedJob(job, {name: columns[name] for name in _SHARED_COLUMNS}) if is_plain(job, columns) else None
 
 
 def is_plain(job: Job, columns: Mapping[str, Any]) -> bool:
-    """Whether this is a one-off that has neither key nor limit, nor anything else that few have."""
+    """Whether this is a one-off without key, limit and other rare fields."""
     return job.is_enqueued and PLAIN_COLUMNS.issuperset(name for name, value in columns.items() if value is not None)
 
 
-# How much a program's clock may differ from the database's before a hint is missing, and a sweep finds the work.
+# How much the clock of the program may differ from that of the database. Beyond it wake-ups may be missing, and a sweep finds the work.
 _CLOCK_SKEW = timedelta(seconds=1)
 
 
 class Enqueuer:
-    """Writes new jobs with their first executions."""
+    """Inserts jobs with their first executions."""
 
     def __init__(
         self, database: Database, notifier: Notifier, executions: ExecutionStore, promotion_window: timedelta
@@ -75,72 +71,72 @@ class Enqueuer:
     async def create(
         self,
         jobs: Sequence[Job],
-        openings: Sequence[FirstExecution],
+        firsts: Sequence[FirstExecution],
         connection: Connection | None = None,
         audit: AuditEntry | None = None,
     ) -> list[CreatedJob]:
-        """Write jobs and their first executions in one statement; a name that is taken raises Conflict and writes nothing.
+        """Insert jobs and their first executions in one statement; Conflict if a name is taken, and nothing is written.
 
-        Inside a caller's own *connection* no hint is sent: the workers find the work with their next sweep.
-        With *audit*, what was written is noted in the same transaction.
+        Within a *connection* of the caller no wake-up is sent: workers find the executions with their next sweep.
+        With *audit*, the jobs are audited in the same transaction.
         """
         try:
             is_alone = len(jobs) == 1 and audit is None
-            if is_alone and openings and openings[0].run_at is None and (prepared := prepare_job(jobs[0])):
+            if is_alone and firsts and firsts[0].run_at is None and (prepared := prepare_job(jobs[0])):
                 await self.enqueue(prepared, [(jobs[0].id, jobs[0].shard, jobs[0].payload)], connection)
-                return [CreatedJob(jobs[0].id, openings[0].id, is_new=True)]
-            wakeup = self._wakeup_for(jobs, openings)
+                return [CreatedJob(jobs[0].id, firsts[0].id, is_new=True)]
+            wakeup = self._wakeup_for(jobs, firsts)
             carried = self._notifier.take_pending(wakeup) if connection is None and wakeup else None
             rows = await self._notifier.send_with(
-                carried, lambda hint: self._insert(jobs, openings, connection, hint, audit)
+                carried, lambda wakeup: self._insert(jobs, firsts, connection, wakeup, audit)
             )
         except asyncpg.UniqueViolationError as error:
             raise name_conflict(error, jobs) from error
         if connection is None:
             await self._executions.announce_placed(rows, is_ready_announced=carried is not None)
-        made = {row["job_id"]: CreatedJob(row["job_id"], row["execution_id"], is_new=True) for row in rows}
-        refused = [job for job in jobs if job.id not in made]
+        created = {row["job_id"]: CreatedJob(row["job_id"], row["execution_id"], is_new=True) for row in rows}
+        refused = [job for job in jobs if job.id not in created]
         if refused:
-            made |= await self._existing_holders(refused, openings, connection)
-        return [made[job.id] for job in jobs]
+            created |= await self._existing_holders(refused, firsts, connection)
+        return [created[job.id] for job in jobs]
 
     async def _insert(
         self,
         jobs: Sequence[Job],
-        openings: Sequence[FirstExecution],
+        firsts: Sequence[FirstExecution],
         connection: Connection | None,
-        hint: str | None,
+        wakeup: str | None,
         audit: AuditEntry | None,
     ) -> list[Any]:
         if audit is None:
-            return await self._write_new(jobs, openings, connection, hint)
+            return await self._write_new(jobs, firsts, connection, wakeup)
         note = self._database.env.new_id()
 
         async def work(within: Connection) -> list[Any]:
-            rows = await self._write_new(jobs, openings, within, hint)
+            rows = await self._write_new(jobs, firsts, within, wakeup)
             if rows:
-                made = {row["job_id"] for row in rows}
-                await self._audit_created(within, note, audit, [job for job in jobs if job.id in made])
+                inserted = {row["job_id"] for row in rows}
+                await self._audit_created(within, note, audit, [job for job in jobs if job.id in inserted])
             return rows
 
         if connection is not None:
             return await work(connection)
-        found: list[Any] = await self._database.once(work, note)
-        return found
+        rows: list[Any] = await self._database.once(work, note)
+        return rows
 
     async def _write_new(
-        self, jobs: Sequence[Job], openings: Sequence[FirstExecution], connection: Connection | None, hint: str | None
+        self, jobs: Sequence[Job], firsts: Sequence[FirstExecution], connection: Connection | None, wakeup: str | None
     ) -> list[Any]:
         columns = [without_nulls(job_columns(job)) for job in jobs]
-        if all(map(is_plain, jobs, columns)) and all(opening.run_at is None for opening in openings):
-            return await self._database.fetch("create_plain_jobs", connection, jobs=json_text(columns), hint=hint)
+        if all(map(is_plain, jobs, columns)) and all(first.run_at is None for first in firsts):
+            return await self._database.fetch("create_plain_jobs", connection, jobs=json_text(columns), wakeup=wakeup)
         return await self._database.fetch(
             "create_jobs",
             connection,
             jobs=json_text(columns),
-            firsts=json_text(first_execution_columns(opening) for opening in openings),
+            firsts=json_text(first_execution_columns(first) for first in firsts),
             promotion_window=self._promotion_window,
-            hint=hint,
+            wakeup=wakeup,
         )
 
     async def _audit_created(self, connection: Connection, note: UUID, audit: AuditEntry, jobs: Sequence[Job]) -> None:
@@ -151,28 +147,28 @@ class Enqueuer:
         await write_audit(self._database, connection, note, audit, "job.create", f"{len(jobs)} jobs", None, facts)
 
     async def _existing_holders(
-        self, refused: Sequence[Job], openings: Sequence[FirstExecution], connection: Connection | None
+        self, refused: Sequence[Job], firsts: Sequence[FirstExecution], connection: Connection | None
     ) -> dict[UUID, CreatedJob]:
-        """Who holds the keys of these one-offs; where the holder has just ended, the key is free and they are written after all."""
+        """The executions that have the keys of these one-offs. If one has just finished, its key is free, and the one-off is inserted."""
         rows = await self._database.fetch("live_keys", connection, keys=[job.unique_key for job in refused])
         holders = {row["key"]: ExecutionId(row["execution_id"]) for row in rows}
         free = {job.id: job for job in refused if job.unique_key not in holders}
-        again = [opening for opening in openings if opening.job_id in free]
-        made = await self.create(list(free.values()), again, connection) if free else []
-        known = [
+        again = [first for first in firsts if first.job_id in free]
+        inserted = await self.create(list(free.values()), again, connection) if free else []
+        existing = [
             CreatedJob(job.id, holders[job.unique_key], is_new=False) for job in refused if job.unique_key in holders
         ]
-        return {created.job_id: created for created in (*made, *known)}
+        return {created.job_id: created for created in (*inserted, *existing)}
 
-    def _wakeup_for(self, jobs: Sequence[Job], openings: Sequence[FirstExecution]) -> Wakeup:
-        """Where workers are to look: not for what lies further ahead than a worker holds, on whichever clock."""
+    def _wakeup_for(self, jobs: Sequence[Job], firsts: Sequence[FirstExecution]) -> Wakeup:
+        """The wake-up for new executions; without those that lie further ahead than workers hold, whichever clock is right."""
         wakeup = Wakeup()
         now = self._database.env.clock.now()
         horizon = now + self._promotion_window + _CLOCK_SKEW
-        near = {opening.job_id: opening for opening in openings if opening.run_at is None or opening.run_at <= horizon}
+        near = {first.job_id: first for first in firsts if first.run_at is None or first.run_at <= horizon}
         ready = [job for job in jobs if job.id in near]
         for job in ready[:100]:
-            # By name only what is due now: what is to be held is looked for with all else that comes.
+            # With an id only if it is due now: executions to be held are claimed by lane.
             named = near[job.id].id if near[job.id].run_at is None else None
             wakeup.add_lane(job.queue, job.priority, now - WAKEUP_MARGIN, 1, named)
         wakeup.look_everywhere = len(ready) > 100
@@ -181,14 +177,14 @@ class Enqueuer:
     async def enqueue(
         self, prepared: PreparedJob, rows: Sequence[EnqueueRow], connection: Connection | None = None
     ) -> None:
-        """Write plain one-offs that are due now, in one statement; inside a caller's own *connection* no hint is sent."""
+        """Insert plain one-offs that are due now, in one statement; within a *connection* of the caller no wake-up is sent."""
         if connection is None:
             await self._write_and_wake(prepared, rows)
         else:
             await self._write_alike(prepared, rows, connection, None)
 
     def direct_write(self, prepared: PreparedJob, row: EnqueueRow) -> DirectWrite:
-        """Write one of them outside the pool: gives the parameters of `enqueue_one`, to be run inside a `with` block."""
+        """Insert one of them outside the pool: a `with` block gives the parameters of `enqueue_one`, which the caller runs in it."""
         return DirectWrite(
             self._notifier,
             self._wakeup_of(prepared, 1, row[0]),
@@ -200,7 +196,7 @@ class Enqueuer:
     async def _write_and_wake(self, prepared: PreparedJob, rows: Sequence[EnqueueRow]) -> None:
         wakeup = self._wakeup_of(prepared, len(rows), rows[0][0] if len(rows) == 1 else None)
         carried = self._notifier.take_pending(wakeup)
-        await self._notifier.send_with(carried, lambda hint: self._write_alike(prepared, rows, None, hint))
+        await self._notifier.send_with(carried, lambda wakeup: self._write_alike(prepared, rows, None, wakeup))
         if carried is None:
             self._notifier.tell(wakeup)
 
@@ -209,24 +205,24 @@ class Enqueuer:
         return Wakeup({(prepared.job.queue, prepared.job.priority): moment}, executions=executions, named=alone)
 
     async def _write_alike(
-        self, prepared: PreparedJob, rows: Sequence[EnqueueRow], connection: Connection | None, hint: str | None
+        self, prepared: PreparedJob, rows: Sequence[EnqueueRow], connection: Connection | None, wakeup: str | None
     ) -> None:
         if len(rows) == 1:
             ((id_, shard, payload),) = rows
             own: dict[str, Any] = {"id": id_, "shard": shard, "payload": payload}
-            await self._database.fetch("enqueue_one", connection, **prepared.columns, **own, hint=hint)
+            await self._database.fetch("enqueue_one", connection, **prepared.columns, **own, wakeup=wakeup)
             return
         ids, shards, payloads = zip(*rows, strict=True)
         each: dict[str, Any] = {"ids": ids, "shards": shards, "payloads": payloads}
-        await self._database.fetch("enqueue_alike", connection, **prepared.columns, **each, hint=hint)
+        await self._database.fetch("enqueue_alike", connection, **prepared.columns, **each, wakeup=wakeup)
 
     async def create_many(
         self, template: Job, rows: Iterable[EnqueueRow], run_at: datetime | None, audit: AuditEntry | None = None
     ) -> list[UUID]:
-        """Write many one-off jobs that differ only in (id, shard, payload), all or nothing; *audit* notes them in one row.
+        """Insert many one-off jobs that differ only in (id, shard, payload), all or none, with one audit row; returns their ids.
 
-        Without *run_at* they are due now, by the database's clock. Gives their ids back. *rows* are taken as they are written,
-        so that making them takes no time of its own.
+        Without *run_at* they are due now, by the clock of the database. *rows* is consumed while rows are written, so that making them
+        takes no extra time.
         """
         rows = iter(rows)
         prepared = prepare_job(template) if run_at is None else None
@@ -253,9 +249,9 @@ class Enqueuer:
 
     @asynccontextmanager
     async def _whole(self, slices: _BulkSlices) -> AsyncIterator[Connection]:
-        """A transaction that is looked up if the reply to its commit is lost.
+        """Run a transaction, and look it up if the reply to its commit is lost.
 
-        It is not repeated: what it wrote was taken as it was made, and has gone.
+        It is not repeated, because its rows were consumed while they were written.
         """
         is_whole = False
         try:
@@ -276,7 +272,7 @@ class Enqueuer:
         self, prepared: PreparedJob, rows: Iterator[EnqueueRow], audit: AuditEntry | None
     ) -> list[UUID]:
         moment, slices = self._database.env.clock.now() - WAKEUP_MARGIN, _BulkSlices(rows)
-        given = {**prepared.columns, "hint": None}
+        given = {**prepared.columns, "wakeup": None}
         async with self._whole(slices) as connection:
             await self._database.run_pipelined(connection, (("enqueue_alike", given | own) for own in slices))
             await self._audit_bulk(connection, prepared.job, len(slices.ids), audit)
@@ -323,9 +319,9 @@ class Enqueuer:
 
 
 class DirectWrite:
-    """One job while it is written outside the pool: gives the parameters of `enqueue_one`, and sees to its wake-up.
+    """One job while it is written outside the pool: gives the parameters of `enqueue_one`, and sends its wake-up.
 
-    Not made of a generator: there is one for each enqueue, and it would take longer than what it does.
+    Not a generator: every enqueue makes one, and a generator would take longer than its work.
     """
 
     __slots__ = ("_carried", "_notifier", "_now", "_prepared", "_row", "_wakeup")
@@ -342,21 +338,28 @@ class DirectWrite:
 
     def __enter__(self) -> Mapping[str, Any]:
         self._carried = self._notifier.take_pending(self._wakeup)
-        hint = None if self._carried is None else self._carried.encode()
+        wakeup = None if self._carried is None else self._carried.encode()
         id_, shard, payload = self._row
-        return {**self._prepared.columns, "id": id_, "shard": shard, "payload": payload, "hint": hint, "now": self._now}
+        return {
+            **self._prepared.columns,
+            "id": id_,
+            "shard": shard,
+            "payload": payload,
+            "wakeup": wakeup,
+            "now": self._now,
+        }
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is None:
             if self._carried is None:
                 self._notifier.tell(self._wakeup)
         elif self._carried is not None:
-            # They announce the work of others, too.
+            # They may announce the work of other writes, too.
             self._notifier.tell(self._carried)
 
 
 class _BulkSlices:
-    """Rows as statements want them, part by part; and what was taken of them so far."""
+    """Rows as parameters of statements, slice by slice; and the ids of those consumed so far."""
 
     def __init__(self, rows: Iterator[EnqueueRow]) -> None:
         self._rows = rows

@@ -1,4 +1,4 @@
-"""Fault 15 for all that people ask for: the reply to a COMMIT is lost, and still it is done once, noted once, and told as done."""
+"""Fault 15 for requests of people: the reply to a COMMIT is lost, and the request is still done once, audited once, and answered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from tests.conftest import FreshDatabase
-from tests.support.factories import SOMEBODY, claim_all, enqueue, found, make_node, record, table
+from tests.support.factories import OPERATOR, claim_all, enqueue, found, make_node, record, table
 from tests.system.proxy import Proxy, proxy_to
 from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
@@ -43,7 +43,7 @@ def proxy(fresh_database: FreshDatabase, short_folder: Path) -> Iterator[Proxy]:
 
 @dataclass(frozen=True)
 class Front:
-    """Reaches the database through the proxy; what it finds there was made by another way."""
+    """A store that uses the proxy; the fixtures wrote to the database without it."""
 
     store: Store
     commands: Commands
@@ -56,7 +56,7 @@ class Front:
 async def front(
     proxy: Proxy, fresh_database: FreshDatabase, store: Store, env: Env, clock: VirtualClock
 ) -> AsyncIterator[Front]:
-    """There is a job that runs every minute, an execution that waits, and one that has ended."""
+    """A job that runs every minute, an execution that waits, and one that has finished."""
     created = await Commands(store, env).jobs.create(SPEC)
     ended = await enqueue(store)
     (claimed,) = await claim_all(store)
@@ -73,7 +73,7 @@ async def executions_made(store: Store) -> list[Any]:
     return sorted(row["id"] for row in rows if row["origin"] not in ("enqueue", "schedule"))
 
 
-# What makes executions: it is told which, and there are no others.
+# Requests that create executions: they return the ids, and there are no other executions.
 
 
 async def trigger(front: Front) -> list[ExecutionId]:
@@ -110,7 +110,7 @@ Make = Callable[[Front], Awaitable[list[ExecutionId]]]
 
 
 @MAKING
-async def test_what_was_committed_is_not_made_twice(
+async def test_a_committed_write_is_not_repeated(
     front: Front, proxy: Proxy, store: Store, make: Make, notes: int
 ) -> None:
     """Fault 15."""
@@ -124,7 +124,7 @@ async def test_what_was_committed_is_not_made_twice(
 
 
 @MAKING
-async def test_what_was_not_committed_is_made_again(
+async def test_an_uncommitted_write_is_repeated(
     front: Front, store: Store, make: Make, notes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, commits = "_Transaction__commit", []
@@ -146,10 +146,10 @@ async def test_what_was_not_committed_is_made_again(
 
 
 @pytest.mark.parametrize("is_claimed", [False, True])
-async def test_a_commit_that_comes_through_behind_the_look_is_the_only_one(
+async def test_a_commit_that_arrives_after_the_look_up_is_the_only_one(
     front: Front, store: Store, monkeypatch: pytest.MonkeyPatch, is_claimed: bool
 ) -> None:
-    """The look finds nothing, and then the first transaction ends after all. What it made may even be under way by then."""
+    """The look-up finds nothing, and then the first transaction commits. Its executions may even be running by then."""
     first = await store.database.connect()
     transaction = first.transaction()
     repeat, tries = front.store.database.repeat, []
@@ -183,7 +183,7 @@ async def test_a_commit_that_comes_through_behind_the_look_is_the_only_one(
     assert [row["action"] for row in await table(store, "audit")] == ["job.create", "job.trigger"]
 
 
-# What changes things: no error for what was done, and one note of it.
+# Requests that change something: no error if it was done, and one audit row.
 
 
 async def drain(front: Front, store: Store) -> None:
@@ -201,7 +201,7 @@ async def delete_template(front: Front, store: Store) -> None:
 
 
 async def revoke_key(front: Front, store: Store) -> None:
-    key, _ = await ApiKeyStore(store.database).create("viewer", "k", None, SOMEBODY)
+    key, _ = await ApiKeyStore(store.database).create("viewer", "k", None, OPERATOR)
     await ApiKeyStore(front.store.database).revoke(key.id, ANA.entry)
 
 
@@ -254,7 +254,7 @@ CHANGES: dict[str, Callable[[Front, Store], Awaitable[Any]]] = {
 
 
 @pytest.mark.parametrize("action", CHANGES)
-async def test_a_change_that_was_committed_is_told_as_done_and_noted_once(
+async def test_a_committed_change_is_returned_and_audited_once(
     front: Front, proxy: Proxy, store: Store, action: str
 ) -> None:
     """Fault 15."""
@@ -278,7 +278,7 @@ async def test_an_occurrence_alone_is_skipped(front: Front, proxy: Proxy, store:
 @pytest.mark.parametrize("rows_at_once", [100, 30])
 @pytest.mark.parametrize("after", [None, timedelta(hours=1)])
 @pytest.mark.parametrize("actor", [Actor(), ANA])
-async def test_a_bulk_enqueue_that_was_committed_is_told_as_done(
+async def test_a_committed_bulk_enqueue_is_returned(
     front: Front,
     proxy: Proxy,
     store: Store,
@@ -300,10 +300,10 @@ async def test_a_bulk_enqueue_that_was_committed_is_told_as_done(
     assert sorted(row["id"] for row in state_table if row["queue"] == "bulk") == sorted(made)
 
 
-# What comes to no commit was not done, and that is told at once.
+# A write without a commit was not done, and fails at once.
 
 
-async def test_what_was_cut_off_before_its_commit_is_not_tried_again(
+async def test_a_bulk_enqueue_that_was_cut_off_before_its_commit_is_not_repeated(
     front: Front, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(*_: Any) -> None:
@@ -317,7 +317,7 @@ async def test_what_was_cut_off_before_its_commit_is_not_tried_again(
     assert (await store.jobs.find([front.job_id]))[front.job_id].paused_at is None
 
 
-async def test_a_place_that_cannot_be_handed_on_now_does_not_undo_what_is_committed(
+async def test_a_failing_unblock_does_not_undo_a_commit(
     front: Front, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     created = await Commands(store, store.env).jobs.create(JobSpec(name="limited", handler="any", max_running=1))

@@ -1,4 +1,4 @@
-"""Hints: the first goes out at once, those right behind it together; losing one costs time, never work."""
+"""Wake-ups: the first is sent at once, those right after it together; losing one costs time, never work."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 from tests.conftest import FreshDatabase
 from tests.support.factories import (
     HANDLER,
-    SOMEBODY,
+    OPERATOR,
     claim_all,
     define_job,
     due_row,
     enqueue,
+    first_execution_of,
     found,
     make_node,
     make_owner,
     make_recurring,
-    opening_of,
     promote_due,
     seconds,
 )
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.parametrize("fresh_database", ["pg15", "pgbouncer"], in
 
 
 class Ear:
-    """Hears what is notified."""
+    """Receives the notifications."""
 
     def __init__(self) -> None:
         self._heard: asyncio.Queue[str] = asyncio.Queue()
@@ -54,7 +54,7 @@ class Ear:
         return Wakeup.decode(await asyncio.wait_for(self._heard.get(), 10))
 
     async def all(self, store: Store) -> Wakeup:
-        """Everything that was told so far: a message of our own marks the end."""
+        """All wake-ups so far: a message of its own marks the end."""
         await store.notifier.flush()
         await store.database.notify("end")
         together = Wakeup()
@@ -73,7 +73,7 @@ async def ear(fresh_database: FreshDatabase, store: Store) -> AsyncIterator[Ear]
     await connection.close()
 
 
-async def test_what_is_told_is_heard(store: Store, clock: VirtualClock, ear: Ear) -> None:
+async def test_wakeups_reach_the_listener(store: Store, clock: VirtualClock, ear: Ear) -> None:
     told = Wakeup(nodes_changed=True)
     told.add_lane("q", 61, clock.now())
     told.add_shard(5, clock.now() + seconds(1))
@@ -83,36 +83,36 @@ async def test_what_is_told_is_heard(store: Store, clock: VirtualClock, ear: Ear
     assert await ear.next() == told
 
 
-async def test_nothing_is_told_by_an_empty_bundle(store: Store, ear: Ear) -> None:
+async def test_an_empty_wakeup_is_not_sent(store: Store, ear: Ear) -> None:
     store.notifier.tell(Wakeup())
 
     assert not await ear.all(store)
 
 
-async def test_what_comes_close_together_goes_out_together(store: Store, clock: VirtualClock, ear: Ear) -> None:
+async def test_wakeups_close_together_are_one_message(store: Store, clock: VirtualClock, ear: Ear) -> None:
     for shard in range(50):
-        hints = Wakeup()
-        hints.add_shard(shard, clock.now())
-        store.notifier.tell(hints)
+        wakeup = Wakeup()
+        wakeup.add_shard(shard, clock.now())
+        store.notifier.tell(wakeup)
 
     assert set((await ear.next()).shards) == set(range(50))
 
 
-async def test_what_threads_tell_is_sent_by_the_stores_own_loop(store: Store, ear: Ear) -> None:
-    """Some of them drive a loop of their own, which ends with their statement."""
+async def test_wakeups_of_threads_are_sent_by_the_loop_of_the_store(store: Store, ear: Ear) -> None:
+    """Some threads run a loop of their own, which ends with their statement."""
 
     async def tell(first: int) -> None:
         for shard in range(first, first + 25):
-            hints = Wakeup()
-            hints.add_shard(shard, store.env.clock.now())
-            store.notifier.tell(hints)
+            wakeup = Wakeup()
+            wakeup.add_shard(shard, store.env.clock.now())
+            store.notifier.tell(wakeup)
 
     await asyncio.gather(*(asyncio.to_thread(asyncio.run, tell(first)) for first in (0, 25)))
 
     assert set((await ear.all(store)).shards) == set(range(50))
 
 
-async def test_a_signal_that_strikes_a_thread_silences_nobody_else(
+async def test_a_signal_in_a_thread_does_not_stop_the_wakeups_of_others(
     store: Store, ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Struck(Exception): ...
@@ -129,9 +129,7 @@ async def test_a_signal_that_strikes_a_thread_silences_nobody_else(
     assert (await ear.all(store)).look_everywhere
 
 
-async def test_a_statement_may_carry_hints_along_and_then_no_more_for_a_while(
-    store: Store, clock: VirtualClock
-) -> None:
+async def test_a_statement_carries_wakeups_and_then_none_for_a_while(store: Store, clock: VirtualClock) -> None:
     notifier = Notifier(store.database)
 
     assert notifier.take_pending(Wakeup(nodes_changed=True)) == Wakeup(nodes_changed=True)
@@ -140,7 +138,7 @@ async def test_a_statement_may_carry_hints_along_and_then_no_more_for_a_while(
     assert notifier.take_pending(Wakeup(nodes_changed=True)) is not None
 
 
-async def test_a_statement_that_passes_by_takes_along_what_waits(store: Store, clock: VirtualClock, ear: Ear) -> None:
+async def test_the_next_statement_carries_pending_wakeups(store: Store, clock: VirtualClock, ear: Ear) -> None:
     """A message of its own would cost a commit."""
     notifier = Notifier(store.database)
     notifier.take_pending(Wakeup(look_everywhere=True))
@@ -158,10 +156,10 @@ async def test_a_statement_that_passes_by_takes_along_what_waits(store: Store, c
     assert not await ear.all(store)
 
 
-async def test_a_stream_is_looked_after_now_and_then_and_its_last_hints_are_sent(
+async def test_the_last_wakeups_of_a_stream_are_sent(
     store: Store, clock: VirtualClock, ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look would take time of those that pass by, which take everything along by themselves."""
+    """Each check would take time of the statements, which carry all wake-ups anyway."""
     waits: list[float] = []
 
     async def let_one_pass(wait: float) -> None:
@@ -177,18 +175,16 @@ async def test_a_stream_is_looked_after_now_and_then_and_its_last_hints_are_sent
         SimpleNamespace(sleep=let_one_pass, wait=asyncio.wait, get_running_loop=asyncio.get_running_loop),
     )
     store.notifier.tell(Wakeup(shards={100: clock.now()}))
-    hints = await ear.next()
+    wakeup = await ear.next()
 
-    assert hints.shards.keys() == {110}
+    assert wakeup.shards.keys() == {110}
     assert len(waits) == 11
     assert all(wait <= 0.0075 for wait in waits[:4])
     assert all(0.0075 < wait <= 0.025 for wait in waits[4:])
 
 
-async def test_what_a_failed_statement_carried_is_told_all_the_same(
-    store: Store, clock: VirtualClock, ear: Ear
-) -> None:
-    """It announced the work of others too."""
+async def test_the_wakeups_of_a_failed_statement_are_sent(store: Store, clock: VirtualClock, ear: Ear) -> None:
+    """They announce the work of other statements, too."""
     store.notifier.take_pending(Wakeup(nodes_changed=True))
     waiting = Wakeup()
     waiting.add_shard(5, clock.now())
@@ -205,7 +201,7 @@ async def test_what_a_failed_statement_carried_is_told_all_the_same(
     assert 5 in (await ear.all(store)).shards
 
 
-async def test_a_hint_that_cannot_be_sent_is_forgotten(store: Store) -> None:
+async def test_a_wakeup_that_cannot_be_sent_is_dropped(store: Store) -> None:
     notifier = Notifier(Database(store.database.dsn, store.env))  # which is not open
 
     notifier.tell(Wakeup(look_everywhere=True))
@@ -215,48 +211,48 @@ async def test_a_hint_that_cannot_be_sent_is_forgotten(store: Store) -> None:
     await notifier.flush()
 
 
-async def test_each_verb_tells_whoever_can_act_on_it(store: Store, clock: VirtualClock, ear: Ear) -> None:
-    """Where something became ready, due, or to be stopped, the hint names the place and no later an instant."""
+async def test_each_method_wakes_the_nodes_that_can_act(store: Store, clock: VirtualClock, ear: Ear) -> None:
+    """The wake-up names the lane, shard or holder, and an instant that is not too late."""
 
-    async def hints_of(deed: Awaitable[object]) -> Wakeup:
+    async def wakeups_of(deed: Awaitable[object]) -> Wakeup:
         await deed
         return await ear.all(store)
 
     now = clock.now()
-    told = await hints_of(enqueue(store, queue="q", priority=61))
+    told = await wakeups_of(enqueue(store, queue="q", priority=61))
     assert told.lanes[("q", 61)] <= now
     clock.advance("1s")
-    later = await hints_of(enqueue(store, after=60))
+    later = await wakeups_of(enqueue(store, after=60))
     assert set(later.shards.values()) == {now + seconds(61)}
     assert later.lanes == {}, "no worker has anything to look for yet"
 
     worker = await make_node(store)
     assert (await ear.all(store)).nodes_changed
     (claimed,) = await claim_all(store, worker=worker)
-    assert (await hints_of(store.jobs.cancel([claimed.id], "no", SOMEBODY))).holders == {worker}
+    assert (await wakeups_of(store.jobs.cancel([claimed.id], "no", OPERATOR))).holders == {worker}
 
     job = await make_recurring(store, 60, queue="r", priority=62)
     pending = await due_row(store, job.id)
     assert (await ear.all(store)).shards == {job.shard: pending.run_at}
     owner = await make_owner(store)
     clock.advance("60s")
-    told = await hints_of(promote_due(store, owner))
+    told = await wakeups_of(promote_due(store, owner))
     assert told.lanes[("r", 62)] == pending.run_at
 
     def change(decide: Callable[..., job_changes.JobChange]) -> Awaitable[object]:
-        return store.jobs.change(job.id, decide, SOMEBODY)
+        return store.jobs.change(job.id, decide, OPERATOR)
 
     await change(lambda snapshot: job_changes.pause_job(snapshot, None, None))
-    resumed = await hints_of(change(job_changes.resume_job))
+    resumed = await wakeups_of(change(job_changes.resume_job))
     assert resumed.shards[job.shard] <= clock.now()
 
-    told = await hints_of(
-        store.queues.change("q", is_paused=True, max_running=None, reason=None, audit=SOMEBODY, action="x")
+    told = await wakeups_of(
+        store.queues.change("q", is_paused=True, max_running=None, reason=None, audit=OPERATOR, action="x")
     )
     assert told.look_everywhere
 
 
-async def test_a_place_that_is_handed_on_is_told(store: Store, clock: VirtualClock, ear: Ear) -> None:
+async def test_an_unblock_sends_a_wakeup(store: Store, clock: VirtualClock, ear: Ear) -> None:
     await enqueue(store, max_running=1, limit_key="l")
     await enqueue(store, queue="q", priority=61, max_running=1, limit_key="l")
     (claimed,) = await claim_all(store)
@@ -267,18 +263,18 @@ async def test_a_place_that_is_handed_on_is_told(store: Store, clock: VirtualClo
     assert (await ear.all(store)).lanes == {("q", 61): clock.now()}
 
 
-async def test_a_callers_own_transaction_sends_no_hint(store: Store, ear: Ear) -> None:
+async def test_the_transaction_of_a_caller_sends_no_wakeup(store: Store, ear: Ear) -> None:
     job = define_job(store, name=None, scheduled_at=store.env.clock.now())
-    opening = opening_of(job, store.env.clock.now())
-    assert opening is not None
+    first = first_execution_of(job, store.env.clock.now())
+    assert first is not None
     async with store.database.transaction() as connection:
-        await store.enqueuer.create([job], [opening], connection)
+        await store.enqueuer.create([job], [first], connection)
 
     assert not await ear.all(store)
 
 
-async def test_every_message_has_a_lot_of_its_own(store: Store, clock: VirtualClock) -> None:
-    """It decides which worker looks: with the same one, it would always be the same worker."""
+async def test_every_message_has_a_nonce(store: Store, clock: VirtualClock) -> None:
+    """The nonce decides which worker claims: with a constant, it would always be the same worker."""
     notifier = Notifier(store.database)
     lots = []
     for _ in range(3):
@@ -290,8 +286,8 @@ async def test_every_message_has_a_lot_of_its_own(store: Store, clock: VirtualCl
     assert len(set(lots)) == 3
 
 
-async def test_what_is_enqueued_or_promoted_is_counted(store: Store, clock: VirtualClock, ear: Ear) -> None:
-    """So that one does not wake all workers."""
+async def test_wakeups_count_enqueued_and_promoted_executions(store: Store, clock: VirtualClock, ear: Ear) -> None:
+    """So that one execution does not wake all workers."""
     await enqueue(store)
     assert (await ear.all(store)).executions == 1
 
@@ -306,8 +302,8 @@ async def test_what_is_enqueued_or_promoted_is_counted(store: Store, clock: Virt
     assert (await ear.all(store)).executions == 1
 
 
-async def test_what_is_given_back_is_for_whoever_hears_of_it(store: Store, ear: Ear) -> None:
-    """Its worker was full, and may be the one that its lot would draw."""
+async def test_a_released_execution_wakes_any_worker(store: Store, ear: Ear) -> None:
+    """The worker that released it had no slot, and the nonce might choose the same worker again."""
     await enqueue(store)
     (claimed,) = await claim_all(store)
     await ear.all(store)

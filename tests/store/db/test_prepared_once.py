@@ -26,14 +26,14 @@ from timeball.store.store import Store
 from timeball.store.types import ClaimRequest
 from timeball.testing import VirtualClock
 
-# PostgreSQL plans a statement so often for the values it is given, before it asks whether one plan would do for all.
+# PostgreSQL plans a statement so often for its values, before it considers one plan for all values.
 _TRIALS = 5
 # Several connections of the pool take turns.
 _ROUNDS = 5 * _TRIALS
 
 
 async def plans_of(store: Store) -> dict[str, tuple[int, int]]:
-    """How often each statement was planned for its values, and how often it was run by a plan for all, in this session."""
+    """How often each statement was planned for its values, and how often it ran with a plan for all values, in this session."""
     async with store.database.connection() as connection:
         return await plans_on(connection)
 
@@ -58,7 +58,7 @@ async def enqueue_alike(store: Store, number: int) -> None:
 @pytest.mark.parametrize("fresh_database", VERSIONS, indirect=True)
 @pytest.mark.parametrize("crowd", [1, 40])
 async def test_a_hot_statement_is_planned_once(store: Store, clock: VirtualClock, crowd: int) -> None:
-    """Whether it moves one row or many: how many there are is hidden from the planner, which would think of each number anew."""
+    """For one row or many: the number is hidden from the planner, which would otherwise plan for each number anew."""
     owner = await make_owner(store)
     for _ in range(crowd):
         await make_recurring(store, every=1)
@@ -80,8 +80,8 @@ async def test_a_hot_statement_is_planned_once(store: Store, clock: VirtualClock
 
 
 @pytest.mark.parametrize("fresh_database", VERSIONS, indirect=True)
-async def test_after_a_rehearsal_every_connection_at_hand_has_its_plans(store: Store) -> None:
-    """What comes first need not wait for types to be asked for, and plans to be made."""
+async def test_after_a_warm_up_every_idle_connection_has_its_plans(store: Store) -> None:
+    """The first claim does not wait for types and plans."""
     await store.executions.warm_up()
 
     planned: dict[int, dict[str, tuple[int, int]]] = {}
@@ -102,7 +102,7 @@ async def plans_for_ready(connection: Connection) -> set[str]:
 
 
 @pytest.mark.parametrize("fresh_database", VERSIONS, indirect=True)
-async def test_after_a_rehearsal_no_claim_meets_a_function_that_has_to_be_planned(store: Store) -> None:
+async def test_after_a_warm_up_no_claim_plans_a_function(store: Store) -> None:
     await store.executions.warm_up()
     for _ in range(5):
         await enqueue(store)
@@ -112,8 +112,8 @@ async def test_after_a_rehearsal_no_claim_meets_a_function_that_has_to_be_planne
         before = await plans_for_ready(connection)
         for lanes, slots in ((1, 1), (1, 2), (2, 1), (2, 10)):
             marks = {("default", 50 + place): FROM_THE_FIRST for place in range(lanes)}
-            wish = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], slots, holds=1)
-            claims = await store.executions.claim(wish, marks, ClaimId(store.env.new_id()), connection)
+            request = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], slots, holds=1)
+            claims = await store.executions.claim(request, marks, ClaimId(store.env.new_id()), connection)
             assert claims.executions
 
         assert await plans_for_ready(connection) == before

@@ -1,4 +1,4 @@
-"""`verify` over many schedules: what is plainly in order is passed by, and what is not is named all the same."""
+"""`verify` over many schedules: the quick check accepts those in order, and the others are named."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_missing_first_occurrence_of_a_job_that_never_ran_is_a_hole(stor
     assert report.check("S3").checked == 2
 
 
-async def test_no_ledger_is_opened_for_schedules_that_never_ran_or_ran_in_turn(
+async def test_no_ledger_is_opened_for_schedules_in_order(
     store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     specs = [JobSpec(name=f"every-{number}", handler="h", interval_seconds=60 + number) for number in range(20)]
@@ -60,7 +60,7 @@ async def test_no_ledger_is_opened_for_schedules_that_never_ran_or_ran_in_turn(
     await Commands(store, store.env).jobs.create_all(specs)
     for name in ("ran", "ran too"):
         await fill(store, await make_recurring(store, 60, name=name), clock.now(), 3)
-    # The records of the very last job of a page may go on behind it.
+    # The records of the last job of a page may continue on the next.
     last = await make_recurring(store, 60, name="last")
     await fill(store, last, clock.now(), 3)
     opened: list[str] = []
@@ -78,7 +78,7 @@ async def test_no_ledger_is_opened_for_schedules_that_never_ran_or_ran_in_turn(
     assert len(opened) == 1
 
 
-async def test_records_that_go_on_on_the_next_page_are_looked_at(
+async def test_records_across_pages_are_checked(
     store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = await make_recurring(store, 60, name="ticker")
@@ -96,7 +96,7 @@ async def test_records_that_go_on_on_the_next_page_are_looked_at(
         start + 2 * MINUTE,
         start + 3 * MINUTE,
     )
-    # The first page ends where all seems to be in order: two executions, and what is pending follows them.
+    # The first page ends where everything seems in order: two executions, and the pending occurrence after them.
     monkeypatch.setattr(checks, "_PAGE", 2)
 
     report = await verify(store.database)
