@@ -19,7 +19,7 @@ from bench.multiply import add_schedules
 from bench.notebook import MICROSECONDS, Unit
 from bench.system import System
 from timeball.domain.execution import ClaimedExecution, FinishedAttempt, Succeeded
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.node import Lease, Node, NodeKind
 from timeball.domain.scheduling.civil_time import tzdata_version
 from timeball.domain.scheduling.occurrences import DueRow, JobTiming, Promotion, plan_promotion

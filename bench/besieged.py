@@ -16,7 +16,7 @@ from bench.notebook import MILLISECONDS, NUMBER
 from bench.punctuality import note_lateness
 from bench.system import System
 from timeball.config.settings import Settings
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.runtime import make_server_runtime
 from timeball.store.types import AuditEntry
 

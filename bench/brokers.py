@@ -24,7 +24,7 @@ from bench.notebook import MICROSECONDS, MILLISECONDS, PERCENT, RATE, Unit
 from bench.processes import family_cpu_seconds
 from bench.statements import counted_statements
 from bench.system import System
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 
 TITLE = "brokers, with 2 and 16 worker processes"
 PER_JOB = Unit(" a job", 2, is_more_better=False)

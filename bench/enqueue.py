@@ -11,7 +11,7 @@ from typing import Any
 from bench.lab import Lab
 from bench.system import System
 from timeball import Timeball
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.sdk.handlers import AsyncHandlerHandle
 from timeball.store.db.statements import all_statements
 

@@ -17,7 +17,7 @@ from bench.load import fill
 from bench.notebook import MICROSECONDS, PERCENT, Unit
 from bench.statements import counted_statements
 from bench.system import System
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 
 COUNT = Unit("", 2, is_more_better=False)
 A_SECOND = Unit("/s", 2, is_more_better=False)

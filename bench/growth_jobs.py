@@ -13,7 +13,7 @@ from bench.growing import BUFFERS, CLIENT, WORKER, drained, note, note_idle, set
 from bench.lab import Lab
 from bench.multiply import add_history, add_waiting
 from bench.system import System
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 
 TITLE = "what a job costs, by how many wait and how many have ended"
 _SIZES, _TEN_MILLION = (0, 100_000, 1_000_000), 10_000_000

@@ -16,7 +16,7 @@ from bench.multiply import add_schedules
 from bench.notebook import MEGABYTES
 from bench.processes import megabytes
 from bench.system import System
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 
 TITLE = "what an occurrence costs, by how many schedules there are"
 _SIZES, _MILLION = (1_000, 10_000, 100_000), 1_000_000

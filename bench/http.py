@@ -19,7 +19,7 @@ from bench.lab import Lab
 from bench.million import MILLION, furnish
 from bench.notebook import MILLISECONDS, RATIO, Unit
 from bench.system import System
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 
 TITLE = "jobs over HTTP"
 LIMIT = "Python face"

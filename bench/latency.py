@@ -11,7 +11,7 @@ from bench.lab import Lab
 from bench.load import bare_claims
 from bench.notebook import MILLISECONDS
 from bench.system import System
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 
 TITLE = "idle latency: enqueue returned, handler started"
 LIMIT = "bare claims of one"

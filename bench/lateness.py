@@ -12,7 +12,7 @@ from bench.multiply import add_waiting
 from bench.notebook import MILLISECONDS
 from bench.punctuality import note_lateness, percentiles
 from bench.system import System
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 
 TITLE = "lateness of one-off jobs, a million waiting, two workers with default slots"
 LIMIT = "bare claims of one"

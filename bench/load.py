@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from bench.system import System
 from timeball.domain.execution import ClaimedExecution, FinishedAttempt, Succeeded
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import ClaimId, Incarnation
 from timeball.domain.wakeup import LanePosition
 from timeball.store.types import ClaimRequest

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from bench.multiply import in_two_lines, portions
 from bench.system import System
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 
 MILLION = 1_000_000
 QUEUES, HANDLERS, FINGERPRINTS = 300, 1_000, 200

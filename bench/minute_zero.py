@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from bench.lab import Lab
 from bench.punctuality import BARE_STATEMENTS, note_bare_lateness, note_lateness
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 
 TITLE = "10,000 schedules every minute, all at second zero, two workers"
 LIMIT = BARE_STATEMENTS

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from bench.system import System
 from timeball.domain.execution import FinishedAttempt, Succeeded
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import ClaimId, Incarnation, JobId, occurrence_id
 from timeball.store.types import ClaimRequest
 

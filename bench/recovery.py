@@ -7,7 +7,7 @@ import signal
 
 from bench.lab import Lab
 from bench.notebook import SECONDS
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 
 TITLE = "work of a worker that was killed, finished by another"
 LIMIT = "nobody killed"

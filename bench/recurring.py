@@ -9,7 +9,7 @@ from bench.lab import Lab
 from bench.notebook import NUMBER
 from bench.punctuality import BARE_STATEMENTS, note_bare_lateness, note_lateness
 from bench.system import System
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 
 TITLE = "1,000 schedules every second for 10 s in each round, two workers"
 LIMIT = BARE_STATEMENTS

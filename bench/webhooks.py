@@ -15,7 +15,7 @@ import aiohttp
 
 from bench.lab import Lab
 from bench.system import ROOT, System
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 
 TITLE = "5,000 webhooks to a server on loopback, a hundred at a time"
 LIMIT = "a bare aiohttp loop"

@@ -13,7 +13,7 @@ import pytest
 from tests.support.factories import HANDLER, claim_all, found, make_job, make_owner, make_recurring, promote_due
 from timeball.application.commands import Commands
 from timeball.application.commands.requests import current_program
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import format_job_id
 from timeball.store.store import Store
 from timeball.testing import VirtualClock

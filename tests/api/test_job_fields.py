@@ -12,7 +12,7 @@ import pytest
 
 from timeball.api.models.jobs import JobIn, JobOut
 from timeball.cli.files import JOB_FIELDS, read_jobs
-from timeball.domain.job import SPEC_FIELDS, JobSpec
+from timeball.domain.job_fields import SPEC_FIELDS, JobSpec
 
 # A value for each field that differs from its default; texts that look like numbers must stay texts.
 ALWAYS: dict[str, Any] = {

@@ -11,7 +11,7 @@ import pytest
 from tests.support.factories import claim_all, found
 from timeball.application.commands import Commands
 from timeball.domain.execution import ClaimedExecution
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.store.store import Store
 
 MakeKey = Callable[[str], Awaitable[dict[str, str]]]

@@ -29,7 +29,7 @@ from bench.system import System
 from bench import report
 from tests.conftest import FreshDatabase
 from timeball.config.settings import load_settings
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.runtime import open_runtime
 
 ALL = (*main_module.QUESTIONS, *main_module.LONG_QUESTIONS)

@@ -20,7 +20,7 @@ from timeball import current
 from timeball.application.commands import Commands
 from timeball.application.queries.doctor import broker_check
 from timeball.config.settings import Settings, load_settings
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.node import BrokerState
 from timeball.handlers.registry import Registry, make_handler
 from timeball.runtime import Runtime, make_supervisor, open_runtime

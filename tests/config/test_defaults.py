@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from timeball.config.settings import HousekeepingSettings, SchedulerSettings, WorkerSettings
 from timeball.domain import execution, policies
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.policies import Delivery, Misfire, Overlap, RetryPolicy
 from timeball.domain.scheduling import civil_time
 from timeball.domain.scheduling.occurrences import CATCH_UP_INTERVAL

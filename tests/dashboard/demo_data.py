@@ -25,7 +25,8 @@ from timeball.config.settings import Settings, WorkerSettings
 from timeball.current import current
 from timeball.dashboard.app import make_web_app
 from timeball.domain.execution import Origin
-from timeball.domain.job import Job, JobSpec
+from timeball.domain.job import Job
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.node import Lease, Node, NodeKind
 from timeball.domain.values.ids import Incarnation, occurrence_id
 from timeball.handlers.registry import Registry, make_handler

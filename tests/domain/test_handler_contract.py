@@ -15,7 +15,7 @@ from timeball.domain.handler_contract import (
     inherit_options,
     keep_at_most_once,
 )
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 
 START = datetime(2026, 11, 16, tzinfo=UTC)
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.domain.scheduling.oracle import utc
-from timeball.domain.job import SPEC_FIELDS, Job, JobSpec, define_job, redefine_job, spec_of
+from timeball.domain.job import Job, define_job, redefine_job, spec_of
+from timeball.domain.job_fields import SPEC_FIELDS, JobSpec
 from timeball.domain.policies import Delivery, Misfire, Overlap
 from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, OnGap, OnRepeat
 from timeball.domain.values.ids import JobId

@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from tests.domain.scheduling.oracle import utc
 from timeball.domain import job_changes
 from timeball.domain.execution import DueKind, Origin
-from timeball.domain.job import Job, JobSpec, define_job
+from timeball.domain.job import Job, define_job
 from timeball.domain.job_changes import JobChange, JobSnapshot
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.policies import Misfire, Overlap, SkipReason
 from timeball.domain.scheduling import ledger
 from timeball.domain.scheduling.civil_time import tzdata_version

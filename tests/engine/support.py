@@ -16,7 +16,8 @@ from timeball.config.settings import SchedulerSettings
 from timeball.current import AttemptContext
 from timeball.domain.execution import ClaimedExecution, FinishedAttempt, Outcome, Succeeded
 from timeball.domain.handler import Handler, RunStyle
-from timeball.domain.job import Job, JobSpec
+from timeball.domain.job import Job
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.node import Lease, NodeKind
 from timeball.domain.scheduling.civil_time import MICROSECOND
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId

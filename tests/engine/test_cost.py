@@ -22,7 +22,7 @@ from tests.support.factories import HANDLER, make_node
 from timeball.application.commands import Commands
 from timeball.config.settings import WorkerSettings
 from timeball.domain.execution import ClaimedExecution
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import ClaimId
 from timeball.domain.wakeup import Lane, LanePosition
 from timeball.engine import service

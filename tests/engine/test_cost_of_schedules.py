@@ -16,7 +16,7 @@ from tests.engine.support import PATIENCE_SECONDS, ManualScheduler, create, star
 from tests.engine.test_cost import commits_in, finished
 from tests.support.factories import HANDLER, seconds, table
 from timeball.application.commands import Commands
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.scheduling.occurrences import DueKey
 from timeball.engine.worker.node import WorkerNode
 from timeball.env import Env

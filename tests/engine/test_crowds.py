@@ -8,7 +8,7 @@ import os
 from tests.engine.support import check_promises, settle, start_scheduler, start_worker
 from tests.support.factories import HANDLER, define_job, opening_of, seconds, table
 from timeball.application.commands import Commands
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.store.store import Store
 from timeball.testing import VirtualClock
 from timeball.testing.environment import START

@@ -11,7 +11,7 @@ import pytest
 
 from tests.sdk.conftest import ON_ONE_SERVER
 from timeball import Settings, Timeball
-from timeball.domain.job import SPEC_FIELDS
+from timeball.domain.job_fields import SPEC_FIELDS
 from timeball.sdk.options import EnqueueOptions, ScheduleOptions, job_fields
 from timeball.sdk.runs import Run
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.sdk.conftest import ON_ONE_SERVER, finish
 from timeball import Conflict, InvalidInput, ScheduleError, Settings, Timeball
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.runtime import open_runtime
 
 pytestmark = ON_ONE_SERVER

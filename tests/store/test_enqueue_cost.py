@@ -20,7 +20,7 @@ from tests.conftest import FreshDatabase
 from tests.support.factories import define_job
 from timeball import Timeball
 from timeball.application.commands import Commands
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.sdk import enqueue_paths
 from timeball.store.store import Store
 from timeball.store.types import EnqueueRow

@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from timeball.domain.execution import ClaimedExecution, ErrorInfo, FinishedAttempt, Origin, Outcome, Succeeded
-from timeball.domain.job import Job, JobSpec
+from timeball.domain.job import Job
 from timeball.domain.job import define_job as domain_define_job
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.lifecycle import Decision, decide
 from timeball.domain.node import Lease, Node, NodeKind
 from timeball.domain.scheduling.occurrences import CheckAgain, DueRow, Promotion, first_occurrence, plan_promotion

@@ -39,7 +39,7 @@ from tests.support.servers import POSTGRES_PORT, ROLE, PostgresServer, service_a
 from tests.system.handler_journal import Finished, Ledger, problems
 from timeball.application.commands import Commands
 from timeball.config.settings import load_settings
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import parse_id
 from timeball.runtime import Runtime, open_runtime
 from timeball.store.verify import VerifyReport, verify

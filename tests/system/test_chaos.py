@@ -21,7 +21,7 @@ import pytest
 from tests.system.cluster import LEASE_SECONDS, SHORT_LEASES, Cluster, DurableServer, Process, eventually
 from tests.system.handler_journal import every
 from timeball.application.commands import Commands
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.policies import Misfire, Overlap
 from timeball.domain.values.ids import JobId
 from timeball.errors import Conflict, StoreError, StoreUnavailable

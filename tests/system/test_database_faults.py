@@ -20,7 +20,7 @@ from tests.system.network import Network, NoNetwork, network_to
 from tests.system.proxy import SOCKET, Proxy, proxy_to
 from timeball import Timeball
 from timeball.application.commands import Commands
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.errors import StoreUnavailable
 from timeball.store.db import database
 from timeball.store.db.statements import all_statements

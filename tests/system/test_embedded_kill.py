@@ -16,7 +16,7 @@ from tests.support.servers import ServiceMissing, give_up_on, wait_until
 from tests.system.cluster import SHORT_LEASES, Cluster, Process, enqueue
 from tests.system.test_shutdown import address_of, processes_below
 from timeball.application.commands import Commands
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.errors import StoreError
 from timeball.store.embedded import installed
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.servers import ServiceMissing, give_up_on
 from tests.system.cluster import LONG_LEASES, Cluster, enqueue
 from tests.system.failover import Pair, running_pair
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ import pytest
 from tests.system.cluster import LONG_LEASES, Cluster, enqueue
 from tests.system.handler_journal import most_together
 from timeball.application.commands import Commands
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import format_execution_id
 
 pytestmark = pytest.mark.slow

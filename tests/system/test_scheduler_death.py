@@ -13,7 +13,7 @@ from tests.system.cluster import LEASE_SECONDS, LONG_LEASES, Cluster, Process, e
 from tests.system.handler_journal import every
 from timeball.application.commands import Commands
 from timeball.config.settings import SchedulerSettings
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 
 pytestmark = pytest.mark.slow
 

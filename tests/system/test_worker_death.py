@@ -9,7 +9,7 @@ import pytest
 
 from tests.system.cluster import LONG_LEASES, SHORT_LEASES, Cluster, Process, enqueue, eventually
 from timeball.application.commands import Commands
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 
 pytestmark = pytest.mark.slow
 

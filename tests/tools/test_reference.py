@@ -19,7 +19,8 @@ import timeball
 from timeball.api import errors
 from timeball.clock import SystemClock
 from timeball.config.settings import HandlerSettings
-from timeball.domain.job import JobSpec, define_job
+from timeball.domain.job import define_job
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import JobId
 from timeball.errors import TimeballError
 from timeball.handlers.builtin import BuiltinHandlers

@@ -29,7 +29,8 @@ from timeball.application.queries import Queries
 from timeball.application.queries.executions import ExecutionView
 from timeball.application.queries.jobs import FireTime, JobView
 from timeball.domain.execution import Attempt, Execution, ExecutionState
-from timeball.domain.job import Job, JobSpec, redefine_job, spec_of
+from timeball.domain.job import Job, redefine_job, spec_of
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.search import PageRequest, ResultPage
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.ids import ExecutionId, format_execution_id, format_id, format_job_id

@@ -17,7 +17,7 @@ from timeball.cli.session import load_program, record_data_dir, settings_of
 from timeball.cli.supervisor import SupervisorLink, connect_to_supervisor
 from timeball.config.environment import raise_file_limit
 from timeball.config.settings import Settings, find_unknown_variables
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.text import check_label
 from timeball.errors import InvalidInput, LoopClosed
 from timeball.handlers.registry import Registry

@@ -124,7 +124,7 @@ def _job_document(spec: Any) -> dict[str, Any]:
     import orjson
 
     from timeball.domain.handler_contract import OPTION_FIELDS
-    from timeball.domain.job import SPEC_FIELDS, JobSpec
+    from timeball.domain.job_fields import SPEC_FIELDS, JobSpec
 
     defaults = JobSpec(handler=spec.handler)
     values = {name: getattr(spec, name) for name in (*SPEC_FIELDS, "handler", "payload")}

@@ -19,7 +19,7 @@ import orjson
 from timeball.domain.policies import Delivery, Overlap
 
 if TYPE_CHECKING:
-    from timeball.domain.job import JobSpec
+    from timeball.domain.job_fields import JobSpec
 
 # The fields of a job that a handler's declaration gives.
 OPTION_FIELDS = (

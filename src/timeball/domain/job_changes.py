@@ -10,7 +10,8 @@ from typing import Any
 
 import orjson
 
-from timeball.domain.job import SPEC_FIELDS, Job, JobSpec, redefine_job, spec_of
+from timeball.domain.job import Job, redefine_job, spec_of
+from timeball.domain.job_fields import SPEC_FIELDS, JobSpec
 from timeball.domain.policies import SkipReason
 from timeball.domain.scheduling.civil_time import MICROSECOND, tzdata_version
 from timeball.domain.scheduling.occurrences import (

@@ -13,7 +13,8 @@ from datetime import datetime
 from typing import Any, NewType
 from uuid import UUID
 
-from timeball.domain.job import SPEC_FIELDS, JobSpec, without_other_kinds
+from timeball.domain.job import without_other_kinds
+from timeball.domain.job_fields import SPEC_FIELDS, JobSpec
 from timeball.errors import InvalidInput
 
 TemplateId = NewType("TemplateId", UUID)

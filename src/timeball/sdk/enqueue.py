@@ -14,7 +14,8 @@ import orjson
 
 from timeball.domain.handler import ADMIN_HANDLERS
 from timeball.domain.handler_contract import inherit_options
-from timeball.domain.job import Job, JobSpec
+from timeball.domain.job import Job
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import ExecutionId, JobId, parse_id
 from timeball.errors import NotFound, StoreError
 from timeball.sdk.background_loop import BackgroundLoop

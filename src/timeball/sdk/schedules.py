@@ -15,7 +15,8 @@ import orjson
 
 from timeball.clock import SystemClock
 from timeball.domain.handler import Handler
-from timeball.domain.job import JobSpec, define_job
+from timeball.domain.job import define_job
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.policies import Overlap
 from timeball.domain.values.ids import JobId
 from timeball.errors import Conflict, NeverFires

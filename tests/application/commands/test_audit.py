@@ -15,7 +15,7 @@ from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
 from timeball.domain.bulk_operation import OperationAction, OperationSubject
 from timeball.domain.execution import Failed
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import ExecutionId
 from timeball.store.access import ApiKeyStore
 from timeball.store.search.listing import ListingStore

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import JobId
 from timeball.store.store import Store
 

@@ -14,7 +14,7 @@ from tests.support.factories import FAILURE, HANDLER, enqueue, found, put_row, r
 from timeball.application.commands import Commands
 from timeball.config.settings import HousekeepingSettings
 from timeball.domain.execution import Failed
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import ExecutionId, JobId
 from timeball.engine.scheduler.housekeeping import Janitor
 from timeball.env import Env

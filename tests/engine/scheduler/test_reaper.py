@@ -25,7 +25,7 @@ from tests.support.factories import FAILURE, enqueue, found, make_node, only_row
 from timeball.application.commands import Commands
 from timeball.config.settings import HousekeepingSettings
 from timeball.domain.execution import Cancelled, ClaimedExecution, Failed, NotStarted, Outcome, Snoozed, Succeeded
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.lifecycle import AttemptFacts
 from timeball.domain.policies import Misfire, Overlap
 from timeball.domain.values.ids import ClaimId, ExecutionId, JobId

@@ -47,7 +47,7 @@ from timeball.config.settings import HousekeepingSettings, SchedulerSettings, Wo
 from timeball.current import AttemptContext
 from timeball.domain.execution import ClaimedExecution, Failed, FinishedAttempt, Outcome, Succeeded
 from timeball.domain.handler import Handler
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.lifecycle import Decision, Postpone
 from timeball.domain.node import NodeKind
 from timeball.domain.policies import SkipReason

@@ -22,7 +22,7 @@ from timeball.application.commands.requests import LOCAL, Actor
 from timeball.client.in_process import InProcessTransport
 from timeball.config.settings import load_settings
 from timeball.domain.execution import Execution
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.runtime import Runtime, make_server_runtime, open_runtime
 
 CANARY, BOUND = "S3cret-canary-4711", "S3cret-bound-4712"

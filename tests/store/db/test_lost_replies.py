@@ -19,7 +19,7 @@ from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
 from timeball.domain.bulk_operation import OperationAction
 from timeball.domain.execution import Cancelled
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import ExecutionId, JobId
 from timeball.env import Env
 from timeball.errors import StoreUnavailable

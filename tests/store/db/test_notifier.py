@@ -27,7 +27,7 @@ from tests.support.factories import (
 from timeball.application.commands import Commands
 from timeball.domain import job_changes
 from timeball.domain.execution import Released
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.wakeup import MANY, Wakeup
 from timeball.engine.worker.recorder import record_now
 from timeball.errors import StoreError

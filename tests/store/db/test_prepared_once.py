@@ -18,7 +18,7 @@ from tests.support.factories import (
 )
 from tests.support.servers import VERSIONS
 from timeball.application.commands import Commands
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import ClaimId, Incarnation
 from timeball.store.db.pool import IDLE_CONNECTIONS, Connection
 from timeball.store.db.statements import all_statements

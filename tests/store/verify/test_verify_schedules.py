@@ -10,7 +10,7 @@ import pytest
 from tests.store.verify.test_verify import ON_ONE_SERVER, fill
 from tests.support.factories import make_job, make_recurring
 from timeball.application.commands import Commands
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.scheduling import ledger
 from timeball.domain.scheduling.civil_time import tzdata_version
 from timeball.store.store import Store

@@ -38,8 +38,9 @@ from timeball.api.responses import Document, json_response
 from timeball.application.commands.jobs import CreatedJob
 from timeball.application.commands.requests import Actor, JobRequest
 from timeball.domain.bulk_operation import OperationAction, OperationSubject
-from timeball.domain.job import Job, JobSpec
+from timeball.domain.job import Job
 from timeball.domain.job_changes import SyncAction, SyncedJob
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import IdempotentRequest, JobId, format_execution_id, format_job_id
 from timeball.domain.values.json_text import to_json
 from timeball.domain.values.redaction import REDACTED, redact, refuse_redacted

@@ -58,7 +58,7 @@ from timeball.api.responses import ByteOrderMark, Document, ExportFormat, export
 from timeball.application.commands.jobs import CreatedJob
 from timeball.application.commands.requests import Actor, JobRequest
 from timeball.application.queries.jobs import JobView
-from timeball.domain.job import SPEC_FIELDS
+from timeball.domain.job_fields import SPEC_FIELDS
 from timeball.domain.search import ExecutionFilter, JobOrder, PageRequest
 from timeball.domain.values.ids import ExecutionId, format_execution_id, format_job_id
 from timeball.domain.values.redaction import refuse_redacted

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from timeball.application.commands.requests import Actor, JobRequest, PublishedContract, ResolvedJobs
 from timeball.domain.handler import ADMIN_HANDLERS, PayloadRules, UncheckedPayloads
 from timeball.domain.handler_contract import ContractVersion, inherit_options, keep_at_most_once
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.field_errors import did_you_mean, nearest_names
 from timeball.domain.values.json_text import to_json
 from timeball.errors import InvalidInput, NotAllowed, quote_text

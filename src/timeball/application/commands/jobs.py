@@ -14,8 +14,9 @@ from timeball.domain import job_changes
 from timeball.domain.execution import Origin
 from timeball.domain.handler import ADMIN_HANDLERS
 from timeball.domain.handler_contract import clear_inherited_limit
-from timeball.domain.job import Job, JobSpec, define_job, redefine_job
+from timeball.domain.job import Job, define_job, redefine_job
 from timeball.domain.job_changes import JobChange, JobSnapshot, SyncAction, SyncedJob, declared_changes, plan_sync
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.policies import SkipReason
 from timeball.domain.scheduling.occurrences import SkippedRange, first_occurrence
 from timeball.domain.scheduling.schedule import Once

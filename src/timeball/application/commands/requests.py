@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from timeball.domain.handler_contract import ContractVersion
-from timeball.domain.job import JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import IdempotentRequest
 from timeball.errors import Conflict
 from timeball.store.types import AuditEntry
