@@ -72,18 +72,19 @@ class SearchTerm:
 
 @dataclass(frozen=True, slots=True)
 class SearchField:
-    """A field of the search language."""
+    """A field of the search language. *column* is the column of a job that it asks for, if it asks for nothing else."""
 
     kind: SearchFieldKind
     choices: tuple[str, ...] = ()
+    column: str | None = None
 
 
 _SHARED = {
-    "queue": SearchField(SearchFieldKind.TEXT),
-    "handler": SearchField(SearchFieldKind.TEXT),
+    "queue": SearchField(SearchFieldKind.TEXT, column="queue"),
+    "handler": SearchField(SearchFieldKind.TEXT, column="handler"),
     "tag": SearchField(SearchFieldKind.TEXT),
     "created_by": SearchField(SearchFieldKind.TEXT),
-    "priority": SearchField(SearchFieldKind.NUMBER),
+    "priority": SearchField(SearchFieldKind.NUMBER, column="priority"),
     "payload": SearchField(SearchFieldKind.JSON),
     "after": SearchField(SearchFieldKind.MOMENT),
     "before": SearchField(SearchFieldKind.MOMENT),
@@ -103,9 +104,9 @@ EXECUTION_FIELDS: Mapping[str, SearchField] = _SHARED | {
 }
 JOB_FIELDS: Mapping[str, SearchField] = _SHARED | {
     "status": SearchField(SearchFieldKind.STATE, tuple(JobStatus)),
-    "name": SearchField(SearchFieldKind.TEXT),
-    "kind": SearchField(SearchFieldKind.CHOICE, tuple(ScheduleKind)),
-    "zone": SearchField(SearchFieldKind.TEXT),
+    "name": SearchField(SearchFieldKind.TEXT, column="name"),
+    "kind": SearchField(SearchFieldKind.CHOICE, tuple(ScheduleKind), column="kind"),
+    "zone": SearchField(SearchFieldKind.TEXT, column="timezone"),
     "due_after": SearchField(SearchFieldKind.MOMENT),
     "due_before": SearchField(SearchFieldKind.MOMENT),
 }

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from timeball.domain.execution import ExecutionState
 from timeball.domain.job import JobStatus
-from timeball.domain.search import NO_FINGERPRINT, SearchRelation, SearchTerm
+from timeball.domain.search import JOB_FIELDS, NO_FINGERPRINT, SearchFieldKind, SearchRelation, SearchTerm
 from timeball.domain.values.ids import first_id_at, parse_id
 from timeball.errors import InvalidInput
 
@@ -126,16 +126,10 @@ def _of_definition(
             own = [status(JobStatus(str(value))) for value in term.values if value in list(JobStatus)]
             ended = [ExecutionState(str(value)) for value in term.values if value not in list(JobStatus)]
             return _any([*own, *([states(ended)] if ended else [])])
-        case "name" | "queue" | "handler" | "kind":
-            return _texts(f"job.{term.field}", term, place)
         case "created_by":
             return _author("job.created_by", term, place)
-        case "zone":
-            return _texts("job.timezone", term, place)
         case "tag":
             return _any_tag(term, place)
-        case "priority":
-            return _compared("job.priority", term, place, "integer")
         case "payload":
             column = f"(job.payload #>> {place(list(term.path), 'text[]')})" if term.path else "job.payload::text"
             return _texts(column, term, place)
@@ -151,7 +145,11 @@ def _of_definition(
             # A value, not EXISTS: for EXISTS the planner may read the whole table.
             due = "SELECT true FROM timeball.due WHERE due.job_id = job.id AND due.kind = 'occurrence'"
             return f"({due} AND {bound} LIMIT 1) IS NOT NULL"
-    raise AssertionError(term.field)
+    field = JOB_FIELDS[term.field]
+    assert field.column is not None, f"no condition for {term.field}"
+    column = f"job.{field.column}"
+    is_number = field.kind is SearchFieldKind.NUMBER
+    return _compared(column, term, place, "integer") if is_number else _texts(column, term, place)
 
 
 def _negated(term: SearchTerm, condition: str) -> str:
