@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -13,6 +13,20 @@ from pydantic.fields import FieldInfo
 from timeball.clock import SystemClock
 from timeball.config.settings import HandlerSettings, Settings
 from timeball.domain.handler import ADMIN_HANDLERS
+from timeball.domain.job_fields import (
+    SPEC_FIELDS,
+    Choice,
+    Instant,
+    Interval,
+    JobField,
+    Json,
+    Label,
+    Labels,
+    Section,
+    Text,
+    Whole,
+    json_default,
+)
 from timeball.handlers.builtin import BuiltinHandlers
 from timeball.handlers.catalogue import HandlerCatalogue, HandlerDescription
 from tools.cli_reference import cli_text
@@ -21,6 +35,7 @@ REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 HANDLERS_FILE = REFERENCE / "handlers.md"
 SETTINGS_FILE = REFERENCE / "settings.md"
 CLI_FILE = REFERENCE / "cli.md"
+JOBS_FILE = REFERENCE / "jobs.md"
 
 _HEAD = """# Handlers
 
@@ -127,9 +142,66 @@ def _default(field: FieldInfo) -> str:
     return f"`{shown or listed}`"
 
 
+_JOBS_HEAD = """# The fields of a job
+
+This page is made from the program by `make reference`.
+The HTTP API, job files, templates and exports call the fields so.
+The options of the Python SDK are called as in the second column; a span is written with its unit there, such as `"30s"`.
+A handler can declare the fields that are marked with `*`: a job that leaves one out takes what its handler declares.
+"""
+
+
+def jobs_text() -> str:
+    """The page about the fields of a job, a table for each section."""
+    tables = []
+    for section in Section:
+        rows = [_field_row(line) for line in SPEC_FIELDS.values() if line.section is section]
+        head = [f"## {section}", "", "| field | in Python | value | default | |", "|---|---|---|---|---|"]
+        tables.append("\n".join([*head, *rows, ""]))
+    return "\n".join([_JOBS_HEAD, *tables])
+
+
+def _field_row(line: JobField) -> str:
+    default = "required" if line.is_required else f"`{json.dumps(json_default(line))}`"
+    mark = "*" if line.is_handler_option else ""
+    word = "" if line.word in _ARGUMENTS else f"`{line.word}`"
+    return f"| `{line.name}`{mark} | {word} | {_values(line)} | {default} | {line.about} |"
+
+
+# What is an argument in Python, and not an option.
+_ARGUMENTS = ("handler", "payload", "schedule", "interval")
+
+
+def _values(line: JobField) -> str:
+    match line.rule:
+        case Label(longest=longest):
+            return f"text of 1 to {longest:,} characters"
+        case Text(longest=longest):
+            return f"text of up to {longest:,} characters"
+        case Whole(least=least, most=most):
+            return f"{least:,} to {most:,}"
+        case Choice(words=words):
+            return "; ".join(f"`{word.value}`: {word.about}" for word in words)
+        case Labels(most=most):
+            return f"up to {most} texts of 1 to 200 characters"
+        case Interval():
+            return "whole seconds, 1 or more"
+        case Instant():
+            return "an instant in ISO 8601"
+        case Json():
+            return "any JSON"
+        case _:
+            assert_never(line.rule)
+
+
 def made_pages() -> list[tuple[Path, str]]:
     """The pages that are made, and what is to stand in them."""
-    return [(HANDLERS_FILE, handlers_text()), (SETTINGS_FILE, settings_text()), (CLI_FILE, cli_text())]
+    return [
+        (HANDLERS_FILE, handlers_text()),
+        (SETTINGS_FILE, settings_text()),
+        (CLI_FILE, cli_text()),
+        (JOBS_FILE, jobs_text()),
+    ]
 
 
 def main() -> None:

@@ -28,6 +28,7 @@ UNTOUCHED = dict.fromkeys(
         "max_retries",
         "initial_backoff",
         "max_backoff",
+        "max_lost",
         "max_running",
         "delivery",
         "tags",

@@ -35,13 +35,13 @@ class AsyncCallable:
 def test_a_handler_is_found_by_its_name() -> None:
     registry = Registry()
 
-    handler = registry.add(make_handler(plain, options=HandlerOptions(queue="mail")))
+    handler = registry.add(make_handler(plain, options=HandlerOptions(fields={"queue": "mail"})))
 
     assert registry.get("tests.handlers.test_registry:plain") is handler
     assert registry.find("other") is None
     assert registry.names() == ("tests.handlers.test_registry:plain",)
     assert "tests.handlers.test_registry:plain" in registry
-    assert handler.options.queue == "mail"
+    assert handler.options.fields == {"queue": "mail"}
     with pytest.raises(NotFound, match="there is no handler other"):
         registry.get("other")
 

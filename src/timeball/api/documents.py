@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 from uuid import UUID
@@ -30,7 +30,7 @@ from timeball.application.queries.executions import ExecutionView
 from timeball.application.queries.jobs import FireTime, JobView
 from timeball.domain.execution import Attempt, Execution, ExecutionState
 from timeball.domain.job import Job, redefine_job, spec_of
-from timeball.domain.job_fields import JobSpec
+from timeball.domain.job_fields import SPEC_FIELDS, JobSpec
 from timeball.domain.search import PageRequest, ResultPage
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.ids import ExecutionId, format_execution_id, format_id, format_job_id
@@ -64,14 +64,11 @@ def copy_spec(job: Job, overrides: dict[str, Any], now: datetime) -> JobSpec:
     return replace(spec_of(changed), name=name, unique_key=unique_key, payload=orjson.loads(changed.payload))
 
 
-_SPEC_FIELDS = tuple(field.name for field in fields(JobSpec))
-
-
 def job_document(view: JobView, *, in_list: bool = False, with_payload: bool = True) -> Document:
     """A job with its status; secrets hidden. A list leaves large payloads out."""
     job, standing = view.job, view.situation
     spec = spec_of(job)
-    spec_fields = {name: getattr(spec, name) for name in _SPEC_FIELDS}
+    spec_fields = {name: getattr(spec, name) for name in SPEC_FIELDS}
     last = None
     if standing.last_id is not None:
         last = {

@@ -27,6 +27,7 @@ from timeball.api.errors import PROBLEM_MEDIA_TYPE
 from timeball.api.models import ProblemOut
 from timeball.api.models.executions import BulkJobsIn
 from timeball.api.params import refuse_unknown_parameters
+from timeball.domain.job_fields import SPEC_FIELDS, json_default
 
 _ALWAYS = (400, 401, 403, 422, 429, 503)
 _WITH_BODY = (413, 415)
@@ -110,40 +111,21 @@ def page_example(item: Any) -> dict[str, Any]:
     return {"data": [item], "next_cursor": None, "has_more": False}
 
 
-JOB_EXAMPLE: dict[str, Any] = {
-    "id": JOB_ID,
+NEW_JOB_EXAMPLE: dict[str, Any] = {
     "name": "daily-report",
     "description": "Generate daily sales report",
     "handler": "http.webhook",
     "payload": {"url": "https://api.example.com/reports/generate", "method": "POST"},
-    "kind": "cron",
     "schedule": "0 6 * * *",
-    "interval_seconds": None,
-    "scheduled_at": None,
-    "timezone": "UTC",
-    "on_gap": "next_valid",
-    "on_repeat": "first",
-    "starts_at": None,
-    "ends_at": None,
-    "max_executions": None,
-    "jitter_seconds": 0,
-    "misfire": "latest",
-    "misfire_grace_seconds": 30,
-    "misfire_cap": 100,
-    "misfire_max_age_seconds": None,
-    "overlap": "skip",
-    "queue": "default",
     "priority": 75,
     "max_retries": 3,
-    "max_lost": 3,
-    "initial_backoff_ms": 1000,
-    "max_backoff_ms": 3600000,
     "timeout_ms": 60000,
-    "delivery": "at_least_once",
-    "max_running": None,
-    "limit_key": None,
-    "unique_key": None,
-    "tags": [],
+}
+JOB_EXAMPLE: dict[str, Any] = {
+    "id": JOB_ID,
+    **{name: json_default(line) for name, line in SPEC_FIELDS.items()},
+    **NEW_JOB_EXAMPLE,
+    "kind": "cron",
     "status": "active",
     "next_run_at": INSTANT_EXAMPLE,
     "last_execution": None,
@@ -155,16 +137,6 @@ JOB_EXAMPLE: dict[str, Any] = {
     "created_by": "key:key_01JD2XW0Z7Q9V5T3M8R6N4K2H1 deploy",
     "created_at": "2026-11-15T09:30:00Z",
     "updated_at": "2026-11-15T09:30:00Z",
-}
-NEW_JOB_EXAMPLE: dict[str, Any] = {
-    "name": "daily-report",
-    "description": "Generate daily sales report",
-    "handler": "http.webhook",
-    "payload": {"url": "https://api.example.com/reports/generate", "method": "POST"},
-    "schedule": "0 6 * * *",
-    "priority": 75,
-    "max_retries": 3,
-    "timeout_ms": 60000,
 }
 EXECUTION_EXAMPLE: dict[str, Any] = {
     "id": EXECUTION_ID,

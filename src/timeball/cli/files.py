@@ -12,7 +12,6 @@ import tempfile
 from codecs import getincrementaldecoder
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +20,7 @@ import typer
 from timeball.cli.job_options import json_type, read_file, read_value
 from timeball.cli.output import printable
 from timeball.cli.session import CliSession
+from timeball.domain.job_fields import SPEC_FIELDS, Labels
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.errors import InvalidInput, quote_text
 
@@ -106,7 +106,7 @@ def read_jobs(file: Path, kind: str) -> tuple[list[dict[str, Any]], int]:
     """
     from timeball.api.models.jobs import JobOut
 
-    told = set(JobOut.model_fields) - set(JOB_FIELDS)
+    told = set(JobOut.model_fields) - SPEC_FIELDS.keys()
     jobs: list[dict[str, Any]] = []
     paused = 0
     for place, row in _rows(_text(file), kind, file):
@@ -175,25 +175,13 @@ def _value_of_cell(name: str, text: str) -> Any:
     from timeball.api.responses import text_of_cell
 
     plain = text_of_cell(text)
-    if name in _text_fields():
+    line = SPEC_FIELDS.get(name)
+    if line is not None and line.is_text:
         return plain
     value = read_value(plain)
-    if name == "tags" and not isinstance(value, list):
-        return [tag.strip() for tag in plain.split(",")]
+    if line is not None and isinstance(line.rule, Labels) and not isinstance(value, list):
+        return [label.strip() for label in plain.split(",")]
     return value
-
-
-@cache
-def _text_fields() -> frozenset[str]:
-    """The fields of a job that are text, so that a name of 2026 stays a name."""
-    from timeball.api.models.jobs import JobIn
-
-    properties: dict[str, Any] = JobIn.model_json_schema()["properties"]
-    return frozenset(
-        name
-        for name, schema in properties.items()
-        if any(choice.get("type") == "string" for choice in schema.get("anyOf", [schema]))
-    )
 
 
 # A job in the editor of whoever is at the keyboard.
@@ -205,7 +193,7 @@ def edited_fields(document: dict[str, Any]) -> dict[str, Any]:
 
     from timeball.domain.values.json_text import parse_json
 
-    shown = {name: document[name] for name in JOB_FIELDS if name in document}
+    shown = {name: document[name] for name in SPEC_FIELDS if name in document}
     text = _edit_text(orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode() + "\n")
     changed = parse_json(text, "the edited text", hint="nothing was changed")
     if not isinstance(changed, dict):
@@ -225,40 +213,3 @@ def _edit_text(text: str) -> str:
         if subprocess.run([*shlex.split(editor), str(file)], check=False).returncode != 0:
             raise InvalidInput(f"{editor} ended with an error", hint="nothing was changed")
         return file.read_text(encoding="utf-8")
-
-
-# The fields of a job that people write; what else an answer shows of a job is Timeball's own doing.
-
-JOB_FIELDS = (
-    "name",
-    "description",
-    "handler",
-    "payload",
-    "schedule",
-    "interval_seconds",
-    "scheduled_at",
-    "timezone",
-    "on_gap",
-    "on_repeat",
-    "starts_at",
-    "ends_at",
-    "max_executions",
-    "jitter_seconds",
-    "misfire",
-    "misfire_grace_seconds",
-    "misfire_cap",
-    "misfire_max_age_seconds",
-    "overlap",
-    "queue",
-    "priority",
-    "max_retries",
-    "max_lost",
-    "initial_backoff_ms",
-    "max_backoff_ms",
-    "timeout_ms",
-    "delivery",
-    "max_running",
-    "limit_key",
-    "unique_key",
-    "tags",
-)

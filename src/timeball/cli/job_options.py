@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from timeball.domain.job_fields import SPEC_FIELDS
 from timeball.errors import InvalidInput, quote_text
 
 
@@ -56,6 +57,13 @@ Arguments = Annotated[
         metavar="[KEY=VALUE]...", help="The payload: values that are JSON are taken as such, others as text."
     ),
 ]
+# The fields that have no option of their own.
+_OTHER_FIELDS = [
+    name
+    for name in SPEC_FIELDS
+    if name not in ("name", "handler", "payload", "description", "schedule", "interval_seconds", "scheduled_at")
+    and name not in ("timezone", "queue", "priority", "max_retries", "timeout_ms", "tags")
+]
 PRIORITIES = {"low": 25, "normal": 50, "high": 75, "critical": 100}
 
 
@@ -82,7 +90,10 @@ class JobFlags:
         str | None, typer.Option("--payload", help="The payload as JSON; @file reads a file, - reads stdin.")
     ] = None
     other: Annotated[
-        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Any other field, such as overlap=allow.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="FIELD=VALUE", help=f"Any other field, such as overlap=allow: {', '.join(_OTHER_FIELDS)}."
+        ),
     ] = None
 
     def fields(self, arguments: Sequence[str] | None = None) -> dict[str, Any]:

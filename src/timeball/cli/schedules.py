@@ -14,6 +14,7 @@ from timeball.cli.session import CliSession
 from timeball.cli.tree import AsJson, Reason, Yes, command, command_without_session, ungrouped_commands
 from timeball.cli.views import show_plan, summarise_plan
 from timeball.clock import SystemClock
+from timeball.domain.policies import OnGap, OnRepeat
 from timeball.domain.scheduling.civil_time import parse_instant
 from timeball.domain.scheduling.schedule import Occurrence, parse_schedule
 
@@ -30,10 +31,12 @@ def next_times(
     schedule: Annotated[str, typer.Argument(help='A cron expression, such as "30 2 * * *".')],
     tz: Annotated[str, typer.Option("--tz", help="An IANA time zone.")] = "UTC",
     count: Annotated[int, typer.Option("-n", "--count", min=1, max=1000, help="How many to show.")] = 10,
-    on_gap: Annotated[str, typer.Option(help="If a clock change skips the time: next_valid or skip.")] = "next_valid",
+    on_gap: Annotated[
+        str, typer.Option(help=f"If a clock change skips the time: {', '.join(OnGap)}.")
+    ] = OnGap.NEXT_VALID.value,
     on_repeat: Annotated[
-        str, typer.Option(help="If a clock change repeats the time: first, second or both.")
-    ] = "first",
+        str, typer.Option(help=f"If a clock change repeats the time: {', '.join(OnRepeat)}.")
+    ] = OnRepeat.FIRST.value,
     after: Annotated[str | None, typer.Option(help="From this instant on (ISO 8601). Default: now.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -123,11 +126,10 @@ def _job_document(spec: Any) -> dict[str, Any]:
     """
     import orjson
 
-    from timeball.domain.handler_contract import OPTION_FIELDS
-    from timeball.domain.job_fields import SPEC_FIELDS, JobSpec
+    from timeball.domain.job_fields import OPTION_FIELDS, SPEC_FIELDS, JobSpec
 
     defaults = JobSpec(handler=spec.handler)
-    values = {name: getattr(spec, name) for name in (*SPEC_FIELDS, "handler", "payload")}
+    values = {name: getattr(spec, name) for name in SPEC_FIELDS}
     always = {"handler", *OPTION_FIELDS}
     fields = {name: value for name, value in values.items() if name in always or value != getattr(defaults, name)}
     fields["unchecked"] = True

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from timeball.cli.output import Column, ColumnKind, to_json
 from timeball.cli.session import CliSession
+from timeball.domain.job_fields import SPEC_FIELDS, JobField, json_default
 from timeball.errors import ExecutionFailed, TimeballError
 
 if TYPE_CHECKING:
@@ -30,6 +32,10 @@ def schedule_text(job: Any) -> str:
             return f"every {format_duration(timedelta(seconds=job['interval_seconds']))}"
         case kind:
             return str(kind)
+
+
+def _unusual_value(line: JobField, job: Any) -> Any:
+    return None if job.get(line.name) == json_default(line) else job.get(line.name)
 
 
 JOB_DETAILS = [
@@ -60,6 +66,13 @@ JOB_DETAILS = [
     Column("created", "created_at", ColumnKind.INSTANT),
     Column("updated", "updated_at", ColumnKind.INSTANT),
     Column("execution", "execution_id"),
+]
+# The fields that are not among these are shown if they do not have their default.
+_SHOWN = {column.source or column.title.replace(" ", "_") for column in JOB_DETAILS}
+JOB_DETAILS += [
+    Column(name.replace("_", " "), partial(_unusual_value, line))
+    for name, line in SPEC_FIELDS.items()
+    if name not in {*_SHOWN, "schedule", "interval_seconds", "scheduled_at"}
 ]
 RUN_COLUMNS = [
     Column("id"),

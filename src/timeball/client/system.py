@@ -40,6 +40,7 @@ from timeball.client.types import (
     Suggestions,
     Timeline,
 )
+from timeball.domain.policies import OnGap, OnRepeat
 
 
 def list_queues() -> ApiRequest[list[Queue]]:
@@ -148,8 +149,8 @@ def preview_schedule(
     interval_seconds: float | None = None,
     scheduled_at: Moment | None = None,
     timezone: str = "UTC",
-    on_gap: str = "next_valid",
-    on_repeat: str = "first",
+    on_gap: str = OnGap.NEXT_VALID.value,
+    on_repeat: str = OnRepeat.FIRST.value,
     after: Moment | None = None,
     count: int = 10,
     queue: str | None = None,

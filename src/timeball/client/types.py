@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from timeball.api.models.executions import AnyAttemptOut as Try
 from timeball.api.models.executions import AttemptOut as Attempt
@@ -17,10 +16,10 @@ from timeball.api.models.executions import OperationItemOut as OperationItem
 from timeball.api.models.executions import OperationOut as Operation
 from timeball.api.models.jobs import JobChanged as ChangedJob
 from timeball.api.models.jobs import JobCreated as CreatedJob
+from timeball.api.models.jobs import JobOptionParams, JobParams, Moment, SyncStepOut
 from timeball.api.models.jobs import JobOut as Job
 from timeball.api.models.jobs import RevisionOut as Revision
 from timeball.api.models.jobs import SyncOut as SyncResult
-from timeball.api.models.jobs import SyncStepOut
 from timeball.api.models.jobs import TemplateOut as Template
 from timeball.api.models.jobs import TemplateWritten as WrittenTemplate
 from timeball.api.models.metrics import CollisionOut as Collision
@@ -74,8 +73,11 @@ __all__ = [
     "HandlerStatsOut",
     "Health",
     "Job",
+    "JobOptionParams",
+    "JobParams",
     "LogLine",
     "Metrics",
+    "Moment",
     "Node",
     "Operation",
     "OperationItem",
@@ -93,51 +95,6 @@ __all__ = [
     "Try",
     "WrittenTemplate",
 ]
-
-
-Moment = datetime | str
-
-
-class JobOptionParams(TypedDict, total=False):
-    """All fields of a job except its name and handler."""
-
-    payload: Any
-    description: str | None
-    schedule: str | None
-    interval_seconds: float | None
-    scheduled_at: Moment | None
-    timezone: str
-    on_gap: str
-    on_repeat: str
-    starts_at: Moment | None
-    ends_at: Moment | None
-    max_executions: int | None
-    jitter_seconds: int
-    misfire: str
-    misfire_grace_seconds: int
-    misfire_cap: int
-    misfire_max_age_seconds: int | None
-    overlap: str
-    queue: str
-    priority: int
-    max_retries: int
-    max_lost: int
-    initial_backoff_ms: int
-    max_backoff_ms: int
-    timeout_ms: int | None
-    delivery: str
-    max_running: int | None
-    limit_key: str | None
-    unique_key: str | None
-    tags: Sequence[str]
-    unchecked: bool
-
-
-class JobParams(JobOptionParams, total=False):
-    """All fields of a job."""
-
-    name: str
-    handler: str
 
 
 class JobFilterParams(TypedDict, total=False):

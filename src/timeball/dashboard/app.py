@@ -48,6 +48,7 @@ from timeball.dashboard.pages import (
 )
 from timeball.dashboard.read_cache import ReadCache
 from timeball.dashboard.session import CookieSigner, SessionAuthenticator, SessionBackend, was_identified
+from timeball.domain.job_fields import SPEC_FIELDS
 from timeball.errors import InvalidInput, NotFound, StoreUnavailable, TimeballError, quote_text
 from timeball.version import __version__
 
@@ -76,7 +77,9 @@ def make_templates(assets: Assets) -> Environment:
         auto_reload=False,
     )
     environment.filters.update(FILTERS)
-    environment.globals.update(assets=assets, charts=charts, states=STATES, version=__version__, a_time=time_tag)
+    environment.globals.update(
+        assets=assets, charts=charts, states=STATES, version=__version__, a_time=time_tag, job_fields=SPEC_FIELDS
+    )
     return environment
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from timeball.domain.policies import DEFAULT_PRIORITY, DEFAULT_QUEUE, DEFAULT_TIMEOUT_MS, Delivery
+from timeball.domain.job_fields import OPTION_FIELDS, SPEC_FIELDS
 from timeball.errors import PayloadError
 
 
@@ -54,19 +54,14 @@ class Binder(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerOptions:
-    """The options that jobs of a handler inherit unless they set their own."""
+    """The options of a handler. Its jobs inherit *fields*, some of `OPTION_FIELDS`, unless they set their own."""
 
-    queue: str = DEFAULT_QUEUE
-    priority: int = DEFAULT_PRIORITY
-    max_retries: int = 3
-    max_lost: int = 3
-    initial_backoff_ms: int = 1_000
-    max_backoff_ms: int = 3_600_000
-    timeout_ms: int | None = DEFAULT_TIMEOUT_MS
-    delivery: Delivery = Delivery.AT_LEAST_ONCE
-    max_running: int | None = None
-    tags: tuple[str, ...] = ()
+    fields: Mapping[str, Any] = field(default_factory=dict)
     no_retry: tuple[type[BaseException], ...] = ()
+
+    def job_fields(self) -> dict[str, Any]:
+        """What a handler gives to its jobs: a value for each of `OPTION_FIELDS`."""
+        return {name: self.fields.get(name, SPEC_FIELDS[name].default) for name in OPTION_FIELDS}
 
 
 class RunWrapper(Protocol):

@@ -12,30 +12,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
-from timeball.domain.policies import Delivery, Overlap
-
-if TYPE_CHECKING:
-    from timeball.domain.job_fields import JobSpec
-
-# The fields of a job that a handler's declaration gives.
-OPTION_FIELDS = (
-    "queue",
-    "priority",
-    "max_retries",
-    "max_lost",
-    "initial_backoff_ms",
-    "max_backoff_ms",
-    "timeout_ms",
-    "delivery",
-    "max_running",
-    "tags",
-)
-# Their executions take turns by a limit of the job's own.
-_SERIAL = frozenset({Overlap.QUEUE.value, Overlap.CANCEL_RUNNING.value})
+from timeball.domain.job_fields import OPTION_FIELDS, JobSpec
+from timeball.domain.policies import Delivery, is_serial_word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +60,7 @@ def short_fingerprint(fingerprint: str) -> str:
 def inherit_options(spec: JobSpec, given_fields: Collection[str], options: Mapping[str, Any]) -> JobSpec:
     """The wish with the handler's options in the fields that were not told."""
     taken = {name: value for name, value in options.items() if name in OPTION_FIELDS and name not in given_fields}
-    if str(spec.overlap) in _SERIAL:
+    if is_serial_word(spec.overlap):
         taken.pop("max_running", None)
     if "tags" in taken:
         taken["tags"] = tuple(taken["tags"])

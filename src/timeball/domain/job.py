@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, assert_never
 
-from timeball.domain.job_fields import SPEC_FIELDS, JobSpec
-from timeball.domain.policies import Delivery, Misfire, MisfireRule, OnGap, OnRepeat, Overlap, RetryPolicy
+from timeball.domain.job_fields import (
+    SPEC_FIELDS,
+    Choice,
+    Instant,
+    Interval,
+    JobField,
+    JobSpec,
+    Json,
+    Label,
+    Labels,
+    Text,
+    Whole,
+)
+from timeball.domain.policies import Delivery, MisfireRule, OnGap, OnRepeat, Overlap, Policy, RetryPolicy
 from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, Schedule, ScheduleKind, parse_schedule
 from timeball.domain.values.ids import JobId, jitter_of, shard_of
 from timeball.domain.values.json_text import to_json
 from timeball.domain.values.text import check_description, check_label
 from timeball.errors import InvalidInput
 
-E = TypeVar("E", bound=StrEnum)
-
-
 # A job is reached at /jobs/{name}, and these stand there already.
 RESERVED_NAMES = frozenset({"bulk", "export", "sync"})
-_LARGEST = 2**31 - 1
-_LONGEST_MS = 366 * 24 * 3600 * 1000
 
 
 class JobStatus(StrEnum):
@@ -99,7 +107,14 @@ class Job:
     @property
     def is_serial(self) -> bool:
         """Whether its occurrences wait for each other, which they do by a limit of one."""
-        return self.overlap in (Overlap.QUEUE, Overlap.CANCEL_RUNNING) and self.rule.is_recurring
+        return self.overlap.is_serial and self.rule.is_recurring
+
+
+# The fields that `RetryPolicy` holds, and those that `Job` has as attributes of the same name.
+RETRY_FIELDS = tuple(attribute.name for attribute in fields(RetryPolicy))
+JOB_ATTRIBUTES = tuple(
+    attribute.name for attribute in fields(Job) if attribute.name in SPEC_FIELDS.keys() - {"payload", "misfire"}
+)
 
 
 def define_job(spec: JobSpec, job_id: JobId, now: datetime, shards: int, created_by: str | None = None) -> Job:
@@ -115,75 +130,58 @@ def define_job(spec: JobSpec, job_id: JobId, now: datetime, shards: int, created
         ends_at=spec.ends_at,
         now=now,
     )
+    values: dict[str, Any] = {
+        name: None if value is None and is_optional else check(value)
+        for name, is_optional, check in _CHECKS
+        for value in (getattr(spec, name),)
+    }
     job = Job(
         id=job_id,
-        name=None if spec.name is None else _check_name(spec.name),
-        description=None if spec.description is None else check_description(spec.description, "description"),
-        handler=check_label(spec.handler, "handler"),
         payload=to_json(spec.payload),
         rule=rule,
-        timezone=spec.timezone,
-        max_executions=_whole(spec.max_executions, "max_executions", 1, 2**62, optional=True),
-        jitter_seconds=_number(spec.jitter_seconds, "jitter_seconds", 0, 86_400),
-        misfire=_misfire_rule(spec),
-        overlap=_member(Overlap, spec.overlap, "overlap"),
-        queue=check_label(spec.queue, "queue"),
-        priority=_number(spec.priority, "priority", 0, 100),
-        retry=_retry_policy(spec),
-        timeout_ms=_whole(spec.timeout_ms, "timeout_ms", 1, _LONGEST_MS, optional=True),
-        delivery=_member(Delivery, spec.delivery, "delivery"),
-        max_running=_whole(spec.max_running, "max_running", 1, _LARGEST, optional=True),
-        limit_key=None if spec.limit_key is None else check_label(spec.limit_key, "limit_key"),
-        unique_key=None if spec.unique_key is None else check_label(spec.unique_key, "unique_key"),
-        tags=_tags(spec.tags),
+        misfire=_misfire_rule(values),
+        retry=RetryPolicy(**{name: values[name] for name in RETRY_FIELDS}),
         shard=shard_of(job_id, shards),
         created_by=created_by,
+        **{name: values[name] for name in JOB_ATTRIBUTES},
     )
     return _with_limit_key(job)
 
 
 def spec_of(job: Job) -> JobSpec:
     """The wish that would make this job again; an edit changes some of its fields."""
-    rule = job.rule
-    own_key = job.limit_key == f"job:{job.id}"
-    return JobSpec(
-        handler=job.handler,
-        payload=None,
-        name=job.name,
-        description=job.description,
-        schedule=rule.expression if isinstance(rule, Cron) else None,
-        interval_seconds=rule.interval_seconds if isinstance(rule, Every) else None,
-        scheduled_at=_anchor(rule),
-        timezone=job.timezone,
-        on_gap=rule.on_gap if isinstance(rule, Cron) else OnGap.NEXT_VALID,
-        on_repeat=rule.on_repeat if isinstance(rule, Cron) else OnRepeat.FIRST,
-        starts_at=rule.starts_at,
-        ends_at=rule.ends_at,
-        max_executions=job.max_executions,
-        jitter_seconds=job.jitter_seconds,
-        misfire=job.misfire.policy,
-        misfire_grace_seconds=int(job.misfire.grace.total_seconds()),
-        misfire_cap=job.misfire.cap,
-        misfire_max_age_seconds=None if job.misfire.max_age is None else int(job.misfire.max_age.total_seconds()),
-        overlap=job.overlap,
-        queue=job.queue,
-        priority=job.priority,
-        max_retries=job.retry.max_retries,
-        max_lost=job.retry.max_lost,
-        initial_backoff_ms=job.retry.initial_backoff_ms,
-        max_backoff_ms=job.retry.max_backoff_ms,
-        timeout_ms=job.timeout_ms,
-        delivery=job.delivery,
-        max_running=job.max_running,
-        limit_key=None if own_key else job.limit_key,
-        unique_key=job.unique_key,
-        tags=job.tags,
-    )
+    return JobSpec(**spec_values(job) | {"payload": None, "limit_key": None if has_own_key(job) else job.limit_key})
+
+
+def spec_values(job: Job) -> dict[str, Any]:
+    """The value of every field of a job; the payload is JSON text, and a key that limits this job alone is among them."""
+    rule, misfire = job.rule, job.misfire
+    return {
+        "payload": job.payload,
+        "schedule": rule.expression if isinstance(rule, Cron) else None,
+        "interval_seconds": rule.interval_seconds if isinstance(rule, Every) else None,
+        "scheduled_at": _anchor(rule),
+        "on_gap": rule.on_gap if isinstance(rule, Cron) else OnGap.NEXT_VALID,
+        "on_repeat": rule.on_repeat if isinstance(rule, Cron) else OnRepeat.FIRST,
+        "starts_at": rule.starts_at,
+        "ends_at": rule.ends_at,
+        "misfire": misfire.policy,
+        "misfire_grace_seconds": int(misfire.grace.total_seconds()),
+        "misfire_cap": misfire.cap,
+        "misfire_max_age_seconds": None if misfire.max_age is None else int(misfire.max_age.total_seconds()),
+        **{name: getattr(job.retry, name) for name in RETRY_FIELDS},
+        **{name: getattr(job, name) for name in JOB_ATTRIBUTES},
+    }
+
+
+def has_own_key(job: Job) -> bool:
+    """Whether the limit of a job is its own: no other job has this key."""
+    return job.limit_key == f"job:{job.id}"
 
 
 def redefine_job(job: Job, changes: Mapping[str, Any], now: datetime, shards: int) -> Job:
     """The job with some fields of its wish changed, checked as a whole; its version goes up by one."""
-    unknown = sorted(set(changes) - SPEC_FIELDS)
+    unknown = sorted(changes.keys() - SPEC_FIELDS.keys())
     if unknown:
         raise InvalidInput(
             f"unknown field {unknown[0]!r}; known are {', '.join(sorted(SPEC_FIELDS))}", field=unknown[0]
@@ -239,18 +237,18 @@ def _with_limit_key(job: Job) -> Job:
     if job.is_serial and job.limit_key is not None and job.max_running not in (None, 1):
         raise InvalidInput(
             f"overlap {job.overlap} lets one execution run at a time, but max_running lets {job.max_running} of the limit_key;"
-            " expected max_running 1, or overlap skip or allow",
+            f" expected max_running 1, or overlap {' or '.join(policy for policy in Overlap if not policy.is_serial)}",
             field="max_running",
         )
     return replace(job, limit_key=job.limit_key or f"job:{job.id}")
 
 
-def _misfire_rule(spec: JobSpec) -> MisfireRule:
-    age = _whole(spec.misfire_max_age_seconds, "misfire_max_age_seconds", 0, 2**40, optional=True)
+def _misfire_rule(values: Mapping[str, Any]) -> MisfireRule:
+    age = values["misfire_max_age_seconds"]
     return MisfireRule(
-        policy=_member(Misfire, spec.misfire, "misfire"),
-        grace=timedelta(seconds=_number(spec.misfire_grace_seconds, "misfire_grace_seconds", 0, 366 * 86_400)),
-        cap=_number(spec.misfire_cap, "misfire_cap", 1, 10_000),
+        policy=values["misfire"],
+        grace=timedelta(seconds=values["misfire_grace_seconds"]),
+        cap=values["misfire_cap"],
         max_age=None if age is None else timedelta(seconds=age),
     )
 
@@ -266,24 +264,15 @@ def _check_name(name: object) -> str:
     return checked
 
 
-def _retry_policy(spec: JobSpec) -> RetryPolicy:
-    return RetryPolicy(
-        max_retries=_number(spec.max_retries, "max_retries", 0, _LARGEST),
-        max_lost=_number(spec.max_lost, "max_lost", 1, _LARGEST),
-        initial_backoff_ms=_number(spec.initial_backoff_ms, "initial_backoff_ms", 0, _LONGEST_MS),
-        max_backoff_ms=_number(spec.max_backoff_ms, "max_backoff_ms", 0, _LONGEST_MS),
-    )
+def _check_labels(values: object, name: str, most: int) -> tuple[str, ...]:
+    if isinstance(values, str) or not isinstance(values, list | tuple | set | frozenset):
+        raise InvalidInput(f"{name} is {type(values).__name__}, expected a list of texts", field=name)
+    if len(values) > most:
+        raise InvalidInput(f"{name} has {len(values)} entries, expected at most {most}", field=name)
+    return tuple(dict.fromkeys(check_label(value, name) for value in values))
 
 
-def _tags(tags: object) -> tuple[str, ...]:
-    if isinstance(tags, str) or not isinstance(tags, list | tuple | set | frozenset):
-        raise InvalidInput(f"tags is {type(tags).__name__}, expected a list of texts", field="tags")
-    if len(tags) > 50:
-        raise InvalidInput(f"tags has {len(tags)} entries, expected at most 50", field="tags")
-    return tuple(dict.fromkeys(check_label(tag, "tags") for tag in tags))
-
-
-def _number(value: object, name: str, least: int, most: int) -> int:
+def _check_number(value: object, name: str, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidInput(f"{name} is {value!r}, expected a whole number from {least} to {most}", field=name)
     if not least <= value <= most:
@@ -291,13 +280,35 @@ def _number(value: object, name: str, least: int, most: int) -> int:
     return value
 
 
-def _whole(value: object, name: str, least: int, most: int, *, optional: bool) -> int | None:
-    return None if value is None and optional else _number(value, name, least, most)
-
-
-def _member(kind: type[E], value: object, name: str) -> E:
+def _check_word(value: object, words: type[Policy], name: str) -> Policy:
     try:
-        return kind(str(value))
+        return words(str(value))
     except ValueError:
-        allowed = ", ".join(member.value for member in kind)
-        raise InvalidInput(f"{name} is {value!r}, expected one of {allowed}", field=name) from None
+        raise InvalidInput(f"{name} is {value!r}, expected one of {', '.join(words)}", field=name) from None
+
+
+def _checker(line: JobField) -> Callable[[Any], Any]:
+    """What makes of a value that was asked for the one that a job holds, or raises InvalidInput."""
+    match line.rule:
+        case Label(longest=longest):
+            return _check_name if line.name == "name" else partial(check_label, field=line.name, longest=longest)
+        case Text(longest=longest):
+            return partial(check_description, field=line.name, longest=longest)
+        case Whole(least=least, most=most):
+            return partial(_check_number, name=line.name, least=least, most=most)
+        case Choice(words=words):
+            return partial(_check_word, words=words, name=line.name)
+        case Labels(most=most):
+            return partial(_check_labels, name=line.name, most=most)
+        case Interval() | Instant() | Json():
+            raise AssertionError(f"{line.name} is checked with the schedule, or as JSON")
+        case _:
+            assert_never(line.rule)
+
+
+# The fields that are checked one by one. Becoming JSON checks the payload; `parse_schedule` checks what is about the schedule, together.
+_CHECKS = tuple(
+    (name, line.is_optional, _checker(line))
+    for name, line in SPEC_FIELDS.items()
+    if name in JOB_ATTRIBUTES or name in RETRY_FIELDS or name.startswith("misfire")
+)

@@ -5,42 +5,69 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from typing import Self
 
 
-class OnGap(StrEnum):
+class Policy(StrEnum):
+    """The words that a field of a job takes: each member is its word, and says in *about* what the word does.
+
+    These enums are the only lists of such words. The API, the form and the reference read them; literals for type checkers and the
+    constraints of the schema are compared with them by `tests/domain/test_job_fields.py`.
+    """
+
+    about: str
+
+    def __new__(cls, word: str, about: str = "") -> Self:
+        member = str.__new__(cls, word)
+        member._value_ = word
+        member.about = about
+        return member
+
+
+class OnGap(Policy):
     """What becomes of a named wall time that a gap jumps over."""
 
-    NEXT_VALID = "next_valid"
-    SKIP = "skip"
+    NEXT_VALID = "next_valid", "run at the next valid time"
+    SKIP = "skip", "do not run"
 
 
-class OnRepeat(StrEnum):
+class OnRepeat(Policy):
     """What becomes of a named wall time that comes twice."""
 
-    FIRST = "first"
-    SECOND = "second"
-    BOTH = "both"
+    FIRST = "first", "run the first time"
+    SECOND = "second", "run the second time"
+    BOTH = "both", "run both times"
 
 
 DEFAULT_MISFIRE_GRACE = timedelta(seconds=30)
 DEFAULT_MISFIRE_CAP = 100
 
 
-class Misfire(StrEnum):
+class Misfire(Policy):
     """What happens to occurrences that are late beyond the grace."""
 
-    LATEST = "latest"
-    SKIP = "skip"
-    ALL = "all"
+    LATEST = "latest", "run once, for the latest"
+    SKIP = "skip", "skip it"
+    ALL = "all", "run all that were missed"
 
 
-class Overlap(StrEnum):
+class Overlap(Policy):
     """What happens when an occurrence is due while an earlier execution of its job is unfinished."""
 
-    SKIP = "skip"
-    ALLOW = "allow"
-    QUEUE = "queue"
-    CANCEL_RUNNING = "cancel_running"
+    SKIP = "skip", "skip the new one"
+    ALLOW = "allow", "run both"
+    QUEUE = "queue", "let the new one wait"
+    CANCEL_RUNNING = "cancel_running", "stop the old one"
+
+    @property
+    def is_serial(self) -> bool:
+        """Whether occurrences wait for each other, which they do by a limit of one; SQL asks `timeball.is_serial`."""
+        return self in (Overlap.QUEUE, Overlap.CANCEL_RUNNING)
+
+
+def is_serial_word(word: object) -> bool:
+    """The same about a word that is not checked yet."""
+    return any(str(word) == policy.value for policy in Overlap if policy.is_serial)
 
 
 class SkipReason(StrEnum):
@@ -103,8 +130,8 @@ DEFAULT_PRIORITY = 50
 DEFAULT_TIMEOUT_MS = 3_600_000
 
 
-class Delivery(StrEnum):
+class Delivery(Policy):
     """Whether an attempt whose end is unknown may be repeated."""
 
-    AT_LEAST_ONCE = "at_least_once"
-    AT_MOST_ONCE = "at_most_once"
+    AT_LEAST_ONCE = "at_least_once", "try again (at least once)"
+    AT_MOST_ONCE = "at_most_once", "do not try again (at most once)"

@@ -40,7 +40,7 @@ def spec_from_template(
     job: Mapping[str, Any], overrides: Mapping[str, Any], variables: Mapping[str, Variable] | None = None
 ) -> JobSpec:
     """The job that a template makes: with other values for some fields, and with its variables filled in if any are given."""
-    unknown = sorted((set(job) | set(overrides)) - SPEC_FIELDS)
+    unknown = sorted((set(job) | set(overrides)) - SPEC_FIELDS.keys())
     if unknown:
         raise InvalidInput(f"unknown field {unknown[0]!r}", field=unknown[0])
     spec = replace(without_other_kinds(_spec(job), overrides), **_typed(overrides))

@@ -21,7 +21,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol
 
 from timeball.domain.handler import Handler, HandlerOptions
-from timeball.domain.handler_contract import OPTION_FIELDS, HandlerContract, example_of, first_sentence
+from timeball.domain.handler_contract import HandlerContract, example_of, first_sentence
 from timeball.errors import InvalidInput
 from timeball.handlers.binding import ModelBinder
 from timeball.handlers.registry import make_handler
@@ -180,8 +180,4 @@ def contract_of(handler: Handler) -> HandlerContract:
 
 def inherited_options(options: HandlerOptions) -> dict[str, Any]:
     """What a handler gives to its jobs, as JSON."""
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name in OPTION_FIELDS
-        for value in [getattr(options, name)]
-    }
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in options.job_fields().items()}

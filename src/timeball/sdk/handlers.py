@@ -19,7 +19,7 @@ from timeball.domain.values.json_text import encode_object
 from timeball.domain.values.wording import parse_duration
 from timeball.errors import InvalidInput
 from timeball.sdk.enqueue import EnqueueClient, EnqueueRequest, execution_of
-from timeball.sdk.options import EnqueueOptions, check_options, inherited_fields, job_fields
+from timeball.sdk.options import EnqueueOptions, check_options, job_fields
 from timeball.sdk.runs import ResultConverter, Run
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class EnqueueTarget:
     def of(cls, handler: Handler) -> EnqueueTarget:
         """A handler of this program."""
         returns = ResultConverter(handler.function)
-        return cls(handler.name, inherited_fields(handler.options), handler.binder.encode, returns)
+        return cls(handler.name, handler.options.job_fields(), handler.binder.encode, returns)
 
     @classmethod
     def elsewhere(cls, name: str) -> EnqueueTarget:

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
 
 from timeball.domain.handler import HandlerOptions
+from timeball.domain.job_fields import SPEC_FIELDS, Labels
 from timeball.domain.policies import Delivery, Misfire, OnGap, OnRepeat, Overlap
 from timeball.domain.values.wording import Duration, parse_duration
 from timeball.errors import InvalidInput
@@ -91,15 +92,10 @@ class ScheduleOptions(SharedOptions, total=False):
     limit_key: str
 
 
-# The words that are called otherwise as fields of a job, and those that are spans there.
-_FIELD = {"retries": "max_retries", "key": "unique_key", "at": "scheduled_at"}
-_MILLISECONDS = {"timeout": "timeout_ms", "backoff": "initial_backoff_ms", "max_backoff": "max_backoff_ms"}
-_SECONDS = {
-    "jitter": "jitter_seconds",
-    "misfire_grace": "misfire_grace_seconds",
-    "misfire_max_age": "misfire_max_age_seconds",
-}
-# The words that are no fields of a job at all.
+_UNITS = {"ms": timedelta(milliseconds=1), "seconds": timedelta(seconds=1), None: None}
+# By the word: the name of the field, the unit of a span, and whether it is a list.
+_FIELDS = {line.word: (name, _UNITS[line.unit], isinstance(line.rule, Labels)) for name, line in SPEC_FIELDS.items()}
+# The words that are not fields of a job.
 _NOT_FIELDS = frozenset({"isolate", "no_retry", "delay", "connection", "unchecked", "arguments"})
 _OF_HANDLER = frozenset({"name", *_NOT_FIELDS})
 
@@ -132,13 +128,12 @@ def job_fields(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _field(word: str, value: Any) -> tuple[str, Any]:
-    if word in _MILLISECONDS:
-        return _MILLISECONDS[word], None if value is None else _whole(value, word, timedelta(milliseconds=1))
-    if word in _SECONDS:
-        return _SECONDS[word], _whole(value, word, timedelta(seconds=1))
-    if word == "tags" and not isinstance(value, str):
-        return word, tuple(value)
-    return _FIELD.get(word, word), value
+    name, unit, is_list = _FIELDS[word]
+    if unit is not None and value is not None:
+        return name, _whole(value, word, unit)
+    if is_list and not isinstance(value, str):
+        return name, tuple(value)
+    return name, value
 
 
 def _whole(value: Duration, word: str, unit: timedelta) -> int:
@@ -154,7 +149,7 @@ def handler_options(options: Mapping[str, Any]) -> HandlerOptions:
     fields = job_fields({word: value for word, value in options.items() if word not in _OF_HANDLER})
     if "delivery" in fields:
         fields["delivery"] = _delivery(fields["delivery"])
-    return HandlerOptions(**fields, no_retry=_errors(options.get("no_retry", ())))
+    return HandlerOptions(fields=fields, no_retry=_errors(options.get("no_retry", ())))
 
 
 def _delivery(value: str) -> Delivery:
@@ -171,19 +166,3 @@ def _errors(given: object) -> tuple[type[BaseException], ...]:
             raise InvalidInput(f"no_retry has {error!r}, expected classes of exceptions", field="no_retry")
         errors.append(error)
     return tuple(errors)
-
-
-def inherited_fields(options: HandlerOptions) -> dict[str, Any]:
-    """What a handler gives to its jobs, as fields of a `JobSpec`."""
-    return {
-        "queue": options.queue,
-        "priority": options.priority,
-        "max_retries": options.max_retries,
-        "max_lost": options.max_lost,
-        "initial_backoff_ms": options.initial_backoff_ms,
-        "max_backoff_ms": options.max_backoff_ms,
-        "timeout_ms": options.timeout_ms,
-        "delivery": options.delivery,
-        "max_running": options.max_running,
-        "tags": options.tags,
-    }

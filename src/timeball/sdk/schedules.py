@@ -17,19 +17,17 @@ from timeball.clock import SystemClock
 from timeball.domain.handler import Handler
 from timeball.domain.job import define_job
 from timeball.domain.job_fields import JobSpec
-from timeball.domain.policies import Overlap
+from timeball.domain.policies import is_serial_word
 from timeball.domain.values.ids import JobId
 from timeball.errors import Conflict, NeverFires
 from timeball.handlers.registry import default_name
-from timeball.sdk.options import ScheduleOptions, inherited_fields, job_fields
+from timeball.sdk.options import ScheduleOptions, job_fields
 
 if TYPE_CHECKING:
     from timeball.application.commands import Commands
     from timeball.sdk.handlers import HandlerHandle
 
 _NO_JOB = JobId(UUID(int=0))
-# With these, a job runs one execution at a time, by a limit of its own.
-_SERIAL = frozenset({Overlap.QUEUE.value, Overlap.CANCEL_RUNNING.value})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +43,8 @@ class _DeclaredSchedule:
     def spec(self) -> JobSpec:
         """The definition of the job; made when it is needed, because the handler may be declared more fully later."""
         handler = self.handle.handler
-        fields = {**inherited_fields(handler.options), **job_fields(self.options), **self.timing, "name": self.name}
-        if str(fields.get("overlap")) in _SERIAL:
+        fields = {**handler.options.job_fields(), **job_fields(self.options), **self.timing, "name": self.name}
+        if is_serial_word(fields.get("overlap")):
             fields["max_running"] = self.options.get("max_running")
         if fields["max_running"] is not None:
             fields.setdefault("limit_key", handler.name)
@@ -114,4 +112,4 @@ def _check(spec: JobSpec) -> None:
 
 def check_handler(handler: Handler) -> None:
     """Refuse, at the declaration, options of a handler that no job could have."""
-    define_job(JobSpec(handler=handler.name, **inherited_fields(handler.options)), _NO_JOB, datetime.now(UTC), 1)
+    define_job(JobSpec(handler=handler.name, **handler.options.job_fields()), _NO_JOB, datetime.now(UTC), 1)

@@ -15,7 +15,13 @@ from timeball.domain.values.ids import ExecutionId
 from timeball.domain.wakeup import Wakeup
 from timeball.errors import Conflict, StoreUnavailable
 from timeball.store.audit import creation_audit, write_audit
-from timeball.store.db.columns import first_execution_columns, job_columns, json_text, without_nulls
+from timeball.store.db.columns import (
+    PLAIN_FIELD_COLUMNS,
+    first_execution_columns,
+    job_columns,
+    json_text,
+    without_nulls,
+)
 from timeball.store.db.database import Database, retry_write
 from timeball.store.db.notifier import WAKEUP_MARGIN, Notifier
 from timeball.store.types import AuditEntry, CreatedJob, EnqueueRow, FirstExecution, PreparedJob
@@ -33,10 +39,7 @@ if TYPE_CHECKING:
 # So many rows go with one statement of a bulk enqueue: few enough to be made while the database writes those before,
 # and to end well within the patience for one statement; so many that nobody notices the way there and back.
 _BULK_SLICE = 2_500
-_SHARED_COLUMNS = (
-    *("description", "handler", "timezone", "queue", "priority", "max_retries", "max_lost", "initial_backoff_ms"),
-    *("max_backoff_ms", "timeout_ms", "at_most_once", "tags", "version", "created_by"),
-)
+_SHARED_COLUMNS = (*PLAIN_FIELD_COLUMNS, "version", "created_by")
 
 
 # With these, all that a plain one-off has.

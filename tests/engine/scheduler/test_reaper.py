@@ -27,7 +27,7 @@ from timeball.config.settings import HousekeepingSettings
 from timeball.domain.execution import Cancelled, ClaimedExecution, Failed, NotStarted, Outcome, Snoozed, Succeeded
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.lifecycle import AttemptFacts
-from timeball.domain.policies import Misfire, Overlap
+from timeball.domain.policies import Delivery, Misfire, Overlap
 from timeball.domain.values.ids import ClaimId, ExecutionId, JobId
 from timeball.engine.scheduler.housekeeping import Reaper
 from timeball.engine.worker.recorder import Recorder
@@ -610,7 +610,7 @@ async def live_a_little(
             max_executions=chance.choice([None, 9]),
             unique_key=f"key-{number % 5}" if number % 3 == 0 else None,
             max_running=chance.choice([None, 2]) if overlaps[number % len(overlaps)] is Overlap.ALLOW else None,
-            delivery=chance.choice(["at_least_once", "at_most_once"]),
+            delivery=chance.choice(list(Delivery)),
             timeout_ms=chance.choice([None, 20_000]),
             max_lost=chance.choice([1, 3]),
             max_retries=chance.choice([0, 3]),

@@ -13,12 +13,10 @@ Label = Annotated[str, Field(min_length=1, max_length=200)]
 InstantText = Annotated[
     str, Field(max_length=64, description="ISO 8601; without an offset, it is on the clock of `timezone`.")
 ]
-Milliseconds = Annotated[int, Field(ge=0, le=366 * 24 * 3600 * 1000)]
 
 
 # The bound is in both members: JSON Schema cannot bound a choice.
 Interval = Annotated[int, Field(ge=1)] | Annotated[float, Field(ge=1)]
-MAX_INT32 = 2**31 - 1
 
 
 def refuse_nul(text: str) -> str:

@@ -1,71 +1,95 @@
-"""Bodies about jobs, templates and declared jobs."""
+"""Bodies about jobs, templates and declared jobs.
+
+The fields of a job in a request come from the table `domain.job_fields`. `JobOut` and `JobOptionParams` repeat their names and types for
+the type checkers of programs that use the client.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, assert_never
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 
-from timeball.api.models import MAX_INT32, InstantText, Interval, Label, Milliseconds, ReasonIn, RequestModel
-from timeball.domain.policies import DEFAULT_TIMEOUT_MS
+from timeball.api.models import InstantText, Interval, Label, ReasonIn, RequestModel
+from timeball.domain import job_fields
+from timeball.domain.job_fields import SPEC_FIELDS, JobField, json_default
+
+Model = TypeVar("Model", bound=BaseModel)
 
 # Jobs.
 
 Unchecked = Annotated[bool, Field(description="Take a payload that the handler's published schema refuses.")]
 
 
+def _request_type(line: JobField) -> Any:
+    """What a request may say for a field."""
+    match line.rule:
+        case job_fields.Label(longest=longest):
+            return Annotated[str, Field(min_length=1, max_length=longest)]
+        case job_fields.Text(longest=longest):
+            return Annotated[str, Field(max_length=longest)]
+        case job_fields.Whole(least=least, most=most):
+            return Annotated[int, Field(ge=least, le=most)]
+        case job_fields.Choice(words=words):
+            return Literal[tuple(word.value for word in words)]
+        case job_fields.Labels(most=most):
+            return Annotated[list[Label], Field(max_length=most)]
+        case job_fields.Interval():
+            return Interval
+        case job_fields.Instant():
+            return InstantText
+        case job_fields.Json():
+            return Any
+        case _:
+            assert_never(line.rule)
+
+
+def _request_field(line: JobField, default: Any) -> tuple[Any, Any]:
+    type_ = _request_type(line)
+    return type_ | None if line.is_optional else type_, Field(default, description=line.about)
+
+
+def takes_job_fields(**defaults: Any) -> Callable[[type[Model]], type[Model]]:
+    """Give a model all fields of a job; *defaults* stand in place of those of the table, and their fields are never null."""
+
+    def with_fields(model: type[Model]) -> type[Model]:
+        fields: dict[str, Any] = {}
+        for name, line in SPEC_FIELDS.items():
+            if name in defaults:
+                fields[name] = _request_field(replace(line, is_optional=False), defaults[name])
+            else:
+                fields[name] = _request_field(line, ... if line.is_required else json_default(line))
+        return create_model(
+            model.__name__, __base__=model, __doc__=model.__doc__, __module__=model.__module__, **fields
+        )
+
+    return with_fields
+
+
 class JobBody(RequestModel):
-    """The fields of a job that people post.
+    """The fields of a job that people post, as `domain.job_fields` lists them.
 
     What is left out of `queue`, `priority`, the retries, `timeout_ms`, `delivery`, `max_running` and `tags` is what the handler declares;
     the defaults below are those of a handler that declares nothing.
     """
 
-    payload: Any = Field(default_factory=dict, description="What the handler is given: any JSON, up to 256 KB.")
-    description: Annotated[str, Field(max_length=10_000)] | None = None
-    schedule: Annotated[str, Field(max_length=1_000)] | None = Field(None, description="A cron expression.")
-    interval_seconds: Interval | None = Field(None, description="Runs every so many whole seconds.")
-    scheduled_at: InstantText | None = Field(None, description="The instant of a one-off, or the first of an interval.")
-    timezone: Annotated[str, Field(max_length=200)] = "UTC"
-    on_gap: Literal["next_valid", "skip"] = "next_valid"
-    on_repeat: Literal["first", "second", "both"] = "first"
-    starts_at: InstantText | None = None
-    ends_at: InstantText | None = None
-    max_executions: Annotated[int, Field(ge=1, le=2**62)] | None = None
-    jitter_seconds: int = Field(0, ge=0, le=86_400)
-    misfire: Literal["latest", "skip", "all"] = "latest"
-    misfire_grace_seconds: int = Field(30, ge=0, le=366 * 86_400)
-    misfire_cap: int = Field(100, ge=1, le=10_000)
-    misfire_max_age_seconds: Annotated[int, Field(ge=0, le=2**40)] | None = None
-    overlap: Literal["skip", "allow", "queue", "cancel_running"] = "skip"
-    queue: Label = "default"
-    priority: int = Field(50, ge=0, le=100, description="Higher first; low 25, normal 50, high 75, critical 100.")
-    max_retries: int = Field(3, ge=0, le=MAX_INT32)
-    max_lost: int = Field(3, ge=1, le=MAX_INT32)
-    initial_backoff_ms: Milliseconds = 1_000
-    max_backoff_ms: Milliseconds = 3_600_000
-    timeout_ms: Annotated[int, Field(ge=1, le=366 * 24 * 3600 * 1000)] | None = DEFAULT_TIMEOUT_MS
-    delivery: Literal["at_least_once", "at_most_once"] = "at_least_once"
-    max_running: Annotated[int, Field(ge=1, le=MAX_INT32)] | None = None
-    limit_key: Label | None = None
-    unique_key: Label | None = None
-    tags: list[Label] = Field(default_factory=list, max_length=50)
     unchecked: Unchecked = False
 
 
+@takes_job_fields()
 class JobIn(JobBody):
     """A job to create. Without a schedule and without a name it runs at once; with a name, when it is triggered."""
 
     handler: Label
-    name: Label | None = None
 
 
+# A request that leaves them out changes nothing; the defaults are never read.
+@takes_job_fields(handler="test.echo", name="a-name")
 class JobPatch(JobBody):
     """What to change of a job: only the fields that are given."""
-
-    handler: Label = Field("test.echo")
-    name: Label = Field("a-name")
 
 
 class PauseIn(ReasonIn):
@@ -96,6 +120,16 @@ class LastExecution(BaseModel):
     finished_at: datetime
 
 
+def tells_job_fields(model: type[Model]) -> type[Model]:
+    """Give the fields of a model that are fields of a job the descriptions of the table."""
+    for name, info in model.model_fields.items():
+        if name in SPEC_FIELDS:
+            info.description = SPEC_FIELDS[name].about
+    model.model_rebuild(force=True)
+    return model
+
+
+@tells_job_fields
 class JobOut(BaseModel):
     """A job, its values under secret-looking keys hidden."""
 
@@ -143,6 +177,51 @@ class JobOut(BaseModel):
     created_by: str | None = Field(description="Who made it: a key, a person or a program.")
     created_at: datetime | None
     updated_at: datetime | None
+
+
+Moment = datetime | str
+
+
+class JobOptionParams(TypedDict, total=False):
+    """The fields of a job but its name and handler, as methods of the client take them."""
+
+    payload: Any
+    description: str | None
+    schedule: str | None
+    interval_seconds: float | None
+    scheduled_at: Moment | None
+    timezone: str
+    on_gap: str
+    on_repeat: str
+    starts_at: Moment | None
+    ends_at: Moment | None
+    max_executions: int | None
+    jitter_seconds: int
+    misfire: str
+    misfire_grace_seconds: int
+    misfire_cap: int
+    misfire_max_age_seconds: int | None
+    overlap: str
+    queue: str
+    priority: int
+    max_retries: int
+    max_lost: int
+    initial_backoff_ms: int
+    max_backoff_ms: int
+    timeout_ms: int | None
+    delivery: str
+    max_running: int | None
+    limit_key: str | None
+    unique_key: str | None
+    tags: Sequence[str]
+    unchecked: bool
+
+
+class JobParams(JobOptionParams, total=False):
+    """All fields of a job."""
+
+    name: str
+    handler: str
 
 
 class JobCreated(JobOut):

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from timeball.api.models import (
-    MAX_INT32,
     FieldErrorOut,
     InstantText,
     Interval,
@@ -17,6 +16,7 @@ from timeball.api.models import (
     RequestModel,
     ShortText,
 )
+from timeball.domain.job_fields import MAX_INT32
 
 
 class QueueLimitIn(ReasonIn):

@@ -398,9 +398,9 @@ async def duplicate_job(
     fields, is_unchecked = ({}, False) if body is None else (given_fields(body), body.unchecked)
     # A copy takes every field from the original; only for another handler, that handler's contract decides on delivery.
     names = (
-        SPEC_FIELDS - {"delivery"} | fields.keys()
+        SPEC_FIELDS.keys() - {"delivery"} | fields.keys()
         if fields.get("handler", target.handler) != target.handler
-        else SPEC_FIELDS
+        else SPEC_FIELDS.keys()
     )
     return await create_and_show(
         context, caller, JobRequest(copy_spec(target, fields, context.queries.now()), names, is_unchecked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import field, make_dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -16,7 +16,6 @@ from timeball.contrib.django.app import tb
 from timeball.contrib.django.compat import (
     AnyTask,
     BaseTaskBackend,
-    Task,
     TaskResult,
     TaskResultDoesNotExist,
     normalize_json,
@@ -26,6 +25,7 @@ from timeball.contrib.django.results import TaskArguments, announce, new_result,
 from timeball.domain.execution import Execution, ExecutionState
 from timeball.domain.values.ids import ExecutionId, id_created_at, parse_id
 from timeball.errors import InvalidInput, NotFound, TimeballError
+from timeball.sdk.options import SharedOptions
 
 
 class _Unset:
@@ -38,21 +38,18 @@ class _Unset:
 UNSET: Final = _Unset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeballTask(AnyTask):
-    """A task with the options that Timeball has beyond Django's; they are those of `@tb.handler(...)`."""
-
-    retries: Any = UNSET
-    timeout: Any = UNSET
-    backoff: Any = UNSET
-    max_backoff: Any = UNSET
-    max_lost: Any = UNSET
-    max_running: Any = UNSET
-    delivery: Any = UNSET
-    tags: Any = UNSET
-
-
-TASK_OPTIONS = frozenset(field.name for field in fields(TimeballTask)) - {field.name for field in fields(Task)}
+# Queue and priority are Django's own options, with values of its own.
+TASK_OPTIONS = SharedOptions.__optional_keys__ - {"queue", "priority"}
+# A task with the options that Timeball has beyond Django's; they are those of `@tb.handler(...)`.
+TimeballTask: Any = make_dataclass(
+    "TimeballTask",
+    [(word, Any, field(default=UNSET)) for word in sorted(TASK_OPTIONS)],
+    bases=(AnyTask,),
+    namespace={"__module__": __name__},
+    frozen=True,
+    slots=True,
+    kw_only=True,
+)
 
 
 # A backend's OPTIONS may have these, too.

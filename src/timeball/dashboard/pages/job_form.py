@@ -17,8 +17,9 @@ from timeball.application.queries.jobs import FireTime
 from timeball.dashboard.context import PageContext, PageRouter, known_handlers, parse_json_field
 from timeball.dashboard.formatting import format_seconds, pluralize
 from timeball.dashboard.internal_api import ApiProblem
-from timeball.domain.handler_contract import OPTION_FIELDS
 from timeball.domain.job import Job
+from timeball.domain.job_fields import OPTION_FIELDS, SPEC_FIELDS, Choice, JobField, Labels, Whole
+from timeball.domain.policies import OnGap, OnRepeat
 from timeball.domain.scheduling.civil_time import zone_names
 from timeball.domain.scheduling.schedule import Manual, Schedule, parse_schedule
 from timeball.domain.values.wording import format_duration, parse_duration
@@ -29,28 +30,23 @@ router = PageRouter()
 
 # Making and changing a job: the form, and the schedule editor inside it.
 
-_TEXTS = (
-    "name",
-    "description",
-    "handler",
-    "timezone",
-    "on_gap",
-    "on_repeat",
-    "misfire",
-    "overlap",
-    "queue",
-    "delivery",
-)
-_NUMBERS = ("priority", "max_retries", "max_running", "max_executions", "misfire_cap")
-_SPANS_IN_MS = {"timeout": "timeout_ms", "initial_backoff": "initial_backoff_ms", "max_backoff": "max_backoff_ms"}
-_SPANS_IN_SECONDS = {"grace": "misfire_grace_seconds", "jitter": "jitter_seconds"}
-
-
-# The fields of the form that are called otherwise than those of a job.
-_FORM_NAMES = {api: shown for shown, api in _SPANS_IN_MS.items()}
-_NONE = "none"
 _SCHEDULES = ("schedule", "interval_seconds", "scheduled_at")
-_OPTIONAL = ("description", "max_running", "max_executions", "starts_at", "ends_at", "timeout_ms")
+# The fields of the form, by their names there: a span is written with its unit (`30s`), so its name has none.
+# The schedule and the payload are read in ways of their own.
+_FIELDS = {line.bare_name: line for name, line in SPEC_FIELDS.items() if name not in (*_SCHEDULES, "payload")}
+# The fields that the template places by hand; the others follow below "More settings".
+_PLACED = frozenset(
+    {"name", "handler", "tags", "description", "timezone", "on_gap", "on_repeat", "misfire_grace", "misfire", "overlap"}
+    | {"queue", "priority", "timeout", "max_retries", "initial_backoff", "max_backoff", "max_running"}
+)
+_MORE = [name for name in _FIELDS if name not in _PLACED]
+_CHOICES = {
+    name: [(word.value, word.about) for word in line.rule.words]
+    for name, line in _FIELDS.items()
+    if isinstance(line.rule, Choice)
+}
+# The word that takes a limit away from a new job: there an empty field is what the handler declares.
+_NONE = "none"
 
 
 @router.get("/jobs/new", Role.EDITOR)
@@ -72,7 +68,7 @@ async def create_job(context: PageContext) -> Response:
 
 def _without_empty_options(body: dict[str, Any], form: dict[str, str]) -> dict[str, Any]:
     """What was left empty of a new job is what its handler declares."""
-    return {name: value for name, value in body.items() if name not in OPTION_FIELDS or _text(form, name)}
+    return {name: value for name, value in body.items() if name not in OPTION_FIELDS or _text(form, SPEC_FIELDS[name])}
 
 
 @router.get("/jobs/{job}/edit", Role.EDITOR)
@@ -121,6 +117,9 @@ async def _form(
         http_status=200 if problem is None else 422,
         job=job,
         values=_defaults() | values,
+        fields=_FIELDS,
+        choices=_CHOICES,
+        more=_MORE,
         errors=_errors(problem),
         problem=problem,
         zones=sorted(zone for zone in zone_names() if "/" in zone or zone == "UTC"),
@@ -134,33 +133,45 @@ def _errors(problem: ApiProblem | InvalidInput | None) -> dict[str, str]:
         return {}
     if isinstance(problem, InvalidInput):
         return {problem.field: str(problem)} if problem.field else {}
-    names = {api: form for form, api in (_SPANS_IN_MS | _SPANS_IN_SECONDS | {"interval": "interval_seconds"}).items()}
-    found = {}
+    errors = {}
     for error in problem.errors:
         name = error["pointer"].strip("/").partition("/")[0]
-        found[names.get(name, name)] = error["detail"]
-    return found
+        errors[SPEC_FIELDS[name].bare_name if name in SPEC_FIELDS else name] = error["detail"]
+    return errors
 
 
 def job_body(form: dict[str, str]) -> dict[str, Any]:
     """What a form says, as the API takes it; InvalidInput names a field that cannot be read at all."""
-    body: dict[str, Any] = {name: form[name].strip() for name in _TEXTS if form.get(name, "").strip()}
-    without = [name for name in _OPTIONAL if _is_none_word(form, name)]
-    body |= {name: _number(form[name], name) for name in _NUMBERS if _text(form, name) and name not in without}
-    for name, target in _SPANS_IN_MS.items():
-        if form.get(name, "").strip() and target not in without:
-            body[target] = int(parse_duration(form[name], name).total_seconds() * 1_000)
-    for name, target in _SPANS_IN_SECONDS.items():
-        if form.get(name, "").strip():
-            body[target] = int(parse_duration(form[name], name).total_seconds())
-    for name in ("starts_at", "ends_at"):
-        if form.get(name, "").strip():
-            body[name] = form[name].strip()
-    body |= dict.fromkeys([*without, *(name for name in _OPTIONAL if _is_emptied(form, name))])
-    body["tags"] = [tag.strip() for tag in form.get("tags", "").split(",") if tag.strip()]
+    body = {
+        line.name: _value(line, _text(form, line))
+        for name, line in _FIELDS.items()
+        if _text(form, line) or (name in form and _has_empty_value(line))
+    }
     if form.get("payload", "").strip():
         body["payload"] = parse_json_field(form["payload"], "payload")
     return body | schedule_fields(form)
+
+
+def _has_empty_value(line: JobField) -> bool:
+    """Whether a field that was emptied says something; a name and what has no empty value stay as they are."""
+    return isinstance(line.rule, Labels) or (line.is_optional and line.name != "name")
+
+
+def _value(line: JobField, text: str) -> Any:
+    """What was typed for a field, as the API takes it."""
+    match line.rule:
+        case Labels():
+            return [label.strip() for label in text.split(",") if label.strip()]
+        case Whole() if line.is_optional and text.lower() == _NONE:
+            return None
+        case _ if not text:
+            return None
+        case Whole() if line.unit is not None:
+            return int(parse_duration(text, line.bare_name).total_seconds() * (1_000 if line.unit == "ms" else 1))
+        case Whole():
+            return _number(text, line.name)
+        case _:
+            return text
 
 
 def schedule_fields(form: dict[str, str]) -> dict[str, Any]:
@@ -177,18 +188,9 @@ def schedule_fields(form: dict[str, str]) -> dict[str, Any]:
     return fields
 
 
-def _is_emptied(form: dict[str, str], name: str) -> bool:
-    return _FORM_NAMES.get(name, name) in form and not _text(form, name)
-
-
-def _is_none_word(form: dict[str, str], name: str) -> bool:
-    """Whether a limit is taken away by a word: of a new job, an empty field is what the handler declares."""
-    return name in ("timeout_ms", "max_running") and _text(form, name).lower() == _NONE
-
-
-def _text(form: dict[str, str], name: str) -> str:
-    """What was typed for this field of a job."""
-    return form.get(_FORM_NAMES.get(name, name), "").strip()
+def _text(form: dict[str, str], line: JobField) -> str:
+    """What was typed for a field of a job."""
+    return form.get(line.bare_name, "").strip()
 
 
 def _number(text: str, name: str) -> int:
@@ -200,59 +202,39 @@ def _number(text: str, name: str) -> int:
 
 def form_values(job: dict[str, Any]) -> dict[str, str]:
     """A job as its form shows it."""
-    values = {name: "" if job[name] is None else str(job[name]) for name in (*_TEXTS, *_NUMBERS)}
-    values |= {name: _span(job[source], "milliseconds") for name, source in _SPANS_IN_MS.items()}
-    values |= {name: _span(job[source], "seconds") for name, source in _SPANS_IN_SECONDS.items()}
-    values |= {name: "" if job[name] is None else job[name].isoformat() for name in ("starts_at", "ends_at")}
-    anchor = "" if job["scheduled_at"] is None else job["scheduled_at"].isoformat()
-    return values | {
+    anchor = _shown(SPEC_FIELDS["scheduled_at"], job["scheduled_at"])
+    return {name: _shown(line, job[line.name]) for name, line in _FIELDS.items()} | {
         "kind": str(job["kind"]),
         "schedule": job["schedule"] or "",
-        "interval": _span(job["interval_seconds"], "seconds"),
+        "interval": _shown(SPEC_FIELDS["interval_seconds"], job["interval_seconds"]),
         "scheduled_at": anchor if job["kind"] == "once" else "",
         "first_at": anchor if job["kind"] == "every" else "",
-        "tags": ", ".join(job["tags"]),
         "payload": orjson.dumps(job["payload"], option=orjson.OPT_INDENT_2).decode(),
         "version": str(job["version"]),
     }
 
 
-def _span(value: float | None, unit: str) -> str:
-    return "" if value is None else format_duration(parse_duration(value / 1_000 if unit == "milliseconds" else value))
+def _shown(line: JobField, value: Any) -> str:
+    """The value of a field as its form shows it."""
+    if value is None:
+        return ""
+    if line.unit is not None:
+        return format_duration(parse_duration(value / 1_000 if line.unit == "ms" else value))
+    if isinstance(line.rule, Labels):
+        return ", ".join(value)
+    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def _defaults() -> dict[str, str]:
-    return {
-        "name": "",
-        "description": "",
-        "handler": "",
-        "payload": "{}",
+    """A form that is empty; what a handler may declare is left to it."""
+    usual = {name: "" if line.is_handler_option else _shown(line, line.default) for name, line in _FIELDS.items()}
+    return usual | {
         "kind": "cron",
         "schedule": "0 9 * * mon-fri",
         "interval": "15m",
         "first_at": "",
         "scheduled_at": "",
-        "timezone": "UTC",
-        "on_gap": "next_valid",
-        "on_repeat": "first",
-        "misfire": "latest",
-        "grace": "30s",
-        "misfire_cap": "100",
-        "overlap": "skip",
-        "starts_at": "",
-        "ends_at": "",
-        "max_executions": "",
-        "jitter": "0s",
-        # Empty: what the handler declares.
-        "queue": "",
-        "priority": "",
-        "max_retries": "",
-        "initial_backoff": "",
-        "max_backoff": "",
-        "timeout": "",
-        "max_running": "",
-        "delivery": "",
-        "tags": "",
+        "payload": "{}",
         "version": "",
     }
 
@@ -292,8 +274,8 @@ def _rule(form: dict[str, str], zone: str, now: Any) -> Schedule:
     return parse_schedule(
         **schedule_fields(form),
         timezone=zone,
-        on_gap=form.get("on_gap", "next_valid"),
-        on_repeat=form.get("on_repeat", "first"),
+        on_gap=form.get("on_gap", OnGap.NEXT_VALID),
+        on_repeat=form.get("on_repeat", OnRepeat.FIRST),
         starts_at=form.get("starts_at", "").strip() or None,
         ends_at=form.get("ends_at", "").strip() or None,
         now=now,

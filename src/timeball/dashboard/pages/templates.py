@@ -13,6 +13,7 @@ from timeball.api.resources.templates import listed_template_document, template_
 from timeball.dashboard.context import PageContext, PageRouter, parse_json_field
 from timeball.dashboard.formatting import pretty_json
 from timeball.dashboard.internal_api import ApiProblem
+from timeball.domain.job_fields import SPEC_FIELDS
 from timeball.errors import InvalidInput
 
 router = PageRouter()
@@ -20,11 +21,8 @@ router = PageRouter()
 _PAGE = 100
 _VARIABLE = "variable."
 _BLANK = {"name": "", "description": "", "job": ""}
-# What stays of a job when it becomes a template: everything that it was asked for, nothing that it has become.
-_NOT_COPIED = frozenset(
-    {"id", "kind", "status", "next_run_at", "last_execution", "paused_at", "paused_until", "pause_reason", "version"}
-    | {"declared_by", "created_by", "created_at", "updated_at", "name"}
-)
+# What stays of a job when it becomes a template: all its fields but the name.
+_COPIED = SPEC_FIELDS.keys() - {"name"}
 
 
 @router.get("/templates")
@@ -42,11 +40,7 @@ async def new_template_form(context: PageContext) -> Response:
     name = ""
     if context.query("job"):
         view = await context.site.queries.jobs.view(context.query("job"))
-        job = {
-            field: value
-            for field, value in job_document(view).items()
-            if field not in _NOT_COPIED and value is not None
-        }
+        job = {field: value for field, value in job_document(view).items() if field in _COPIED and value is not None}
         name = view.job.name or ""
     return _form(context, None, {"name": name, "description": "", "job": pretty_json(job)})
 

@@ -340,11 +340,7 @@ def _limited(facts: ExplainFacts) -> GateResult | None:
 def _is_serial(facts: ExplainFacts, limit: LimitFacts) -> bool:
     job = facts.job
     assert job is not None
-    return (
-        limit.key == f"job:{job.id}"
-        and job.overlap in (Overlap.QUEUE, Overlap.CANCEL_RUNNING)
-        and bool(facts.competitors)
-    )
+    return limit.key == f"job:{job.id}" and job.overlap.is_serial and bool(facts.competitors)
 
 
 def _worker_slots(facts: ExplainFacts) -> GateResult:

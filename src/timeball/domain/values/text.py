@@ -30,10 +30,10 @@ def check_label(value: object, field: str, *, longest: int = MAX_LABEL) -> str:
     return value
 
 
-def check_description(value: object, field: str) -> str:
+def check_description(value: object, field: str, *, longest: int = MAX_DESCRIPTION) -> str:
     """Longer text; may be empty."""
-    if not isinstance(value, str) or len(value) > MAX_DESCRIPTION:
-        raise InvalidInput(f"{field} is not text of at most {MAX_DESCRIPTION} characters", field=field)
+    if not isinstance(value, str) or len(value) > longest:
+        raise InvalidInput(f"{field} is not text of at most {longest} characters", field=field)
     return check_characters(value, field)
 
 

@@ -49,7 +49,7 @@ class ProcessRunner:
     """Runs handlers of *app* (`module:attribute`, as given to the worker) in child processes, which can be ended whatever they do.
 
     Each child runs one attempt at a time and is used again, as long as an attempt leaves nothing behind. When a child dies during an
-    attempt, the attempt is `Lost`, as with a worker that dies: it counts against `max_lost`, not against `max_retries`. Processes that a
+    attempt, the attempt is `Lost`, as with a worker that dies: it counts as a lost attempt, not as a retry. Processes that a
     handler leaves running are ended with the child (`supervisor_process`).
     *cooperation* is how long a cancelled handler may go on before it is ended by force; one past its timeout has had its time.
     """

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, assert_never
 
 import orjson
@@ -20,9 +21,10 @@ from timeball.domain.execution import (
     Succeeded,
     TimedOut,
 )
+from timeball.domain.job import spec_values
+from timeball.domain.job_fields import SPEC_FIELDS, Choice, Labels, ValueRule
 from timeball.domain.lifecycle import Decision, Finish, Postpone, Requeue
-from timeball.domain.policies import Delivery
-from timeball.domain.scheduling.schedule import Cron, Every, Once, Schedule
+from timeball.domain.scheduling.schedule import Cron
 from timeball.domain.values.ids import shard_of
 
 if TYPE_CHECKING:
@@ -32,43 +34,26 @@ if TYPE_CHECKING:
     from timeball.store.types import ExecutionRequest, FirstExecution
 
 
+# The columns that the statements of the plain enqueue take as parameters: see `Mark.PLAIN`.
+PLAIN_FIELD_COLUMNS = tuple(line.column for line in SPEC_FIELDS.values() if line.is_plain)
+
+
 def job_columns(job: Job) -> dict[str, Any]:
-    """A job as the columns of its table; the rules of recurrence stay empty where they mean nothing."""
-    rule, recurs = job.rule, job.rule.is_recurring
-    return {
+    """A job as the columns of its table; fields that mean nothing to this job stay empty."""
+    values, recurs = spec_values(job), job.rule.is_recurring
+    columns = {
+        column: None if value is None or (needs_recurrence and not recurs) or value == null else convert(value)
+        for name, column, needs_recurrence, null, convert in _WRITERS
+        for value in (values[name],)
+    }
+    if not isinstance(job.rule, Cron):
+        columns["on_gap"] = columns["on_repeat"] = None
+    if recurs:
+        columns["timezone"] = job.timezone
+    return columns | {
         "id": str(job.id),
-        "name": job.name,
-        "description": job.description,
-        "handler": job.handler,
         "payload": orjson.Fragment(job.payload),
-        "kind": rule.kind.value,
-        "schedule": rule.expression if isinstance(rule, Cron) else None,
-        "interval_seconds": rule.interval_seconds if isinstance(rule, Every) else None,
-        "scheduled_at": _anchor(rule),
-        "timezone": job.timezone if recurs or job.timezone != "UTC" else None,
-        "on_gap": rule.on_gap.value if isinstance(rule, Cron) else None,
-        "on_repeat": rule.on_repeat.value if isinstance(rule, Cron) else None,
-        "starts_at": rule.starts_at,
-        "ends_at": rule.ends_at,
-        "max_executions": job.max_executions,
-        "jitter_seconds": job.jitter_seconds or None,
-        "misfire": job.misfire.policy.value if recurs else None,
-        "misfire_grace_seconds": int(job.misfire.grace.total_seconds()) if recurs else None,
-        "misfire_cap": job.misfire.cap if recurs else None,
-        "misfire_max_age_seconds": _seconds(job.misfire.max_age) if recurs else None,
-        "overlap": job.overlap.value if recurs else None,
-        "queue": job.queue,
-        "priority": job.priority,
-        "max_retries": job.retry.max_retries,
-        "max_lost": job.retry.max_lost,
-        "initial_backoff_ms": job.retry.initial_backoff_ms,
-        "max_backoff_ms": job.retry.max_backoff_ms,
-        "timeout_ms": job.timeout_ms,
-        "at_most_once": job.delivery is Delivery.AT_MOST_ONCE,
-        "max_running": job.max_running,
-        "limit_key": job.limit_key,
-        "unique_key": job.unique_key,
-        "tags": list(job.tags) or None,
+        "kind": job.kind.value,
         "shard": job.shard,
         "version": job.version,
         "declared_by": job.declared_by,
@@ -83,14 +68,28 @@ def job_columns(job: Job) -> dict[str, Any]:
     }
 
 
-def _anchor(rule: Schedule) -> datetime | None:
-    if isinstance(rule, Every):
-        return rule.anchor
-    return rule.scheduled_at if isinstance(rule, Once) else None
+def _column_writer(rule: ValueRule) -> Callable[[Any], Any]:
+    """What makes the value of a column of that of a field."""
+    match rule:
+        case Choice(flag=None):
+            return attrgetter("value")
+        case Choice(flag=flag):
+            return partial(is_, flag)
+        case Labels():
+            return list
+        case _:
+            return _same
 
 
-def _seconds(span: timedelta | None) -> int | None:
-    return None if span is None else int(span.total_seconds())
+def _same(value: Any) -> Any:
+    return value
+
+
+# Each field and its column, whether only recurring jobs have it, the value that is stored as NULL, and what makes the value of the column.
+_WRITERS = tuple(
+    (name, line.column, line.is_of_recurrence, line.default if line.is_sparse else None, _column_writer(line.rule))
+    for name, line in SPEC_FIELDS.items()
+)
 
 
 def promotion_arrays(promotions: Sequence[Promotion], new_id: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -11,9 +11,10 @@ from uuid import UUID
 import orjson
 
 from timeball.domain.execution import Attempt, ClaimedExecution, DueKind, ErrorInfo, Execution, ExecutionState, Origin
-from timeball.domain.job import Job
+from timeball.domain.job import JOB_ATTRIBUTES, RETRY_FIELDS, Job
+from timeball.domain.job_fields import SPEC_FIELDS, Choice, JobField, Labels
 from timeball.domain.node import BrokerState, BrokerStatus, NodeKind, NodeStatus
-from timeball.domain.policies import Delivery, Misfire, MisfireRule, OnGap, OnRepeat, Overlap, RetryPolicy
+from timeball.domain.policies import Delivery, Misfire, MisfireRule, OnGap, OnRepeat, RetryPolicy
 from timeball.domain.scheduling.occurrences import DueRow, JobTiming, NextOccurrence
 from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, Schedule
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId
@@ -25,25 +26,10 @@ def job_from(row: Record) -> Job:
     """A job from its row (with its payload once more as text)."""
     return Job(
         id=JobId(row["id"]),
-        name=row["name"],
-        description=row["description"],
-        handler=row["handler"],
         payload=row["payload_text"],
         rule=rule_from(row),
-        timezone=row["timezone"] or "UTC",
-        max_executions=row["max_executions"],
-        jitter_seconds=row["jitter_seconds"] or 0,
         misfire=_misfire(row),
-        overlap=Overlap(row["overlap"] or Overlap.SKIP),
-        queue=row["queue"],
-        priority=row["priority"],
         retry=retry_policy_from(row),
-        timeout_ms=row["timeout_ms"],
-        delivery=delivery_from(row["at_most_once"]),
-        max_running=row["max_running"],
-        limit_key=row["limit_key"],
-        unique_key=row["unique_key"],
-        tags=tuple(row["tags"] or ()),
         shard=row["shard"],
         version=row["version"],
         declared_by=row["declared_by"],
@@ -57,6 +43,7 @@ def job_from(row: Record) -> Job:
         created_at=row["created_at"],
         updated_at=row["updated_at"],
         deleted_at=row["deleted_at"],
+        **{name: read(row[column]) for name, column, read in _JOB_READERS},
     )
 
 
@@ -67,11 +54,28 @@ def timetable_from(job_id: JobId, row: Record) -> JobTiming:
         version=row["version"],
         rule=rule_from(row),
         misfire=_misfire(row),
-        overlap=Overlap(row["overlap"] or Overlap.SKIP),
-        jitter_seconds=row["jitter_seconds"] or 0,
-        max_executions=row["max_executions"],
         is_enqueued=row["is_enqueued"],
+        **{name: read(row[column]) for name, column, read in _TIMING_READERS},
     )
+
+
+def _column_reader(line: JobField) -> Callable[[Any], Any]:
+    """What makes the value of a field of that of its column."""
+    match line.rule:
+        case Choice(words=words, flag=None):
+            return lambda value: line.default if value is None else words(value)
+        case Choice(flag=flag):
+            return lambda value: flag if value else line.default
+        case Labels():
+            return lambda value: tuple(value or ())
+        case _ if line.is_sparse:
+            return lambda value: line.default if value is None else value
+        case _:
+            return lambda value: value
+
+
+_JOB_READERS = tuple((name, SPEC_FIELDS[name].column, _column_reader(SPEC_FIELDS[name])) for name in JOB_ATTRIBUTES)
+_TIMING_READERS = tuple(reader for reader in _JOB_READERS if reader[0] in JobTiming.__dataclass_fields__)
 
 
 def rule_from(row: Record) -> Schedule:
@@ -124,12 +128,7 @@ def _misfire_rule(policy: str, grace_seconds: int, cap: int, max_age_seconds: in
 
 def retry_policy_from(row: Record) -> RetryPolicy:
     """The retry columns of a job, or of a row joined with one."""
-    return RetryPolicy(
-        max_retries=row["max_retries"],
-        max_lost=row["max_lost"],
-        initial_backoff_ms=row["initial_backoff_ms"],
-        max_backoff_ms=row["max_backoff_ms"],
-    )
+    return RetryPolicy(**{name: row[name] for name in RETRY_FIELDS})
 
 
 def delivery_from(at_most_once: bool | None) -> Delivery:

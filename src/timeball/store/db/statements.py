@@ -3,6 +3,9 @@
 A statement begins with `-- name: some_name`. Its parameters are named (`:limit`); drivers get them numbered (asyncpg) or as `%(limit)s`
 (psycopg). What several statements of a file have in common is a fragment, which begins with `-- fragment: some_name` and takes the place
 of `{some_name}` in the statements after it.
+
+The columns of a job's fields are not written out. A statement names a list of them, which the loader takes from the table of the fields:
+`{job_columns}` is the columns, `{new.job_columns}` the same of a row called *new*, `{:plain_columns}` parameters of their types.
 """
 
 from __future__ import annotations
@@ -11,6 +14,9 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+
+from timeball.domain.job import RETRY_FIELDS
+from timeball.domain.job_fields import SPEC_FIELDS, Section
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)$", re.MULTILINE)
@@ -33,6 +39,14 @@ _SLOW = frozenset(
     }
 )
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
+_COLUMN_LIST = re.compile(r"\{(:|\w+\.|)([a-z]+_columns)\}")
+# `job_columns` has neither payload nor scheduled_at: statements write these in their own ways.
+_COLUMN_LISTS = {
+    "job_columns": [line for name, line in SPEC_FIELDS.items() if name not in ("payload", "scheduled_at")],
+    "plain_columns": [line for line in SPEC_FIELDS.values() if line.is_plain],
+    "timing_columns": [line for line in SPEC_FIELDS.values() if line.section is Section.WHEN],
+    "retry_columns": [SPEC_FIELDS[name] for name in RETRY_FIELDS],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +75,21 @@ def parse(source: str) -> dict[str, Statement]:
     for kind, name, body in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
         if name in statements or name in fragments:
             raise ValueError(f"{'statement' if kind == 'name' else kind} {name} is written twice")
-        text = _COMMENT.sub("", body).strip().removesuffix(";")
+        text = _COLUMN_LIST.sub(_columns, _COMMENT.sub("", body)).strip().removesuffix(";")
         if kind == "fragment":
             fragments[name] = text
         else:
             text = _FRAGMENT.sub(lambda match: fragments.get(match[1], match[0]), text)
             statements[name] = Statement(name, text, tuple(dict.fromkeys(_PARAMETER.findall(text))))
     return statements
+
+
+def _columns(match: re.Match[str]) -> str:
+    prefix, name = match.groups()
+    if name not in _COLUMN_LISTS:
+        raise ValueError(f"{match[0]} is no list of columns, expected one of {', '.join(_COLUMN_LISTS)}")
+    suffix = "::{0.column_type}" if prefix == ":" else ""
+    return ", ".join(f"{prefix}{line.column}{suffix.format(line)}" for line in _COLUMN_LISTS[name])
 
 
 @cache

@@ -53,8 +53,8 @@ FROM removed;
 -- name: attempt_facts
 -- What `decide` must know of executions that did not succeed, while their rows still name the claim.
 -- OFFSET 0: otherwise the planner may read the whole table to join a few rows with it.
-SELECT running.id, running.attempts, running.lost, running.stop, job.max_retries, job.max_lost, job.initial_backoff_ms, job.max_backoff_ms,
-       job.at_most_once, job.paused_at IS NOT NULL AS is_paused, job.deleted_at IS NOT NULL AS is_deleted
+SELECT running.id, running.attempts, running.lost, running.stop, {job.retry_columns}, job.at_most_once,
+       job.paused_at IS NOT NULL AS is_paused, job.deleted_at IS NOT NULL AS is_deleted
 FROM unnest(:ids::uuid[], :fences::bigint[], :claim_ids::uuid[]) AS asked (id, fence, claim_id)
 CROSS JOIN LATERAL (
     SELECT *

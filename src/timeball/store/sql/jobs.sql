@@ -26,16 +26,12 @@ keyed AS (
     RETURNING execution_id
 ),
 made AS (
-    INSERT INTO timeball.job (id, name, description, handler, payload, kind, schedule, interval_seconds, scheduled_at, timezone, on_gap, on_repeat,
-                              starts_at, ends_at, max_executions, jitter_seconds, misfire, misfire_grace_seconds, misfire_cap, misfire_max_age_seconds, overlap,
-                              queue, priority, max_retries, max_lost, initial_backoff_ms, max_backoff_ms, timeout_ms, at_most_once,
-                              max_running, limit_key, unique_key, tags, shard, version, declared_by, created_by, bound_secrets_only, created_at, updated_at)
-    SELECT given.id, name, description, handler, payload, kind, schedule, interval_seconds,
-           CASE WHEN kind = 'once' THEN coalesce(scheduled_at, :now, now()) ELSE scheduled_at END, timezone, on_gap, on_repeat,
-           given.starts_at, ends_at, max_executions, jitter_seconds, misfire, misfire_grace_seconds, misfire_cap, misfire_max_age_seconds, overlap,
-           queue, priority, max_retries, max_lost, initial_backoff_ms, max_backoff_ms, timeout_ms, at_most_once,
-           max_running, limit_key, unique_key, tags, shard, version, declared_by, created_by, coalesce(bound_secrets_only, false),
-           coalesce(:now, now()), coalesce(:now, now())
+    INSERT INTO timeball.job (id, kind, payload, scheduled_at,
+                              {job_columns},
+                              shard, version, declared_by, created_by, bound_secrets_only, created_at, updated_at)
+    SELECT given.id, kind, payload, CASE WHEN kind = 'once' THEN coalesce(scheduled_at, :now, now()) ELSE scheduled_at END,
+           {given.job_columns},
+           shard, version, declared_by, created_by, coalesce(bound_secrets_only, false), coalesce(:now, now()), coalesce(:now, now())
     FROM given
     LEFT JOIN opening ON opening.job_id = given.id
     LEFT JOIN keyed ON keyed.execution_id = opening.id
@@ -104,10 +100,8 @@ WITH given AS (
     FROM json_populate_recordset(NULL::timeball.job, :jobs::text::json)
 ),
 made AS (
-    INSERT INTO timeball.job (id, description, handler, payload, kind, scheduled_at, timezone, queue, priority, max_retries, max_lost, initial_backoff_ms,
-                              max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, created_by, created_at, updated_at)
-    SELECT id, description, handler, payload, kind, coalesce(scheduled_at, :now, now()), timezone, queue, priority, max_retries, max_lost, initial_backoff_ms,
-           max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, created_by, coalesce(:now, now()), coalesce(:now, now())
+    INSERT INTO timeball.job (id, kind, payload, scheduled_at, {plain_columns}, shard, version, created_by, created_at, updated_at)
+    SELECT id, kind, payload, coalesce(scheduled_at, :now, now()), {plain_columns}, shard, version, created_by, coalesce(:now, now()), coalesce(:now, now())
     FROM given
 )
 INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at)
@@ -119,11 +113,9 @@ RETURNING job_id, id AS execution_id, 'ready' AS state_table, run_at, queue, pri
 -- name: enqueue_one
 -- Insert one such one-off with its execution: as create_plain_jobs, without JSON.
 WITH made AS (
-    INSERT INTO timeball.job (id, description, handler, payload, kind, scheduled_at, timezone, queue, priority, max_retries, max_lost, initial_backoff_ms,
-                              max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, created_by, created_at, updated_at)
-    VALUES (:id::uuid, :description::text, :handler::text, :payload::text::jsonb, 'once', coalesce(:now, now()), :timezone::text, :queue::text,
-            :priority::smallint, :max_retries::integer, :max_lost::integer, :initial_backoff_ms::bigint, :max_backoff_ms::bigint, :timeout_ms::bigint,
-            :at_most_once::boolean, :tags::text[], :shard::smallint, :version::integer, :created_by::text, coalesce(:now, now()), coalesce(:now, now()))
+    INSERT INTO timeball.job (id, kind, payload, scheduled_at, {plain_columns}, shard, version, created_by, created_at, updated_at)
+    VALUES (:id::uuid, 'once', :payload::text::jsonb, coalesce(:now, now()), {:plain_columns},
+            :shard::smallint, :version::integer, :created_by::text, coalesce(:now, now()), coalesce(:now, now()))
 )
 INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at)
 VALUES (:id, :id, 'enqueue', :version, :queue, :priority, :handler, coalesce(:now, now()), coalesce(:now, now()), coalesce(:now, now()))
@@ -141,11 +133,8 @@ own AS (
     CROSS JOIN unnest(given.ids, given.shards, given.payloads) AS one (id, shard, payload)
 ),
 made AS (
-    INSERT INTO timeball.job (id, description, handler, payload, kind, scheduled_at, timezone, queue, priority, max_retries, max_lost, initial_backoff_ms,
-                              max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, created_by, created_at, updated_at)
-    SELECT id, :description::text, :handler::text, payload::jsonb, 'once', moment, :timezone::text, :queue::text, :priority::smallint,
-           :max_retries::integer, :max_lost::integer, :initial_backoff_ms::bigint, :max_backoff_ms::bigint, :timeout_ms::bigint,
-           :at_most_once::boolean, :tags::text[], shard, :version::integer, :created_by::text, moment, moment
+    INSERT INTO timeball.job (id, kind, payload, scheduled_at, {plain_columns}, shard, version, created_by, created_at, updated_at)
+    SELECT id, 'once', payload::jsonb, moment, {:plain_columns}, shard, :version::integer, :created_by::text, moment, moment
     FROM own
 ),
 placed AS (
@@ -158,10 +147,8 @@ SELECT CASE WHEN :hint::text IS NOT NULL THEN pg_notify('timeball', :hint::text)
 -- name: enqueue_jobs
 -- Insert many one-off jobs that differ only in id, shard and payload.
 -- Not by COPY, which would encode, send and parse the shared columns once for each row.
-INSERT INTO timeball.job (id, description, handler, payload, kind, scheduled_at, timezone, queue, priority, max_retries, max_lost, initial_backoff_ms,
-                          max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, created_by, bound_secrets_only, created_at, updated_at)
-SELECT own.id, description, handler, own.payload::jsonb, kind, scheduled_at, timezone, queue, priority, max_retries, max_lost, initial_backoff_ms,
-       max_backoff_ms, timeout_ms, at_most_once, tags, own.shard, version, created_by, coalesce(bound_secrets_only, false), created_at, updated_at
+INSERT INTO timeball.job (id, kind, payload, scheduled_at, {job_columns}, shard, version, created_by, bound_secrets_only, created_at, updated_at)
+SELECT own.id, kind, own.payload::jsonb, scheduled_at, {job_columns}, own.shard, version, created_by, coalesce(bound_secrets_only, false), created_at, updated_at
 FROM json_populate_recordset(NULL::timeball.job, :template::text::json)
 CROSS JOIN unnest(:ids::uuid[], :shards::smallint[], :payloads::text[]) AS own (id, shard, payload);
 
@@ -192,8 +179,7 @@ WHERE id = ANY (:ids::uuid[]);
 
 -- name: timetables
 -- When these jobs run, and by which rules; without handler and payload.
-SELECT id, version, name IS NULL AND kind = 'once' AS is_enqueued, kind, schedule, interval_seconds, scheduled_at, timezone, on_gap, on_repeat,
-       starts_at, ends_at, max_executions, jitter_seconds, misfire, misfire_grace_seconds, misfire_cap, misfire_max_age_seconds, overlap
+SELECT id, version, name IS NULL AND kind = 'once' AS is_enqueued, kind, {timing_columns}
 FROM timeball.job
 WHERE id = ANY (:ids::uuid[]);
 
@@ -296,38 +282,10 @@ WHERE id = :job_id;
 -- name: write_job
 -- Replace the definition of a job.
 UPDATE timeball.job
-SET name = new.name,
-    description = new.description,
-    handler = new.handler,
-    payload = new.payload,
+SET ({job_columns}) = ROW ({new.job_columns}),
     kind = new.kind,
-    schedule = new.schedule,
-    interval_seconds = new.interval_seconds,
+    payload = new.payload,
     scheduled_at = new.scheduled_at,
-    timezone = new.timezone,
-    on_gap = new.on_gap,
-    on_repeat = new.on_repeat,
-    starts_at = new.starts_at,
-    ends_at = new.ends_at,
-    max_executions = new.max_executions,
-    jitter_seconds = new.jitter_seconds,
-    misfire = new.misfire,
-    misfire_grace_seconds = new.misfire_grace_seconds,
-    misfire_cap = new.misfire_cap,
-    misfire_max_age_seconds = new.misfire_max_age_seconds,
-    overlap = new.overlap,
-    queue = new.queue,
-    priority = new.priority,
-    max_retries = new.max_retries,
-    max_lost = new.max_lost,
-    initial_backoff_ms = new.initial_backoff_ms,
-    max_backoff_ms = new.max_backoff_ms,
-    timeout_ms = new.timeout_ms,
-    at_most_once = new.at_most_once,
-    max_running = new.max_running,
-    limit_key = new.limit_key,
-    unique_key = new.unique_key,
-    tags = new.tags,
     version = new.version,
     declared_by = new.declared_by,
     bound_secrets_only = coalesce(new.bound_secrets_only, false),
