@@ -54,7 +54,7 @@ class Binder(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerOptions:
-    """The options of a handler: *fields*, some of `OPTION_FIELDS`, are inherited by its jobs unless they set their own."""
+    """The options of a handler. Its jobs inherit *fields*, some of `OPTION_FIELDS`, unless they set their own."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     no_retry: tuple[type[BaseException], ...] = ()

@@ -38,9 +38,9 @@ class _Unset:
 UNSET: Final = _Unset()
 
 
-# Queue and priority are Django's own words, with values of its own.
+# Queue and priority are Django's own options, with values of its own.
 TASK_OPTIONS = SharedOptions.__optional_keys__ - {"queue", "priority"}
-# A task with the words that Timeball has beyond Django's; they are those of `@tb.handler(...)`.
+# A task with the options that Timeball has beyond Django's; they are those of `@tb.handler(...)`.
 TimeballTask: Any = make_dataclass(
     "TimeballTask",
     [(word, Any, field(default=UNSET)) for word in sorted(TASK_OPTIONS)],
