@@ -206,7 +206,9 @@ async def test_a_thread_with_a_loop_of_its_own_may_take_it_too(server: FakeServe
     assert server.run() == 7
 
 
-@pytest.mark.parametrize("error", [StoreUnavailable("away"), ImportError("no such driver")])
+@pytest.mark.parametrize(
+    "error", [StoreUnavailable("away"), ImportError("no such driver"), AttributeError("no such method")]
+)
 def test_a_connection_that_cannot_be_opened_is_not_tried_with_every_call(server: FakeServer, error: Exception) -> None:
     server.error = error
     for _ in range(_TIGHT_LOOP_CALLS + 1):

@@ -287,8 +287,8 @@ class DirectPath:
         connection = None
         try:
             connection = self._connect()
-        except (TimeballError, ImportError):
-            # The batcher's errors say what is wrong with the database, and it does without this driver.
+        except (TimeballError, ImportError, AttributeError):
+            # The batcher's errors say what is wrong with the database, and it does without this driver, or this release of it.
             self._open_after = self._monotonic() + _REOPEN_SECONDS
         # Bounded, as in `close`: a signal may have struck where the mutex was about to be released.
         if not self._mutex.acquire(timeout=_CLOSE_SECONDS):

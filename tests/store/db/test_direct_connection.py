@@ -43,8 +43,8 @@ def test_statements_are_prepared_unless_sessions_are_shared(
     for _ in range(10):
         connection.run("moment", {"now": None})
 
-    row = connection._cursor.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()
-    settings = connection._cursor.execute(
+    row = connection._connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()
+    settings = connection._connection.execute(
         "SELECT current_setting('application_name'), current_setting('jit')"
     ).fetchone()
     connection.close()
@@ -56,7 +56,7 @@ def test_statements_are_prepared_unless_sessions_are_shared(
 def test_options_of_the_url_are_kept(fresh_database: FreshDatabase) -> None:
     joint = "&" if "?" in fresh_database.dsn else "?"
     connection = connect_to(f"{fresh_database.dsn}{joint}options=-c%20work_mem%3D5MB")
-    row = connection._cursor.execute("SELECT current_setting('work_mem'), current_setting('jit')").fetchone()
+    row = connection._connection.execute("SELECT current_setting('work_mem'), current_setting('jit')").fetchone()
     connection.close()
 
     assert row == ("5MB", "off")

@@ -133,7 +133,7 @@ async def test_both_drivers_accept_what_libpq_accepts(fresh_database: FreshDatab
     )
     await connection.close()
     direct = await asyncio.to_thread(database.direct_connection)
-    also_found = direct._cursor.execute(
+    also_found = direct._connection.execute(
         "SELECT current_setting('application_name'), current_setting('work_mem')"
     ).fetchone()
     direct.close()
@@ -327,7 +327,7 @@ async def tls_of_both_drivers(url: str) -> list[bool]:
     found = [await connection.fetchval(question)]
     await connection.close()
     direct = await asyncio.to_thread(database.direct_connection)
-    found += list(direct._cursor.execute(question).fetchone() or ())
+    found += list(direct._connection.execute(question).fetchone() or ())
     direct.close()
     return found
 

@@ -55,7 +55,9 @@ class DirectConnection:
             self._connection = psycopg.connect(**options.for_psycopg())
         except psycopg.Error as error:
             raise _translated_error(error) from error
-        self._cursor = psycopg.RawCursor(self._connection)
+        # The generator that `execute` of the blocking and of the asynchronous cursor both run; not part of the driver's documented
+        # interface. A release without it is noticed here, and the caller does without a direct connection.
+        self._execute = psycopg.RawCursor(self._connection)._execute_gen
         # In transaction mode the next statement may meet another session, which does not know the statements of this one.
         self._prepares = not options.behind_pgbouncer
         self._statement_seconds = options.statement_seconds
@@ -103,9 +105,7 @@ class DirectConnection:
     def _steps(self, name: str, values: Mapping[str, Any]) -> Generator[Any, Any, None]:
         """What the driver does for a statement: each step says what it waits for, and is told what is ready."""
         text, parameters = numbered(name)
-        statement = self._cursor._execute_gen(
-            text, [values[parameter] for parameter in parameters], prepare=self._prepares
-        )
+        statement = self._execute(text, [values[parameter] for parameter in parameters], prepare=self._prepares)
         looks_left = self._statement_seconds / _LOOK_SECONDS
         try:
             step = next(statement)
