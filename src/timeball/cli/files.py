@@ -106,7 +106,7 @@ def read_jobs(file: Path, kind: str) -> tuple[list[dict[str, Any]], int]:
     """
     from timeball.api.models.jobs import JobOut
 
-    told = set(JobOut.model_fields) - SPEC_FIELDS.keys()
+    read_only = set(JobOut.model_fields) - SPEC_FIELDS.keys()
     jobs: list[dict[str, Any]] = []
     paused = 0
     for place, row in _rows(_text(file), kind, file):
@@ -116,7 +116,7 @@ def read_jobs(file: Path, kind: str) -> tuple[list[dict[str, Any]], int]:
             )
         paused += row.get("status") == "paused"
         # An unknown field is sent as well, so that the API refuses it: it may be a misspelt one.
-        jobs.append({name: value for name, value in row.items() if name not in told})
+        jobs.append({name: value for name, value in row.items() if name not in read_only})
     return jobs, paused
 
 
@@ -184,11 +184,11 @@ def _value_of_cell(name: str, text: str) -> Any:
     return value
 
 
-# A job in the editor of whoever is at the keyboard.
+# A job in an editor.
 
 
 def edited_fields(document: dict[str, Any]) -> dict[str, Any]:
-    """The fields that somebody changed, looking at them in their editor."""
+    """The fields that a user changes in an editor."""
     import orjson
 
     from timeball.domain.values.json_text import parse_json

@@ -34,9 +34,9 @@ class JobFilterFlags:
     since: Annotated[str | None, typer.Option("--since", help="Created since: an instant, or a span ago.")] = None
     until: Annotated[str | None, typer.Option("--until", help="Created up to.")] = None
 
-    def wanted(self) -> dict[str, Any]:
+    def params(self) -> dict[str, Any]:
         """The filter as the API takes it."""
-        found = {
+        params = {
             "status": self.status,
             "kind": self.kind,
             "handler": self.handler,
@@ -48,7 +48,7 @@ class JobFilterFlags:
             "start_date": None if self.since is None else read_moment(self.since, "--since"),
             "end_date": None if self.until is None else read_moment(self.until, "--until"),
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in params.items() if value is not None}
 
 
 Arguments = Annotated[
@@ -99,7 +99,7 @@ class JobFlags:
     def fields(self, arguments: Sequence[str] | None = None) -> dict[str, Any]:
         """The fields of a job that were given, as the API takes them."""
         self._check_one_schedule()
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "schedule": self.cron,
             "interval_seconds": None if self.every is None else _seconds(self.every, "--every"),
             "scheduled_at": self._instant(),
@@ -112,12 +112,12 @@ class JobFlags:
             "description": self.description,
             "payload": self._payload(arguments or ()),
         }
-        given = {name: value for name, value in found.items() if value is not None}
+        given = {name: value for name, value in fields.items() if value is not None}
         return given | read_pairs(self.other or (), "--set")
 
     def _check_one_schedule(self) -> None:
-        wishes = {"--cron": self.cron, "--every": self.every, "--at": self.at, "--in": self.delay}
-        given = [option for option, text in wishes.items() if text is not None]
+        schedules = {"--cron": self.cron, "--every": self.every, "--at": self.at, "--in": self.delay}
+        given = [option for option, text in schedules.items() if text is not None]
         if len(given) > 1:
             raise InvalidInput(
                 f"{' and '.join(given)} are given, expected one of them",
@@ -147,15 +147,15 @@ class JobFlags:
 
 def read_pairs(pairs: Sequence[str], what: str) -> dict[str, Any]:
     """`key=value` words as a mapping."""
-    found: dict[str, Any] = {}
+    mapping: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key:
             raise InvalidInput(
                 f"{what} has {quote_text(pair)!r}, expected KEY=VALUE", hint="such as to=a@b.co or count=3"
             )
-        found[key] = read_value(text)
-    return found
+        mapping[key] = read_value(text)
+    return mapping
 
 
 def read_value(text: str) -> Any:

@@ -71,7 +71,7 @@ def list_jobs(
     """List jobs, the newest first."""
 
     async def read(client: AsyncClient) -> list[Any]:
-        return await take(client.jobs.iterate(sort=sort, limit=min(limit, 200), **filters.wanted()), limit)
+        return await take(client.jobs.iterate(sort=sort, limit=min(limit, 200), **filters.params()), limit)
 
     session.printer.rows(session.talk(read), _COLUMNS, empty="no jobs match; create one with: timeball jobs create")
 
@@ -224,7 +224,7 @@ def export_jobs(
 ) -> None:
     """Export the jobs that match. The format is CSV, JSON lines or one JSON list."""
     kind = file_format(format_, to)
-    write_download(session, to, lambda client: client.jobs.export(kind, bom, **filters.wanted()))
+    write_download(session, to, lambda client: client.jobs.export(kind, bom, **filters.params()))
 
 
 @command(

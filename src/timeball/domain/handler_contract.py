@@ -58,7 +58,7 @@ def short_fingerprint(fingerprint: str) -> str:
 
 
 def inherit_options(spec: JobSpec, given_fields: Collection[str], options: Mapping[str, Any]) -> JobSpec:
-    """The wish with the handler's options in the fields that were not told."""
+    """The spec with the handler's options in the fields that were not given."""
     taken = {name: value for name, value in options.items() if name in OPTION_FIELDS and name not in given_fields}
     if is_serial_word(spec.overlap):
         taken.pop("max_running", None)
@@ -71,7 +71,7 @@ def inherit_options(spec: JobSpec, given_fields: Collection[str], options: Mappi
 
 
 def keep_at_most_once(fields: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of an edit that chooses another handler: `at_most_once` is not loosened unless that is told."""
+    """The fields of an edit that chooses another handler: `at_most_once` is not loosened unless the edit says so."""
     if "delivery" in fields or options.get("delivery") != Delivery.AT_MOST_ONCE:
         return dict(fields)
     return {**fields, "delivery": Delivery.AT_MOST_ONCE}
@@ -143,8 +143,8 @@ def example_of(schema: Mapping[str, Any]) -> Any:
 
 
 def _example_of_field(field: dict[str, Any]) -> Any:
-    found = field.get("examples", [field.get("default")])[0]
-    return _PLACEHOLDERS.get(field.get("type", "")) if found is None else found
+    example = field.get("examples", [field.get("default")])[0]
+    return _PLACEHOLDERS.get(field.get("type", "")) if example is None else example
 
 
 _PLACEHOLDERS: dict[str, Any] = {"string": "text", "integer": 1, "number": 1.0, "array": [], "object": {}}

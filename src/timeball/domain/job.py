@@ -118,7 +118,7 @@ JOB_ATTRIBUTES = tuple(
 
 
 def define_job(spec: JobSpec, job_id: JobId, now: datetime, shards: int, created_by: str | None = None) -> Job:
-    """Check a wish and make it a job; InvalidInput says which field does not fit, and why."""
+    """Check a spec and make it a job; InvalidInput says which field does not fit, and why."""
     rule = parse_schedule(
         schedule=spec.schedule,
         interval_seconds=spec.interval_seconds,
@@ -149,7 +149,7 @@ def define_job(spec: JobSpec, job_id: JobId, now: datetime, shards: int, created
 
 
 def spec_of(job: Job) -> JobSpec:
-    """The wish that would make this job again; an edit changes some of its fields."""
+    """The spec that would make this job again, without its payload; an edit changes some of its fields."""
     return JobSpec(**spec_values(job) | {"payload": None, "limit_key": None if has_own_key(job) else job.limit_key})
 
 
@@ -180,7 +180,7 @@ def has_own_key(job: Job) -> bool:
 
 
 def redefine_job(job: Job, changes: Mapping[str, Any], now: datetime, shards: int) -> Job:
-    """The job with some fields of its wish changed, checked as a whole; its version goes up by one."""
+    """The job with some fields changed, checked as a whole; its version goes up by one."""
     unknown = sorted(changes.keys() - SPEC_FIELDS.keys())
     if unknown:
         raise InvalidInput(
@@ -206,7 +206,7 @@ def redefine_job(job: Job, changes: Mapping[str, Any], now: datetime, shards: in
 
 
 def without_other_kinds(spec: JobSpec, changes: Mapping[str, Any]) -> JobSpec:
-    """Whoever gives a cron expression to an interval job means to replace the interval, not to contradict it."""
+    """A spec without the schedule that *changes* replace: a cron expression given to an interval job takes the place of the interval."""
     if changes.get("schedule") is not None:
         return replace(spec, interval_seconds=None, scheduled_at=None)
     if changes.get("interval_seconds") is not None:

@@ -1,4 +1,13 @@
-"""What an edit, a pause, a resumption, a deletion or a sync with declared jobs changes in a job and its pending occurrence."""
+"""What an edit, a pause, a resumption, a deletion or a sync with declared jobs changes in a job and its pending occurrence.
+
+Each change is a pure function from a `JobSnapshot`, which the store reads, to a `JobChange`, which the store writes in the same
+transaction. The store repeats both when a scheduler wrote the next occurrence meanwhile. So a change and a promotion, in any order, leave
+one truth.
+
+The rules of the ledger: everything that a job owed up to its watermark is recorded. A new version is responsible for occurrences after
+*now* and after the last promoted one; what the old version still owed by then is recorded as skipped. A pause keeps the watermark in
+`paused_from`; the resumption records what fell into the pause.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +33,10 @@ from timeball.domain.scheduling.occurrences import (
 from timeball.domain.scheduling.schedule import Once
 from timeball.errors import Conflict, InvalidInput
 
-# What an edit, a pause, a resumption or a deletion does to a job and its pending occurrence.
-#
-# Each is a pure function from what was found (`JobSnapshot`) to what is to be written (`JobChange`). The store reads the
-# one and writes the other in a single transaction, and repeats both when a scheduler was quicker. So a change and a
-# promotion, in any order, leave exactly one truth.
-#
-# The ledger's rules: everything a job owed up to its watermark is recorded. An edit answers for what comes after *now*
-# and after whatever has been promoted already; what the old version still owed by then is recorded as skipped. A pause
-# keeps the watermark in `paused_from`; the resumption records what fell into the pause.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSnapshot:
-    """A job as a transaction found it, its row locked and its pending occurrence taken away."""
+    """A job as a transaction reads it: its row is locked, and its pending occurrence is taken away."""
 
     job: Job
     pending: NextOccurrence | None
@@ -84,7 +83,7 @@ def skipped_with_tzdata(snapshot: JobSnapshot, skipped: SkippedRange) -> tuple[t
 
 
 def closing_tzdata(snapshot: JobSnapshot) -> str | None:
-    """The time-zone data by which a version that ends here owes nothing; None if nobody can tell.
+    """The time-zone data by which a version that ends here owes nothing; None if that is unknown.
 
     What waits was the next by the data that named it. What is owed by now is recorded by ours, and so is what fell into a pause.
     """
@@ -290,14 +289,14 @@ class SyncAction(StrEnum):
 class SyncedJob:
     """One job of a plan: how it is, how it is to be, and which fields differ.
 
-    A job to be created has no *before*, one to be deleted no *after*. *wish* is what the declaration says.
+    A job to be created has no *before*, one to be deleted no *after*. *spec* is the declaration.
     """
 
     name: str
     step: SyncAction
     before: Job | None = None
     after: Job | None = None
-    wish: JobSpec | None = None
+    spec: JobSpec | None = None
     fields: Mapping[str, Any]
 
     @property
@@ -309,24 +308,28 @@ class SyncedJob:
         return {name: (old[name], new[name]) for name in sorted(old) if old[name] != new[name]}
 
 
-def declared_changes(present: Job, wish: JobSpec, now: datetime, shards: int) -> tuple[Job, dict[str, Any]]:
+def declared_changes(present: Job, spec: JobSpec, now: datetime, shards: int) -> tuple[Job, dict[str, Any]]:
     """The job that a declaration wants in place of this one, and the fields to change for it: none, if they are the same."""
-    wanted = {name: getattr(wish, name) for name in SPEC_FIELDS}
-    if wish.interval_seconds is not None and wish.scheduled_at is None:
+    changes = {name: getattr(spec, name) for name in SPEC_FIELDS}
+    if spec.interval_seconds is not None and spec.scheduled_at is None:
         # An interval without an anchor keeps the one it has: a restart must not shift the rhythm.
-        wanted.pop("scheduled_at")
-    fresh = redefine_job(present, wanted, present.created_at or now, shards)
-    return (present, {}) if _is_same(present, fresh) else (fresh, wanted)
+        changes.pop("scheduled_at")
+    fresh = redefine_job(present, changes, present.created_at or now, shards)
+    return (present, {}) if _is_same(present, fresh) else (fresh, changes)
 
 
 def plan_sync(
-    present: Mapping[str, Job], wishes: Sequence[tuple[JobSpec, Job]], pruned: Sequence[Job], now: datetime, shards: int
+    present: Mapping[str, Job],
+    declared: Sequence[tuple[JobSpec, Job]],
+    pruned: Sequence[Job],
+    now: datetime,
+    shards: int,
 ) -> list[SyncedJob]:
-    """What is to be done so that the jobs are as declared; *wishes* come with the job that each would make anew."""
-    names = [job.name for _, job in wishes]
+    """What is to be done so that the jobs are as declared; *declared* come with the job that each would make anew."""
+    names = [job.name for _, job in declared]
     steps = [
-        _planned(number, present.get(job.name or ""), wish, job, now, shards)
-        for number, (wish, job) in enumerate(wishes)
+        _planned(number, present.get(job.name or ""), spec, job, now, shards)
+        for number, (spec, job) in enumerate(declared)
     ]
     seen = {name: number for number, name in enumerate(names)}
     for number, name in enumerate(names):
@@ -336,14 +339,14 @@ def plan_sync(
     return [*steps, *(one for one in gone if one.name not in seen)]
 
 
-def _planned(number: int, present: Job | None, wish: JobSpec, job: Job, now: datetime, shards: int) -> SyncedJob:
+def _planned(number: int, present: Job | None, spec: JobSpec, job: Job, now: datetime, shards: int) -> SyncedJob:
     if job.name is None:
         raise InvalidInput("a declared job needs a name", field=f"jobs/{number}/name")
     if present is None:
-        return SyncedJob(name=job.name, step=SyncAction.CREATE, after=job, wish=wish, fields={})
-    after, fields = declared_changes(present, wish, now, shards)
+        return SyncedJob(name=job.name, step=SyncAction.CREATE, after=job, spec=spec, fields={})
+    after, fields = declared_changes(present, spec, now, shards)
     step = SyncAction.CHANGE if fields else SyncAction.LEAVE
-    return SyncedJob(name=job.name, step=step, before=present, after=after, wish=wish, fields=fields)
+    return SyncedJob(name=job.name, step=step, before=present, after=after, spec=spec, fields=fields)
 
 
 def _values(job: Job) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Templates: jobs that are not made yet, and how one is made of them.
+"""Templates: the fields of jobs, and how a job is made of them.
 
 Data is data: the only thing that happens to a payload is that `{{name}}` in its texts is replaced by a given value, once.
 There are no expressions, and what was put in is not read again.
@@ -25,7 +25,7 @@ _PLACEHOLDER = re.compile(r"\{\{ ?([A-Za-z_][A-Za-z0-9_]{0,63}) ?\}\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """The fields of a job, kept under a name until somebody uses them."""
+    """The fields of a job, kept under a name."""
 
     id: TemplateId
     name: str
@@ -59,12 +59,12 @@ def _typed(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def fill_placeholders(payload: Any, variables: Mapping[str, Variable]) -> Any:
     """The payload with every `{{name}}` in its texts replaced; a text that is nothing else becomes the value itself."""
-    wanted = set(placeholders(payload))
-    missing, surplus = sorted(wanted - set(variables)), sorted(set(variables) - wanted)
+    names = set(placeholders(payload))
+    missing, surplus = sorted(names - set(variables)), sorted(set(variables) - names)
     if missing:
         raise InvalidInput(f"variables has no {missing[0]!r}, which the payload names", field="variables")
     if surplus:
-        known = ", ".join(sorted(wanted)) or "none"
+        known = ", ".join(sorted(names)) or "none"
         raise InvalidInput(f"variables has {surplus[0]!r}, the payload names {known}", field=f"variables/{surplus[0]}")
     return _fill(payload, variables)
 
@@ -86,7 +86,7 @@ def _fill(value: Any, variables: Mapping[str, Variable]) -> Any:
     match value:
         case str():
             whole = _PLACEHOLDER.fullmatch(value)
-            return variables[whole[1]] if whole else _PLACEHOLDER.sub(lambda found: _text(variables[found[1]]), value)
+            return variables[whole[1]] if whole else _PLACEHOLDER.sub(lambda match: _text(variables[match[1]]), value)
         case dict():
             return {key: _fill(inner, variables) for key, inner in value.items()}
         case list():

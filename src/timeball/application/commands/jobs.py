@@ -409,7 +409,7 @@ class JobCommands:
         Everything is checked before anything is written. A job that is edited meanwhile raises Conflict; repeat the call.
         """
         steps = await self.plan_sync(specs, declared_by, prune=prune, actor=actor)
-        new = [step.wish for step in steps if step.step is SyncAction.CREATE and step.wish is not None]
+        new = [step.spec for step in steps if step.step is SyncAction.CREATE and step.spec is not None]
         created = {job.name: job for job in await self._create_declared(new, declared_by, actor)} if new else {}
         return [await self._take(step, created, actor) for step in steps]
 

@@ -59,11 +59,11 @@ async def new_job_form(context: PageContext) -> Response:
 async def create_job(context: PageContext) -> Response:
     """Create the job; what does not fit is said beside its field."""
     try:
-        made = await context.api.post("jobs", body=_without_empty_options(job_body(context.form), context.form))
+        job = await context.api.post("jobs", body=_without_empty_options(job_body(context.form), context.form))
     except (ApiProblem, InvalidInput) as problem:
         return await _form(context, None, context.form, problem)
-    told = " ".join((f"{made['name'] or 'The job'} is created.", *made["warnings"]))
-    return context.go(context.site_url(f"/jobs/{made['id']}"), told)
+    message = " ".join((f"{job['name'] or 'The job'} is created.", *job["warnings"]))
+    return context.go(context.site_url(f"/jobs/{job['id']}"), message)
 
 
 def _without_empty_options(body: dict[str, Any], form: dict[str, str]) -> dict[str, Any]:
@@ -82,14 +82,14 @@ async def edit_job_form(context: PageContext) -> Response:
 
 @router.post("/jobs/{job}/edit", Role.EDITOR)
 async def change_job(context: PageContext) -> Response:
-    """Change what differs, if nobody else has changed the job meanwhile."""
+    """Change the fields that differ, unless the job was changed meanwhile."""
     job = job_document(await context.site.queries.jobs.view(context.path["job"]))
     try:
-        wanted = job_body(context.form)
+        body = job_body(context.form)
         # A payload that was not touched stays as it is: what is hidden in it must not be stored as dots.
         if context.form.get("payload", "").split() == form_values(job)["payload"].split():
-            wanted.pop("payload", None)
-        changes = {name: value for name, value in wanted.items() if value != _comparable(job, name)}
+            body.pop("payload", None)
+        changes = {name: value for name, value in body.items() if value != _comparable(job, name)}
         version = int(context.form.get("version") or job["version"])
         if changes:
             changed = await context.api.change("jobs", job["id"], body=changes, version=version)
@@ -97,8 +97,8 @@ async def change_job(context: PageContext) -> Response:
         return await _form(context, job, context.form, problem)
     if not changes:
         return context.go(context.site_url(f"/jobs/{job['id']}"), "Nothing was changed.")
-    told = " ".join(("Saved; it holds from the next occurrence on.", *changed["warnings"]))
-    return context.go(context.site_url(f"/jobs/{job['id']}"), told)
+    message = " ".join(("Saved; it holds from the next occurrence on.", *changed["warnings"]))
+    return context.go(context.site_url(f"/jobs/{job['id']}"), message)
 
 
 def _comparable(job: dict[str, Any], name: str) -> Any:
@@ -288,8 +288,8 @@ async def _landing(context: PageContext, job: Job | None, times: Sequence[FireTi
     if first is None:
         return None
     queue = context.form.get("queue", "").strip() or "default"
-    wish = InstantLoadRequest(at=first, queue=queue, job_id=None if job is None else job.id)
-    return instant_load_document(await context.site.queries.forecast.load_at(wish))
+    request = InstantLoadRequest(at=first, queue=queue, job_id=None if job is None else job.id)
+    return instant_load_document(await context.site.queries.forecast.load_at(request))
 
 
 def _comparison(context: PageContext, job: Job, new: Sequence[FireTime]) -> dict[str, Any]:

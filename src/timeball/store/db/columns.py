@@ -147,7 +147,7 @@ def result_column(findings: Sequence[FinishedAttempt]) -> list[str | None] | Non
 
 
 def is_recorded(outcome: Outcome, state: str | None, tried: str | None) -> bool:
-    """Whether what the history knows of a claim is this outcome, and not one that somebody else gave it."""
+    """Whether what the history knows of a claim is this outcome, and not one from another claim."""
     match outcome:
         case Succeeded():
             return state == "succeeded"
@@ -159,7 +159,7 @@ def is_recorded(outcome: Outcome, state: str | None, tried: str | None) -> bool:
         case Failed() | TimedOut() | Lost():
             return tried == outcome_word(outcome)
         case Released() | Snoozed():
-            # They leave no trace; whoever took the claim away would have left one.
+            # They leave no trace; the loss of the claim would leave one.
             return tried is None
         case _:
             assert_never(outcome)
