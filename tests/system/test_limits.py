@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def cluster(cluster: Cluster) -> Cluster:
-    """Nobody dies here: what runs by the database is what runs in truth."""
+    """No node dies here: what the database says is running is running."""
     cluster.environment |= LONG_LEASES
     return cluster
 
