@@ -31,7 +31,7 @@ QUESTIONS = (
 )
 # Asked by name only: they take minutes each.
 LONG_QUESTIONS = (
-    "besieged",
+    "costly_requests",
     "brokers",
     "webhooks",
     "pages",
@@ -66,15 +66,15 @@ async def _ask_all(names: tuple[str, ...]) -> list[Notebook]:
 
 
 def main() -> None:
-    asked = tuple(one for name in sys.argv[1:] for one in GROUPS.get(name, (name,))) or QUESTIONS
-    there_are = (*QUESTIONS, *LONG_QUESTIONS, *GROUPS)
-    unknown = sorted(set(asked) - set(there_are))
+    names = tuple(question for name in sys.argv[1:] for question in GROUPS.get(name, (name,))) or QUESTIONS
+    known = (*QUESTIONS, *LONG_QUESTIONS, *GROUPS)
+    unknown = sorted(set(names) - set(known))
     if unknown:
-        raise SystemExit(f"no such question: {', '.join(unknown)}; there are {', '.join(there_are)}")
-    # Whoever ends it wants its servers and nodes to end as well.
+        raise SystemExit(f"unknown question {', '.join(unknown)}, expected one of {', '.join(known)}")
+    # SIGTERM ends the servers and nodes too, as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    notebooks = asyncio.run(_ask_all(asked))
-    if asked == QUESTIONS:
+    notebooks = asyncio.run(_ask_all(names))
+    if names == QUESTIONS:
         write(notebooks, "all")
 
 

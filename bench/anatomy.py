@@ -59,11 +59,11 @@ async def _enqueued(lab: Lab, system: System) -> None:
 
 async def _claim_and_finish(lab: Lab, system: System, of_what: str, number: int) -> None:
     executions, env, claims = system.parts.store.executions, system.parts.env, list[ClaimedExecution]()
-    wish = ClaimRequest(Incarnation(env.new_id()), ["bench.noop"], _BATCH, 0, has_competitors=False)
+    request = ClaimRequest(Incarnation(env.new_id()), ["bench.noop"], _BATCH, 0, has_competitors=False)
     async with _counted(lab, system, f"claim{of_what}", number):
         mark = LanePosition(_ALWAYS)
         while len(claims) < number:
-            claims += (await executions.claim(wish, {("default", 50): mark}, ClaimId(env.new_id()))).executions
+            claims += (await executions.claim(request, {("default", 50): mark}, ClaimId(env.new_id()))).executions
             mark = LanePosition(claims[-1].run_at, claims[-1].id)
     now = max(env.clock.now(), *(claimed.run_at for claimed in claims))
     async with _counted(lab, system, f"finish{of_what}", number):

@@ -12,7 +12,7 @@ import asyncio, sys, asyncpg
 
 async def listen():
     connection = await asyncpg.connect(sys.argv[1])
-    await connection.add_listener("nobody", print)
+    await connection.add_listener("unused", print)
     print("listening", flush=True)
     while True:
         await asyncio.sleep(1)

@@ -141,7 +141,7 @@ class Trial:
         await self._system.wait_for_finished(self._finished)
 
     async def _stream(self, number: int) -> None:
-        """Enqueue jobs one by one; nobody asks the database about them before all must have ended."""
+        """Enqueue jobs one by one; the database is not asked about them before all must have ended."""
         for _ in range(number):
             spec = JobSpec(handler="bench.sleep", payload={"seconds": _SLEEP_SECONDS})
             await self._system.parts.commands.jobs.create(spec)
@@ -200,4 +200,4 @@ def _listener(port: int) -> int:
                 return int(link.parts[2])
         except OSError:
             continue
-    raise RuntimeError(f"nobody listens on port {port}")
+    raise RuntimeError(f"nothing listens on port {port}")

@@ -1,6 +1,6 @@
 """`python -m bench.brokers_page`: writes the figures of `results/brokers.json` into the page about brokers, between its marks.
 
-The page says what follows from the figures in words; whoever measures anew reads it once more.
+The page draws conclusions from the figures: read it again after a new measurement.
 """
 
 from __future__ import annotations

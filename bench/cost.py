@@ -42,7 +42,7 @@ async def metered(
 ) -> AsyncIterator[Cost]:
     """What these processes and the database use meanwhile.
 
-    *then* ends whoever was busy, so that the server has heard all of their counters; who goes on is as late with them in the end as before.
+    *then* ends the processes that were busy, so that the server has all their counters; the others report them as late as before.
     """
     used, pids = Cost(), list(pids)
     counters = await _counters(system)

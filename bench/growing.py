@@ -96,7 +96,7 @@ def _note_all(lab: Lab, curve: Curve, subject: str, figures: Sequence[tuple[str,
     for figure, value, unit in figures:
         lab.note(subject, figure, value, unit)
         curve.add(figure, value)
-    # The large sizes take minutes each: whoever waits sees how far it is.
+    # The large sizes take minutes each: show the progress.
     print(f"  {subject}:", *(f"{figure} {unit.show(value)};" for figure, value, unit in figures), flush=True)
 
 

@@ -84,7 +84,7 @@ async def _together(lab: Lab, sizes: Sequence[int]) -> Curve:
                 memory = megabytes(scheduler)
             lab.note(f"{size:,} together", MEMORY, memory, MEGABYTES)
             note(lab, curve, f"{size:,} together", cost.over(size), SCHEDULER)
-            # What is ready and not claimed would be a promise that nobody keeps: let it be kept before it is verified.
+            # Ready executions that are never claimed break a promise: run them before the promises are verified.
             await system.start_nodes(workers=1)
             await system.wait_for_finished(size)
     return curve

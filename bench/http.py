@@ -22,10 +22,10 @@ from bench.system import System
 from timeball.domain.job_fields import JobSpec
 
 TITLE = "jobs over HTTP"
-LIMIT = "Python face"
+LIMIT = "Python SDK"
 FEW, MANY = "HTTP, few executions", f"HTTP, {MILLION:,} executions"
 _IN_BULK, _ONE_BY_ONE = "created in bulk", "created one by one"
-TARGETS = {(MANY, _IN_BULK): "half of the Python face's rate"}
+TARGETS = {(MANY, _IN_BULK): "half of the Python SDK's rate"}
 _BULK, _SINGLE = 10_000, 200
 _ROUNDS, _PAGES = 5, 15
 _TIMES = Unit(" times", RATIO.digits, is_more_better=False)
@@ -48,7 +48,7 @@ class Front(NamedTuple):
 
 
 async def ask(lab: Lab) -> None:
-    """Lists of both databases in turn, then new jobs in both; the limit is the Python face, which needs no HTTP, on the full database."""
+    """Lists of both databases in turn, then new jobs in both; the limit is the Python SDK, which needs no HTTP, on the full database."""
     async with AsyncExitStack() as stack:
         fronts = {FEW: await _front(lab, stack, 0), MANY: await _front(lab, stack, MILLION)}
         for name, path in LISTS.items():
@@ -72,7 +72,7 @@ async def _front(lab: Lab, stack: AsyncExitStack, number: int) -> Front:
 
 
 async def _bulk_here(front: Front) -> float:
-    payloads = [f'{{"number":{number},"to":"somebody@example.com"}}' for number in range(_BULK)]
+    payloads = [f'{{"number":{number},"to":"ana@example.com"}}' for number in range(_BULK)]
     begun = time.perf_counter()
     await front.system.parts.commands.jobs.enqueue_many(JobSpec(handler="bench.noop"), payloads)
     return _BULK / (time.perf_counter() - begun)
@@ -100,7 +100,7 @@ async def _single(front: Front) -> float:
 
 
 def _job(number: int) -> dict[str, Any]:
-    return {"handler": "bench.noop", "payload": {"number": number, "to": "somebody@example.com"}}
+    return {"handler": "bench.noop", "payload": {"number": number, "to": "ana@example.com"}}
 
 
 async def _post(front: Front, path: str, body: bytes) -> None:
@@ -132,7 +132,7 @@ async def _api(system: System) -> AsyncIterator[str]:
                 break
         else:
             raise RuntimeError("the API did not start")
-        # Its log goes on: nobody may have to wait for a pipe that is full.
+        # Its log is read on: the server must not wait for a full pipe.
         rest = asyncio.ensure_future(process.stderr.read())
         yield found[1]
     finally:

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 
 from bench.notebook import RATE, Notebook, Unit
-from bench.seasoning import season
 from bench.system import System
+from bench.warm_up import warm_up
 from timeball.config.settings import load_settings
 from timeball.runtime import open_runtime
 from timeball.store.embedded import EmbeddedServer
@@ -40,7 +40,7 @@ class Lab:
 
     @asynccontextmanager
     async def system(self) -> AsyncIterator[System]:
-        """A fresh database with nobody on it yet; at the end its promises are verified, and it is dropped."""
+        """A fresh database without nodes; at the end its promises are verified, and it is dropped."""
         name = f"bench_{next(self._numbers)}"
         await self._run(f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE}")
         dsn = self._dsn_of(name)
@@ -94,7 +94,7 @@ async def open_lab() -> AsyncIterator[Lab]:
         server = EmbeddedServer(Path(name) / "data")
         dsn = await asyncio.to_thread(server.start)
         try:
-            await asyncio.to_thread(season, dsn)
+            await asyncio.to_thread(warm_up, dsn)
             lab = Lab(Path(name), dsn, await _postmaster(dsn), server.log)
             await lab.prepare()
             yield lab

@@ -26,7 +26,7 @@ _CLAIMS = 100
 async def ask(lab: Lab) -> None:
     """Two workers and a scheduler, default settings; all rates in turn, several times.
 
-    Who moves a row at the instant itself is late by the claim: that is the limit, on a database of its own where nobody else claims.
+    A worker that claims a row at its instant is late by the claim: that is the limit, on a database of its own without other workers.
     """
     async with lab.system() as system, lab.system() as bare:
         await add_waiting(system, 1, _WAITING, system.parts.env.clock.now() + timedelta(days=1))

@@ -65,13 +65,13 @@ async def _bare_loop(system: System, number: int) -> list[tuple[int, float]]:
     """
     await fill(system, number)
     executions, env = system.parts.store.executions, system.parts.env
-    wish = ClaimRequest(Incarnation(env.new_id()), ["bench.noop"], _BATCH, 0)
+    request = ClaimRequest(Incarnation(env.new_id()), ["bench.noop"], _BATCH, 0)
     mark = LanePosition(datetime(2020, 1, 1, tzinfo=UTC))
     finishing: asyncio.Task[list[FinishedAttempt]] | None = None
     begun, claimed = time.perf_counter(), 0
     answers: list[tuple[int, float]] = []
     while True:
-        claims = await executions.claim(wish, {("default", 50): mark}, ClaimId(env.new_id()))
+        claims = await executions.claim(request, {("default", 50): mark}, ClaimId(env.new_id()))
         claimed += len(claims.executions)
         answers.append((claimed, time.perf_counter() - begun))
         if finishing is not None:
@@ -85,9 +85,9 @@ async def _bare_loop(system: System, number: int) -> list[tuple[int, float]]:
 
 
 async def bare_claims(system: System, number: int, pause_seconds: float = 0.0) -> list[float]:
-    """How long each of so many claims takes that brings one execution, in milliseconds: nobody can start it sooner after it was written."""
+    """The duration of each of so many claims of one execution, in milliseconds: no worker can start it sooner."""
     executions, env, spec = system.parts.store.executions, system.parts.env, JobSpec(handler="bench.noop")
-    wish = ClaimRequest(Incarnation(env.new_id()), ["bench.noop"], 1, 0, has_competitors=False)
+    request = ClaimRequest(Incarnation(env.new_id()), ["bench.noop"], 1, 0, has_competitors=False)
     took: list[float] = []
     claims: list[ClaimedExecution] = []
     for _ in range(_REHEARSED + number):
@@ -95,7 +95,7 @@ async def bare_claims(system: System, number: int, pause_seconds: float = 0.0) -
         assert created.execution_id is not None
         await asyncio.sleep(pause_seconds)
         begun = time.perf_counter()
-        (claimed,) = await executions.claim_by_id(wish, created.execution_id, None, ClaimId(env.new_id()))
+        (claimed,) = await executions.claim_by_id(request, created.execution_id, None, ClaimId(env.new_id()))
         took.append((time.perf_counter() - begun) * 1000)
         claims.append(claimed)
     now = env.clock.now()

@@ -33,7 +33,7 @@ FROM (
 _JOBS = """
 INSERT INTO timeball.job (id, handler, payload, kind, scheduled_at, queue, priority, max_retries, max_lost,
                           initial_backoff_ms, max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, created_at, updated_at)
-SELECT id, handler, jsonb_build_object('number', n, 'to', 'somebody@example.com'), 'once', at, queue, 50, 3, 3, 1000, 3600000,
+SELECT id, handler, jsonb_build_object('number', n, 'to', 'ana@example.com'), 'once', at, queue, 50, 3, 3, 1000, 3600000,
        3600000, false, CASE WHEN n % 50000 = 0 THEN ARRAY['rare'] WHEN n % 10 = 0 THEN ARRAY['some'] END, n % 64, 1, at, at
 FROM made
 """

@@ -58,7 +58,7 @@ async def add_history(system: System, first: int, last: int, now: datetime) -> N
     for day in {(now - n * _STEP).date() for n in (*range(first, last, 10_000), last)} - present:
         await history.add_day(day)
     model = await _finished_one(system)
-    # The copies bear the number of its transaction, which has been folded into the rollups: so they are old news to whoever folds.
+    # The copies have the number of its transaction, which is in the rollups already: so the rollup writer skips them.
     while (await system.parts.store.rollups.fold()).has_more:
         pass
     own = {"id": _ID_AT, "claim_id": _ID_AT, "scheduled_for": _AT, "queued_at": _AT}
@@ -92,8 +92,8 @@ async def _finished_one(system: System) -> UUID:
     made = await commands.jobs.create(JobSpec(name=name, handler="bench.noop"))
     await commands.executions.trigger(made.job_id)
     lanes = {lane: at for lane, (at, _) in (await executions.lanes()).items()}
-    wish = ClaimRequest(Incarnation(env.new_id()), ["bench.noop"], 1, 0)
-    (claimed,) = (await executions.claim(wish, lanes, ClaimId(env.new_id()))).executions
+    request = ClaimRequest(Incarnation(env.new_id()), ["bench.noop"], 1, 0)
+    (claimed,) = (await executions.claim(request, lanes, ClaimId(env.new_id()))).executions
     now = env.clock.now()
     await executions.finish_succeeded(
         [FinishedAttempt(claimed, Succeeded(), max(now, claimed.run_at), max(now, claimed.run_at))]

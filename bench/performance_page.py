@@ -102,15 +102,15 @@ def _written(name: str) -> str | None:
 
 def occasions(questions: Sequence[str]) -> str:
     """When and on which machines the questions were measured, a sentence for each machine."""
-    told: dict[str, list[str]] = {}
+    by_occasion: dict[str, list[str]] = {}
     for question in questions:
         if result := latest(question):
             machine = result[0]
             occasion = f"on {machine['at'][:10]}, {machine['cores']} cores, Python {machine['python']}"
-            told.setdefault(occasion, []).append(question)
-    if len(told) == 1:
-        return f"Measured {next(iter(told))}.\n"
-    return "".join(f"Measured {occasion}: {', '.join(named)}.\n" for occasion, named in told.items())
+            by_occasion.setdefault(occasion, []).append(question)
+    if len(by_occasion) == 1:
+        return f"Measured {next(iter(by_occasion))}.\n"
+    return "".join(f"Measured {occasion}: {', '.join(questions)}.\n" for occasion, questions in by_occasion.items())
 
 
 @cache

@@ -10,7 +10,7 @@ from bench.notebook import SECONDS
 from timeball.domain.job_fields import JobSpec
 
 TITLE = "work of a worker that was killed, finished by another"
-LIMIT = "nobody killed"
+LIMIT = "no worker killed"
 _DEFAULT, _FAST = "default settings", "fast profile"
 TARGETS = {(_DEFAULT, "after"): "20 s", (_FAST, "after"): "4.5 s"}
 _FAST_PROFILE = {

@@ -28,7 +28,7 @@ class Count:
 
 @asynccontextmanager
 async def counted_statements(system: System) -> AsyncIterator[Count]:
-    """Counts what all sessions of the server send meanwhile; nobody else uses the server."""
+    """Counts the statements of all sessions of the server, which nothing else uses meanwhile."""
     count = Count()
     await _log(system, "all")
     before, begun = system.log.stat().st_size, time.monotonic()

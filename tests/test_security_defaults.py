@@ -379,7 +379,7 @@ def test_an_audit_without_advisories_says_so_in_one_line_and_does_not_fail(tmp_p
     done = audit(tmp_path, probe, verdict=1)
 
     assert done.returncode == 0
-    assert done.stdout.splitlines() == ["audit: not done, the advisory database cannot be reached from here"]
+    assert done.stdout.splitlines() == ["audit: skipped, the advisory database cannot be reached"]
     assert done.stderr == ""
 
 

@@ -64,13 +64,13 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="tb-clock-", dir="/tmp") as folder:
         Path(folder).chmod(0o755)
         for instant, zone, why in instants:
-            told = f"{instant:%Y-%m-%d %H:%M:%S} UTC, {zone}: {why}"
-            print(f"\n== {told}", flush=True)
+            label = f"{instant:%Y-%m-%d %H:%M:%S} UTC, {zone}: {why}"
+            print(f"\n== {label}", flush=True)
             run = subprocess.run([sys.executable, "-m", "pytest", *rest], env=moved_to(instant, zone, Path(folder)))
             if run.returncode:
-                failed.append((told, run.returncode))
-    for told, _ in failed:
-        print(f"failed at {told}")
+                failed.append((label, run.returncode))
+    for label, _ in failed:
+        print(f"failed at {label}")
     return failed[0][1] if failed else 0
 
 

@@ -4,7 +4,7 @@
     python -m tools.rerun_failed FILE                            repeats them; exits 0 if the run passes
 
 A run passes if no more than three tests failed and each of them passes when it is repeated, in a process of its own. The last lines then
-name them as flaky, with the seeds that they told. `make test` repeats nothing.
+name them as flaky, with the seeds that they printed. `make test` repeats nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TESTS_FAILED = 1
 
 @dataclass(frozen=True)
 class Run:
-    """What came of a test run: pytest's exit code, how many tests passed, and each that failed with the seeds it told."""
+    """What came of a test run: pytest's exit code, how many tests passed, and each that failed with the seeds it printed."""
 
     exit_code: int
     passed: int = 0
@@ -65,12 +65,12 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
 
 
 def noted_failures(reports: Iterable[Any]) -> dict[str, list[str]]:
-    """The tests that these reports are of, each once, with the seeds that are told there."""
+    """The tests of these reports, each once, with the seeds that the reports contain."""
     failed: dict[str, list[str]] = {}
     for report in reports:
-        told = "\n".join([report.longreprtext, *(text for _, text in getattr(report, "sections", ()))])
+        text = "\n".join([report.longreprtext, *(text for _, text in getattr(report, "sections", ()))])
         seeds = failed.setdefault(report.nodeid, [])
-        seeds += [seed for seed in dict.fromkeys(_SEEDS.findall(told)) if seed not in seeds]
+        seeds += [seed for seed in dict.fromkeys(_SEEDS.findall(text)) if seed not in seeds]
     return failed
 
 

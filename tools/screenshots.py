@@ -1,4 +1,4 @@
-"""Every page of a furnished Timeball as a picture: light and dark, on a desk and on a phone.
+"""Screenshots of every dashboard page with demo data: light and dark, in a desktop and a phone window.
 
 `make screenshots` (or `python -m tools.screenshots [PAGE ...]`, for some) writes them to `docs/screenshots/`.
 """

@@ -20,7 +20,7 @@ FAMILIES = {
     "a browser": re.compile(r"_in_chromium\.py::"),
     "a RabbitMQ": re.compile(r"rabbitmq", re.IGNORECASE),
     "a million rows": re.compile(r"/test_plans\.py::"),
-    "a full house": re.compile(r"/test_read_plans\.py::"),
+    "a full database": re.compile(r"/test_read_plans\.py::"),
     "a history to break": re.compile(r"/test_verify\.py::"),
     "a small world": re.compile(r"/cli/test_examples\.py::"),
 }

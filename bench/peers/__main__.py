@@ -62,13 +62,13 @@ def quiet_machine(patience: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    # Whoever ends us, servers and workers end too.
+    # SIGTERM ends servers and workers too, as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     questions = choose(sys.argv[1:], QUESTIONS, "question")
     variants = chosen_variants()
     for peer in {variant.peer.name: variant.peer for variant in variants}.values():
         environment_of(peer)
-    # Once: the load of the first question would be taken for somebody else's by the second.
+    # Once: the second question would take the load of the first for that of another program.
     before = quiet_machine(0 if size_of_run() == "short" else _PATIENCE)
     with running_servers() as servers:
         contest = Contest(servers, variants)

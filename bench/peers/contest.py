@@ -85,8 +85,8 @@ class Contest:
             self._refuse_aloud(variant, f"failed: {error}", part)
         for figure, value, unit in notes:
             self.notebook.note(variant.subject, figure, value, unit)
-        told = ", ".join(f"{figure} {unit.show(value)}" for figure, value, unit in notes)
-        print(f"  {variant.subject}: {told} ({time.monotonic() - begun:.0f} s)", flush=True)
+        figures = ", ".join(f"{figure} {unit.show(value)}" for figure, value, unit in notes)
+        print(f"  {variant.subject}: {figures} ({time.monotonic() - begun:.0f} s)", flush=True)
 
     def _refuse_aloud(self, variant: Variant, reason: str, part: str) -> None:
         self.refuse(variant, reason, part)

@@ -19,7 +19,7 @@ class Member(NamedTuple):
 
 
 def family(pid: int) -> list[Member]:
-    """A process and all its descendants, the eldest first; nobody if it has ended."""
+    """A process and all its descendants, the eldest first; empty if it has ended."""
     try:
         return [Member(pid, _birth(pid)), *(member for child in children(pid) for member in family(child))]
     except OSError:

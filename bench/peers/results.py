@@ -45,7 +45,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def is_quiet(machine: Mapping[str, Any]) -> bool:
-    """Whether nobody else was at work on a machine before it was measured on."""
+    """Whether a machine was idle before the measurement."""
     return bool(machine["load_before"] < _QUIET_LOAD * machine["cores"])
 
 

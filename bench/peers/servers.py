@@ -18,7 +18,7 @@ from redis.retry import Retry
 from tests.support.broker_servers import running_redis
 
 from bench.lab import clear_shelter
-from bench.seasoning import season
+from bench.warm_up import warm_up
 from timeball.store.embedded import EmbeddedServer
 
 _REDIS_DATABASES = 64
@@ -47,7 +47,7 @@ class Servers:
             self._redis_databases.put(number)
 
     @contextmanager
-    def room(self) -> Iterator[dict[str, str]]:
+    def databases(self) -> Iterator[dict[str, str]]:
         """An empty database and an empty Redis database, as environment variables; both are dropped afterwards."""
         name, number = f"peer_{next(self._numbers)}", self._redis_databases.get()
         self._run(f"CREATE DATABASE {name}")
@@ -55,7 +55,7 @@ class Servers:
             yield {**self._postgres(name), "REDIS_URL": f"redis://127.0.0.1:{self.redis_port}/{number}"}
         finally:
             self._run(f"DROP DATABASE {name} WITH (FORCE)")
-            # Whoever ends the run may have ended Redis first: that must not be taken for the failure of a peer.
+            # The end of the run may have ended Redis first: that is not the failure of a peer.
             with Redis(port=self.redis_port, db=number, retry=Retry(NoBackoff(), 0)) as redis, suppress(RedisError):
                 redis.flushdb()
             self._redis_databases.put(number)
@@ -91,7 +91,7 @@ def running_servers() -> Iterator[Servers]:
         server = EmbeddedServer(Path(folder) / "data")
         try:
             dsn = _with_more_connections(server)
-            season(dsn)
+            warm_up(dsn)
             with Redis(port=port) as redis:
                 versions = {"PostgreSQL": server.version, "Redis": str(redis.info("server")["redis_version"])}
             yield Servers(dsn, port, versions)

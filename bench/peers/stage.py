@@ -148,9 +148,9 @@ def _wait(process: subprocess.Popen[Any]) -> None:
 @contextlib.contextmanager
 def staged(servers: Servers, variant: Variant) -> Iterator[Stage]:
     """A stage on empty stores; when the block ends, nothing of it is left."""
-    with servers.room() as room, tempfile.TemporaryDirectory(prefix="timeball-peer-") as folder:
+    with servers.databases() as variables, tempfile.TemporaryDirectory(prefix="timeball-peer-") as folder:
         inherited = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
-        stage = Stage(variant, inherited | room | environment_of(variant.peer), Path(folder))
+        stage = Stage(variant, inherited | variables | environment_of(variant.peer), Path(folder))
         try:
             yield stage
         finally:

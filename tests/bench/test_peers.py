@@ -108,7 +108,7 @@ def test_the_versions_of_a_peer_are_pinned(name: str) -> None:
     else:
         lock = (peer.folder / "package-lock.json").read_text()
         assert f'"version": "{peer.version}"' in lock
-        assert '"resolved"' not in lock  # whoever installs it has an index of his own
+        assert '"resolved"' not in lock  # each installation has its own package index
 
 
 @pytest.mark.parametrize("name", all_peers())
@@ -203,7 +203,7 @@ def test_an_interrupt_ends_the_run_though_it_has_ended_redis_first(monkeypatch: 
     monkeypatch.setattr(Servers, "_run", lambda *_: None)
     servers = Servers("postgresql://somebody@/database?host=/nowhere", free_port(), {})
 
-    with pytest.raises(KeyboardInterrupt), servers.room():
+    with pytest.raises(KeyboardInterrupt), servers.databases():
         raise KeyboardInterrupt
 
 

@@ -61,10 +61,10 @@ def test_the_usual_run_asks_all_that_was_promised() -> None:
     assert {one for names in main_module.GROUPS.values() for one in names} <= set(main_module.LONG_QUESTIONS)
 
 
-def test_what_is_unknown_is_refused_with_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_question_is_refused_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["bench", "drain", "sing"])
 
-    with pytest.raises(SystemExit, match=r"no such question: sing; there are drain, .*growth"):
+    with pytest.raises(SystemExit, match=r"unknown question sing, expected one of drain, .*growth"):
         main_module.main()
 
 
@@ -135,7 +135,7 @@ def test_portions_leave_nothing_out() -> None:
 
 @pytest.fixture
 async def system(fresh_database: FreshDatabase, tmp_path: Path) -> AsyncIterator[System]:
-    """A system with nobody on it, as a question has it."""
+    """A system without nodes, as a question gets it."""
     async with open_runtime(load_settings(database_url=fresh_database.dsn)) as parts:
         made = System(parts, fresh_database.dsn, tmp_path, os.getpid(), tmp_path / "log")
         await made.value("UPDATE timeball.fold SET seen = pg_current_snapshot()")

@@ -13,19 +13,19 @@ from timeball.cli.tree import LazyCommand
 
 
 def all_commands() -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command and noun, with the words that lead to it."""
-    yield from _below((), typer.main.get_command(app))
+    """Every command and group, with its path."""
+    yield from _descend((), typer.main.get_command(app))
 
 
-def _below(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    whole = command.load() if isinstance(command, LazyCommand) else command
-    yield path, whole
-    for name, child in getattr(whole, "commands", {}).items():
-        yield from _below((*path, name), child)
+def _descend(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    loaded = command.load() if isinstance(command, LazyCommand) else command
+    yield path, loaded
+    for name, child in getattr(loaded, "commands", {}).items():
+        yield from _descend((*path, name), child)
 
 
-def all_branches() -> list[LazyCommand]:
-    """The commands of the root as its help lists them, before they are imported."""
+def root_commands() -> list[LazyCommand]:
+    """The commands that `timeball --help` lists, before they are imported."""
     root: Any = typer.main.get_command(app)
     return list(root.commands.values())
 

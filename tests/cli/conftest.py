@@ -62,7 +62,7 @@ def run(*arguments: str) -> Done:
 
 @pytest.fixture
 def cli(fresh_database: FreshDatabase, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cli:
-    """Runs commands on the test's database, as somebody called ana."""
+    """Runs commands on the test's database, as the user ana."""
     monkeypatch.setenv("TIMEBALL_DATABASE_URL", fresh_database.dsn)
     monkeypatch.setenv("TIMEBALL_MIGRATE", "false")
     monkeypatch.setenv("LOGNAME", "ana")

@@ -49,7 +49,7 @@ def test_what_an_operation_could_not_do_is_told_and_ends_with_an_error(cli: Cli)
     assert "\tfailed\t" in done.out
 
 
-def test_nobody_needs_to_wait(cli: Cli) -> None:
+def test_no_wait_prints_the_operation(cli: Cli) -> None:
     ids = make_runs(3)
 
     begun = cli("runs", "cancel", *ids, "--no-wait", "--json").json
@@ -57,7 +57,7 @@ def test_nobody_needs_to_wait(cli: Cli) -> None:
 
     assert [one.id for one in operations.data] == [begun["id"]]
     assert (begun["state"], begun["total"]) == ("pending", 3)
-    # It is left whole to whoever serves the API next.
+    # The next API process does all of it.
     assert operations.data[0].state == "pending"
     assert states(ids) == {"queued"}
 

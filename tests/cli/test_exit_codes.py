@@ -114,7 +114,7 @@ def test_130_enough_was_seen(cli: Cli, tmp_path: Path, words: list[str], first_s
 
 
 def test_130_interrupted(cli: Cli, tmp_path: Path) -> None:
-    """Somebody waits for what no worker will ever run, and has enough."""
+    """Ctrl-C ends the wait for an execution that no worker ever runs."""
     process = subprocess.Popen(
         [sys.executable, "-m", "timeball", "run", "test.echo", "--wait"],
         cwd=tmp_path,

@@ -20,7 +20,7 @@ from timeball.store.store import Store
 
 
 class Terminal(io.StringIO):
-    """Somebody is looking."""
+    """Standard output is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -103,7 +103,7 @@ def test_the_doctor_for_programs_and_pipes(cli: Cli) -> None:
         ("TIMEBALL_PORT", "many", "settings"),
     ],
 )
-def test_a_doctor_who_cannot_even_look_says_why(
+def test_doctor_reports_why_it_cannot_check(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, name: str, value: str, code: str
 ) -> None:
     monkeypatch.setenv(name, value)

@@ -18,7 +18,7 @@ from timeball.telemetry.metrics import ProcessMetrics
 
 @pytest.fixture
 def taken() -> Iterator[socket.socket]:
-    """A port of this machine that somebody has."""
+    """A port of this machine that is in use."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound

@@ -1,4 +1,4 @@
-"""What a command costs before it does anything: what it imports. Times are measured by `make bench ONLY=startup`."""
+"""What a command imports before it does anything. `make bench ONLY=startup` measures times."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from tests.cli.command_tree import all_branches
+from tests.cli.command_tree import root_commands
 from tests.conftest import FreshDatabase
 from tests.support.pace import patience
 from timeball.cli.tree import LazyCommand
 
-# None of these is needed to show a help, or when a schedule fires; each takes its time.
+# Not needed for a help text or for `timeball next`, and slow to import.
 HEAVY = {
     *("aiohttp", "asyncio", "asyncpg", "fastapi", "httpx", "jinja2", "prometheus_client", "pydantic"),
     *("pydantic_core", "rich", "starlette", "uvicorn", "uvloop"),
@@ -43,7 +43,7 @@ def imported_by(*arguments: str) -> set[str]:
     ],
     ids=" ".join,
 )
-def test_nothing_heavy_is_imported_for_what_needs_it_not(arguments: list[str]) -> None:
+def test_light_commands_import_nothing_heavy(arguments: list[str]) -> None:
     assert imported_by(*arguments) & HEAVY == set()
 
 
@@ -70,8 +70,7 @@ def imported_by_a_running(kind: str, dsn: str) -> set[str]:
     return set(out.split())
 
 
-# What a mail, a call, a page, a broker, a child process, an embedded server, somebody who reads metrics or mistypes
-# a name needs.
+# Modules for mail, HTTP, pages, brokers, child processes, the embedded server, metrics and mistyped names.
 SPARED = {
     *("aio_pika", "aiohttp", "aiosmtplib", "ctypes", "fastapi", "greenlet", "httpx", "jinja2"),
     *("prometheus_client", "pygments", "redis", "rich", "starlette", "wsgiref", "yarl", "_strptime"),
@@ -103,10 +102,8 @@ SPARED = {
         ),
     ],
 )
-def test_an_idle_node_has_imported_nothing_that_it_may_never_need(
-    kind: str, other: set[str], fresh_database: FreshDatabase
-) -> None:
-    """It is to be small: what only some need is imported by the first that needs it."""
+def test_an_idle_node_imports_only_what_it_needs(kind: str, other: set[str], fresh_database: FreshDatabase) -> None:
+    """A node is small: optional modules are imported when they are needed."""
     imported = imported_by_a_running(kind, fresh_database.dsn)
 
     assert f"timeball.engine.{kind}.node" in imported
@@ -123,8 +120,8 @@ def test_help_imports_no_command() -> None:
     assert done.stderr.split() == [f"timeball.cli.{name}" for name in ("app", "errors", "output", "session", "tree")]
 
 
-@pytest.mark.parametrize("branch", all_branches(), ids=lambda branch: str(branch.name))
-def test_a_branch_says_of_itself_what_its_command_says(branch: LazyCommand) -> None:
-    whole = branch.load()
+@pytest.mark.parametrize("lazy", root_commands(), ids=lambda lazy: str(lazy.name))
+def test_the_summary_of_a_command_is_that_of_its_docstring(lazy: LazyCommand) -> None:
+    command = lazy.load()
 
-    assert (branch.name, branch.get_short_help_str(1000)) == (whole.name, whole.get_short_help_str(1000))
+    assert (lazy.name, lazy.get_short_help_str(1000)) == (command.name, command.get_short_help_str(1000))

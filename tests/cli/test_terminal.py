@@ -46,7 +46,7 @@ def on_a_terminal(*words: str, folder: Path, interrupt_at: bytes | None = None) 
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65_536)
-    except OSError:  # so a terminal tells that nobody holds its other end any more
+    except OSError:  # a terminal reports this when its other end is closed
         return b""
 
 

@@ -1,4 +1,4 @@
-"""What is promised when nobody has set anything: a default that changes is a promise that changes."""
+"""The defaults of settings are promises: changing one changes a promise."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from timeball.store.db.statements import all_statements
 
 
 def test_leases_and_sweeps() -> None:
-    scheduler, worker, house = SchedulerSettings(), WorkerSettings(), HousekeepingSettings()
+    scheduler, worker, housekeeping = SchedulerSettings(), WorkerSettings(), HousekeepingSettings()
 
     assert (scheduler.lease_seconds, scheduler.renew_seconds) == (10, 3)
     assert (worker.lease_seconds, worker.renew_seconds) == (15, 5)
-    assert house.reap_seconds == 2
+    assert housekeeping.reap_seconds == 2
     assert (scheduler.promotion_window_ms, worker.hold_limit) == (500, 500)
-    assert house.keep_days == 30
+    assert housekeeping.keep_days == 30
 
 
 def test_tries() -> None:

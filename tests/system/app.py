@@ -182,7 +182,7 @@ def fork_isolated() -> list[int]:
 
 @tb.handler(name="hold_tables")
 def hold_tables(gate: str) -> None:
-    """Lock the rooms until the test opens a gate: every statement of every node that needs them waits, and keeps its connection."""
+    """Lock the state tables until the test opens a gate: every statement that needs them waits, and keeps its connection."""
     with noted(), psycopg.connect(os.environ["TIMEBALL_DATABASE_URL"]) as connection:
         connection.execute("LOCK TABLE timeball.ready, timeball.running, timeball.due IN ACCESS EXCLUSIVE MODE")
         note("locked")

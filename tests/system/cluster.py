@@ -56,7 +56,7 @@ SHORT_LEASES = {
     "TIMEBALL_WORKER__RENEW_SECONDS": "1",
     "TIMEBALL_HOUSEKEEPING__REAP_SECONDS": "0.5",
 }
-# Long enough that no lease runs out, however busy the machine: for tests in which nobody is meant to die.
+# Long enough that no lease runs out, however busy the machine: for tests in which no node is meant to die.
 LONG_LEASES = SHORT_LEASES | {
     "TIMEBALL_SCHEDULER__LEASE_SECONDS": "60",
     "TIMEBALL_WORKER__LEASE_SECONDS": "60",
@@ -297,7 +297,7 @@ class Cluster:
         return started
 
     def end_lease(self, process: Process) -> None:
-        """Let the lease of its first life be over, as if the time had passed: so nobody who lives has to be in time with its own."""
+        """Expire the lease of its first node, as if the time had passed: so living nodes need no short leases."""
         incarnation = parse_id("nod", process.events("node.started")[0]["incarnation"])
         self.sql("UPDATE timeball.node SET lease_until = now() WHERE incarnation = %s", incarnation)
 
@@ -341,7 +341,7 @@ class Cluster:
         return found[0][0] if found else None
 
     def row(self, execution_id: UUID) -> dict[str, Any]:
-        """An execution, whatever room it is in."""
+        """An execution, in whatever state table it is."""
         columns = ("state", "attempts", "lost", "fence", "worker", "reason", "error_type")
         (found,) = self.sql(f"SELECT {', '.join(columns)} FROM timeball.execution WHERE id = %s", execution_id)
         return dict(zip(columns, found, strict=True))
@@ -368,10 +368,10 @@ class Cluster:
         return await eventually(is_so, what, seconds)
 
     def live(self) -> dict[str, int]:
-        """How many executions are in each room but the last."""
-        counts = [f"(SELECT count(*) FROM timeball.{room}) AS {room}" for room in _STATE_TABLES]
+        """How many executions are in each state table but the last."""
+        counts = [f"(SELECT count(*) FROM timeball.{table}) AS {table}" for table in _STATE_TABLES]
         (found,) = self.sql(f"SELECT {', '.join(counts)}")
-        return {room: number for room, number in zip(_STATE_TABLES, found, strict=True) if number}
+        return {table: number for table, number in zip(_STATE_TABLES, found, strict=True) if number}
 
     async def drained(self, seconds: float = 60) -> None:
         """Wait until nothing is left to do."""

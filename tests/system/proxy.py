@@ -24,7 +24,7 @@ _IDLE = b"I"
 
 
 class Cut:
-    """One wish to lose a reply: that of the first transaction which ran this statement and whose reply contains this."""
+    """Loses one reply: that of the first transaction that runs this statement and whose reply contains these bytes."""
 
     def __init__(self, statement: str, containing: bytes) -> None:
         self.statement = statement

@@ -9,7 +9,7 @@ from timeball.application.commands import Commands
 
 pytestmark = pytest.mark.slow
 
-# Much longer than what it is renewed in: nobody is to lose it because the machine is busy.
+# Much longer than what it is renewed in: it must not expire because the machine is busy.
 LEASE_SECONDS = 8
 
 

@@ -45,7 +45,7 @@ def own_redis() -> Iterator[RestartableRedis]:
 
 @pytest.fixture
 def cluster(make_cluster: Any, database: str) -> Cluster:
-    """Nobody is meant to die here, however slow the machine."""
+    """No node is meant to die here, however slow the machine."""
     made: Cluster = make_cluster(database, **LONG_LEASES, TIMEBALL_LOG_LEVEL="debug")
     return made
 

@@ -212,7 +212,7 @@ class Faults:
         )
 
     def _start_again(self) -> None:
-        """As an init system would: nobody ends by itself, except who finds no database when it starts."""
+        """Restart processes as an init system would: none exits by itself, unless it finds no database when it starts."""
         for kind, processes in self._nodes.items():
             for place, process in enumerate(processes):
                 if not process.is_running:

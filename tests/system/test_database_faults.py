@@ -41,7 +41,7 @@ def proxy(cluster: Cluster, servers: Any, short_folder: Path) -> Iterator[Proxy]
 
 
 def through(proxy: Proxy, cluster: Cluster) -> dict[str, str]:
-    """The environment of a node that reaches the database through the proxy. Nobody dies, unless a test says so."""
+    """The environment of a node that reaches the database through the proxy. No node dies, unless a test says so."""
     assert cluster.dsn is not None
     database = cluster.dsn.split("?")[0].rsplit("/", 1)[1]
     return LONG_LEASES | {"TIMEBALL_DATABASE_URL": proxy.dsn(database)}
@@ -72,11 +72,11 @@ async def test_a_restarted_database_finds_its_nodes_again(
     await cluster.drained()
     assert {row.id for row in cluster.finished() if row.state == "succeeded"} == acknowledged
     for node in nodes:
-        # Of what has failed last, somebody may still be having a rest.
+        # A service may still be pausing after its last failure.
         await eventually(lambda: node.events("service.recovered") or node.events("node.lost"), "it goes on")  # noqa: B023
         pauses = [float(event["pause"].split()[0]) for event in node.events("service.failed")]
         assert 0 < max(pauses) <= 5_000
-        # Nobody is told of a stack when all there is to say is that the database cannot be reached.
+        # No traceback is logged if the database just cannot be reached.
         assert not [event for event in node.events("service.failed") if "traceback" in event]
     cluster.check_books()
 
@@ -274,7 +274,7 @@ async def test_every_reply_may_be_lost_once(cluster: Cluster, commands: Commands
     await cluster.drained()
     seen = {name for name in all_statements() if text_of(name) in proxy.statements}
     assert {"claim", "finish_succeeded", "record_transitions", "promote", "unblock", "renew_lease", "stops"} <= seen
-    # Nobody died: so nothing was lost, and nothing was run twice.
+    # No node died: so nothing was lost, and nothing was run twice.
     assert cluster.sql("SELECT id FROM timeball.finished WHERE lost > 0") == []
     claims = [(run.execution, run.attempt) for run in cluster.ledger.runs()]
     assert len(claims) == len(set(claims))
@@ -449,7 +449,7 @@ async def test_a_client_that_falls_silent_in_the_middle_of_a_change_does_not_sto
     await cluster.begins("other", 2)
 
     async with cluster.commands(through(proxy, cluster)["TIMEBALL_DATABASE_URL"]) as frozen:
-        # It has taken the occurrence away and not committed: whoever wants to promote it has to wait.
+        # It has removed the occurrence and not committed: a scheduler that promotes it has to wait.
         proxy.fall_silent_at(text_of("take_occurrence"))
         change = asyncio.ensure_future(frozen.jobs.pause(paused.job_id))
         await eventually(lambda: proxy.silencing is None, "the change is under way")

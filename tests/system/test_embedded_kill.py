@@ -86,7 +86,7 @@ async def enqueue_without_end(commands: Commands, acknowledged: set[UUID]) -> No
 
 
 def kill_everything(process: Process, folder: Path) -> None:
-    """As when the power fails: nobody can say anything any more."""
+    """As when the power fails: no process can report anything."""
     process.freeze()
     kill_server(folder)
     process.kill()

@@ -51,7 +51,7 @@ async def test_after_a_failover_that_loses_the_last_seconds_everything_in_the_su
         told = await node.event("node.lost", 60)
         assert told["reason"] == "the database is another one, or was restored or promoted"
         await node.event("node.started", 60, count=2)
-        # The life that it left has a lease in the surviving history, and nobody is going to renew that.
+        # Its former node has a lease in the surviving history, which is never renewed.
         cluster.end_lease(node)
     cluster.open_gate("b")
     again = await cluster.ends(ended_in_vain, 60)

@@ -64,7 +64,7 @@ class SmallDisk:
         changes.symlink_to(elsewhere)
 
     def fill(self) -> None:
-        """Leave no room at all."""
+        """Leave no space at all."""
         with self._filler.open("wb", buffering=0) as file:
             for size in (1 << 20, 4096):
                 with suppress(OSError):
@@ -72,7 +72,7 @@ class SmallDisk:
                         file.write(b"\0" * size)
 
     def use_up_log(self) -> None:
-        """Write changes that nobody needs until the server can write none, and stops."""
+        """Write useless changes until the server cannot write any more, and stops."""
         wait_until(self._has_stopped, "the server stops", 60)
 
     def _has_stopped(self) -> bool:
@@ -138,7 +138,7 @@ async def test_with_a_full_disk_nothing_is_lost_and_all_is_done_when_there_is_ro
         cluster.open_gate("a")
         failed = await worker.event("service.failed", 60, service="recorder")
         assert "No space left on device" in failed["error"]
-        # Handlers go on to their end all the same, and nobody loses its lease meanwhile, however long that lasts.
+        # Handlers go on to their end all the same, and no node loses its lease meanwhile, however long that lasts.
         await cluster.eventually(lambda: all(run.ended for run in cluster.ledger.runs("a")), "the handlers end")
         await renewed_often(cluster)
         assert cluster.live()["running"] >= 15

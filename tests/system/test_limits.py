@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def cluster(cluster: Cluster) -> Cluster:
-    """Nobody dies here: what runs by the database is what runs in truth."""
+    """No node dies here: what the database says is running is running."""
     cluster.environment |= LONG_LEASES
     return cluster
 
@@ -88,12 +88,12 @@ async def test_a_queue_runs_no_more_at_once_than_its_limit(cluster: Cluster, com
     cluster.check_books()
 
 
-# One of several programs that want the same few things done. Prints what each wish came to.
-EAGER = """
+# One of several programs that enqueue under the same few keys. It prints which execution each enqueue returned.
+ENQUEUER = """
 from app import work
 for number in range(60):
     key = f"key-{number % 4}"
-    # Long enough that somebody asks again meanwhile, on a slow machine too.
+    # Long enough that the same key is enqueued again meanwhile, on a slow machine too.
     run = work.options(key=key).enqueue(seconds=0.5, label=key)
     print(key, run.id, flush=True)
 """
@@ -104,7 +104,7 @@ async def test_a_key_has_one_unfinished_execution_however_many_ask(cluster: Clus
 
     programs = [
         subprocess.Popen(
-            [sys.executable, "-c", EAGER],
+            [sys.executable, "-c", ENQUEUER],
             cwd=cluster.folder,
             env=cluster.environment,
             stdout=subprocess.PIPE,
@@ -113,18 +113,20 @@ async def test_a_key_has_one_unfinished_execution_however_many_ask(cluster: Clus
         )
         for _ in range(4)
     ]
-    said = [await asyncio.to_thread(program.communicate, None, 240) for program in programs]
-    assert [(program.returncode, errors) for program, (_, errors) in zip(programs, said, strict=True)] == [(0, "")] * 4
+    outputs = [await asyncio.to_thread(program.communicate, None, 240) for program in programs]
+    assert [(program.returncode, errors) for program, (_, errors) in zip(programs, outputs, strict=True)] == [
+        (0, "")
+    ] * 4
     await cluster.drained()
 
-    wishes = [line.split() for output, _ in said for line in output.splitlines()]
-    assert len(wishes) == 4 * 60
-    for key in sorted({key for key, _ in wishes}):
+    enqueued = [line.split() for output, _ in outputs for line in output.splitlines()]
+    assert len(enqueued) == 4 * 60
+    for key in sorted({key for key, _ in enqueued}):
         runs = cluster.ledger.runs(key)
-        given = {run for wished, run in wishes if wished == key}
-        # Each wish was given an execution that was run, and many were given the same.
-        assert {format_execution_id(run.execution) for run in runs} == given
-        assert len(runs) == len(given) < 60
+        executions = {execution for other, execution in enqueued if other == key}
+        # Each enqueue returned an execution that ran, and many returned the same.
+        assert {format_execution_id(run.execution) for run in runs} == executions
+        assert len(runs) == len(executions) < 60
         assert all(before.ended is not None and before.ended <= after.began for before, after in pairwise(runs))
     assert cluster.value("SELECT count(*) FROM timeball.live_key") == 0
     cluster.check_books()

@@ -11,7 +11,7 @@ from tests.system.cluster import Cluster, Process
 from timeball import AsyncClient
 from timeball.client.types import Operation
 
-# A hundred are many here, and whoever is silent for two seconds is dead.
+# A hundred are many here, and a process that is silent for two seconds is dead.
 SMALL = """
 from datetime import timedelta
 import timeball.api.resources.operations, timeball.store.operations

@@ -24,7 +24,7 @@ STRICT = _HEAD + '@tb.handler(name="pay", retries=5)\ndef pay(currency: str) -> 
 
 @pytest.fixture
 def cluster(cluster: Cluster) -> Cluster:
-    """Nobody is meant to be lost here, however busy the machine."""
+    """No node is meant to be lost here, however busy the machine."""
     cluster.environment |= LONG_LEASES
     return cluster
 

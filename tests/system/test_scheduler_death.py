@@ -71,9 +71,9 @@ class Timetable:
         self._cluster.check_books()
 
     def check_gap(self, left: set[int], lease_seconds: float) -> None:
-        """Of the shards that somebody left, nothing was promoted later than they could be taken over.
+        """In the shards of a dead scheduler, nothing was promoted later than the shards could be taken over.
 
-        By the database's records alone; and a busy machine is allowed what it took for those shards that nobody had left.
+        By the database's records alone; and a busy machine is allowed the lateness of the shards that kept their scheduler.
         """
         ordinary = self._slowest(shard for shard in range(64) if shard not in left)
         assert self._slowest(left) < lease_seconds + LOOKS_SECONDS + STATEMENTS_MORE * ordinary
@@ -124,7 +124,7 @@ async def test_a_killed_scheduler_is_replaced_within_its_lease_without_gap_or_do
     timetable = await Timetable.begin(cluster, commands, seconds=9)
     await eventually(lambda: len(cluster.ledger.runs()) > JOBS, "the schedule runs")
 
-    # The one that keeps house: its other duties pass on as well.
+    # The one that does the housekeeping: its other duties pass on as well.
     owner = cluster.value("SELECT name FROM timeball.shard JOIN timeball.node ON incarnation = owner WHERE id = 0")
     victim = cluster.of_pid(int(owner.rsplit("/", 1)[1]))
     left = owned_by(cluster, victim)
@@ -137,7 +137,7 @@ async def test_a_killed_scheduler_is_replaced_within_its_lease_without_gap_or_do
 
 
 async def test_a_scheduler_that_leaves_hands_over_at_once(cluster: Cluster, commands: Commands) -> None:
-    # Nobody could wait for this lease to run out.
+    # This lease is too long to wait for.
     *schedulers, _ = await cluster.nodes(schedulers=3, workers=1, **LONG_LEASES)
     await shared_out(cluster, schedulers, 30)
     timetable = await Timetable.begin(cluster, commands, seconds=6)

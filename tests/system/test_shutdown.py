@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def cluster(cluster: Cluster) -> Cluster:
-    """Nobody dies here: whatever is given back was given back by its holder."""
+    """No node dies here: every execution that is given back is given back by its holder."""
     cluster.environment |= LONG_LEASES
     return cluster
 
@@ -62,7 +62,7 @@ async def test_a_worker_told_to_leave_finishes_what_it_can_and_gives_back_the_re
 async def test_a_worker_told_twice_leaves_at_once_and_gives_everything_back(
     cluster: Cluster, commands: Commands
 ) -> None:
-    # Nobody waits here for the grace that the first word leaves it.
+    # After the second signal nothing waits for the grace period.
     (worker,) = await cluster.nodes(0, 1, TIMEBALL_WORKER__GRACE_SECONDS="600")
     coroutine = await enqueue(commands, "wait", {"gate": "never"})
     thread = await enqueue(commands, "stubborn", {"gate": "never"})

@@ -134,7 +134,9 @@ async def test_an_output_that_takes_nothing_costs_its_lines_and_nothing_else(
     )
     if target == "blocked":
         reader.begin()
-        await eventually(lambda: '"event": "output.lost"' in reader.text, "it is told when there is somebody to tell")
+        await eventually(
+            lambda: '"event": "output.lost"' in reader.text, "the loss is reported once the output is read"
+        )
     up.terminate()
 
     assert await up.exit_code(60) == 0

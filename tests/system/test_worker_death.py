@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def cluster(cluster: Cluster) -> Cluster:
-    """Nobody dies here but whom a test kills, however busy the machine; where the time is to pass, he has a short lease."""
+    """Only the nodes that a test kills die here, however busy the machine; a node whose lease must expire has a short one."""
     cluster.environment |= LONG_LEASES
     return cluster
 

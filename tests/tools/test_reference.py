@@ -71,7 +71,7 @@ def test_every_problem_has_a_section() -> None:
     )
 
     assert codes - sections == set(), "these codes have no section in docs/reference/problems.md"
-    assert sections - codes == set(), "these sections tell of codes that nobody uses"
+    assert sections - codes == set(), "these sections describe codes that are not used"
 
 
 # snippets
@@ -90,8 +90,8 @@ def test_the_jobs_of_the_how_to_pages_are_taken(name: str, tmp_path: Path) -> No
     jobs = jobs_in(DOCS / "howto" / f"{name}.md")
 
     assert jobs
-    for wish in jobs:
-        job = define_job(JobSpec(**wish), JobId(UUID(int=1)), START, 64)
+    for fields in jobs:
+        job = define_job(JobSpec(**fields), JobId(UUID(int=1)), START, 64)
         check = catalogue.checker(job.handler)
         assert check is not None
         check(job.payload)

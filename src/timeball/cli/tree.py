@@ -122,7 +122,7 @@ class _LazyConverter:
     """Converts the value of a parameter with Typer's own converter, which is built only if the value needs conversion.
 
     Typer builds a Pydantic adapter for every parameter of a command, even for those that were not given. Importing Pydantic takes as
-    long as all the rest of `timeball next`, and half of the memory of the supervisor.
+    long as all the rest of `timeball next`, and would stay in the memory of every supervisor.
     """
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
