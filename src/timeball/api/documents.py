@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import orjson
@@ -25,7 +25,6 @@ from timeball.api.responses import (
     page_document,
 )
 from timeball.application.commands.requests import JobRequest
-from timeball.application.queries import Queries
 from timeball.application.queries.executions import ExecutionView
 from timeball.application.queries.jobs import FireTime, JobView
 from timeball.domain.execution import Attempt, Execution, ExecutionState
@@ -36,6 +35,9 @@ from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.ids import ExecutionId, format_execution_id, format_id, format_job_id
 from timeball.domain.values.redaction import redact, redact_in_list, refuse_redacted
 from timeball.domain.values.wording import parse_duration
+
+if TYPE_CHECKING:
+    from timeball.application.queries import Queries
 
 
 def given_fields(body: JobBody) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from zoneinfo import ZoneInfo
 
@@ -23,7 +23,6 @@ from timeball.api.context import CatalogueReader
 from timeball.api.errors import HttpProblem
 from timeball.api.limits import HeavyRequestLimiter, RateLimiter
 from timeball.application.events import EventHub
-from timeball.application.queries import Queries
 from timeball.config.settings import Settings
 from timeball.dashboard.assets import Assets
 from timeball.dashboard.components import Components, form_fields
@@ -47,6 +46,9 @@ from timeball.domain.scheduling.civil_time import load_zone
 from timeball.domain.search import PageRequest
 from timeball.domain.values.json_text import parse_json
 from timeball.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from timeball.application.queries import Queries
 
 Answer = TypeVar("Answer")
 

@@ -8,7 +8,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
@@ -21,9 +21,11 @@ from timeball.domain.wakeup import ELECTED, PeerWorker, Wakeup, WakeupElection
 from timeball.engine.worker.slots import Slots
 from timeball.env import Env
 from timeball.errors import StoreError, StoreUnavailable
-from timeball.store.store import Store
 from timeball.store.types import LeaseRenewal
 from timeball.telemetry.events import ClockStepped, Emit, LoopBlocked, ServiceFailed
+
+if TYPE_CHECKING:
+    from timeball.store.store import Store
 
 _MARGIN = timedelta(seconds=1)
 _RETRY_SECONDS = 0.5

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from timeball.brokers.base import BrokerHealth
 from timeball.domain.node import Node
@@ -23,8 +23,10 @@ from timeball.engine.worker.slots import Slots
 from timeball.env import Env
 from timeball.errors import StoreError, StoreUnavailable
 from timeball.store.db.pool import LeaseConfirmation
-from timeball.store.store import Store
 from timeball.telemetry.events import Emit, ListenerChanged, NodeLost, NodeStarted, NodeStopped
+
+if TYPE_CHECKING:
+    from timeball.store.store import Store
 
 _DEREGISTER_SECONDS = 2.0
 _CHANNEL = "timeball"

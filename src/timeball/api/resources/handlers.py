@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Path
 from starlette.responses import Response
@@ -18,13 +18,15 @@ from timeball.api.models.system import HandlerCheckIn, HandlerCheckOut, HandlerO
 from timeball.api.openapi import EXECUTION_ID, INSTANT_EXAMPLE, page_example, route_options
 from timeball.api.params import IdempotencyKey, PageParams
 from timeball.api.responses import Document, json_response, page_document
-from timeball.application.queries import Queries
 from timeball.application.queries.handlers import IncompatiblePayload, PublishedHandler, find_incompatible
 from timeball.domain.handler import ADMIN_HANDLERS
 from timeball.domain.handler_contract import example_of, first_sentence
 from timeball.domain.node import NodeKind
 from timeball.domain.search import PageRequest, ResultPage
 from timeball.errors import NotFound, quote_text
+
+if TYPE_CHECKING:
+    from timeball.application.queries import Queries
 
 router = APIRouter(prefix="/handlers", tags=["handlers"])
 

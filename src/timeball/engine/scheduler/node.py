@@ -15,11 +15,11 @@ from timeball.engine.scheduler.scheduler import Scheduler
 from timeball.engine.scheduler.shards import ShardBalancer
 from timeball.engine.service import Service
 from timeball.env import Env
-from timeball.store.store import Store
 from timeball.telemetry.events import Emit
 
 if TYPE_CHECKING:
     from timeball.engine.scheduler.ticket_publisher import TicketPublisher
+    from timeball.store.store import Store
 
 
 class SchedulerNode(BaseNode):

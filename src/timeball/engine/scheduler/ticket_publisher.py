@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 from timeball.brokers.base import Broker, BrokerHealth, Inbox, Ticket
 from timeball.domain.values.ids import ExecutionId
@@ -15,9 +16,11 @@ from timeball.engine.scheduler.shards import ShardBalancer
 from timeball.engine.service import LONGEST_REST, Service
 from timeball.env import Env
 from timeball.errors import BrokerUnavailable
-from timeball.store.store import Store
 from timeball.store.types import ReadyExecution
 from timeball.telemetry.events import Emit, TicketsPublished
+
+if TYPE_CHECKING:
+    from timeball.store.store import Store
 
 MAX_TICKETS = 10_000
 _FIRST_DELAY = 2.0

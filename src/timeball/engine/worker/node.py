@@ -24,11 +24,11 @@ from timeball.engine.worker.recorder import LogWriter, Recorder
 from timeball.engine.worker.slots import Slots, StartQueue
 from timeball.env import Env
 from timeball.store.executions import ExecutionStore
-from timeball.store.store import Store
 from timeball.telemetry.events import Emit, WorkerDraining
 
 if TYPE_CHECKING:
     from timeball.engine.worker.ticket_claimer import TicketReceiver
+    from timeball.store.store import Store
 
 # The last part of the grace is kept for ending what would not end by itself, and for writing that down.
 _LAST_SECONDS = 5.0
