@@ -59,21 +59,21 @@ MUTANTS = (
         f"{_SQL}/claiming.sql",
         "CASE WHEN job.version = taken.version THEN job.payload ELSE timeball.payload_of(taken.job_id, taken.version) END",
         "job.payload",
-        "tests/store/test_job_version.py::test_an_occurrence_that_was_ready_runs_what_its_version_says",
+        "tests/store/test_job_version.py::test_a_ready_occurrence_keeps_its_version",
     ),
     _one(
         "an edited one-off that forgets what it was",
         "store/jobs.py",
         "if job.is_enqueued and job.version != snapshot.job.version:",
         "if False:",
-        "tests/store/test_job_version.py::test_a_one_off_that_was_ready_runs_what_its_version_says",
+        "tests/store/test_job_version.py::test_a_ready_one_off_keeps_its_version",
     ),
     _one(
         "a request that asks no right of the handler that is to run",
         "store/jobs.py",
         "            if check is not None:\n",
         "            if False:\n",
-        f"{_RACES}::test_a_right_is_asked_of_the_handler_that_is_to_run",
+        f"{_RACES}::test_a_request_checks_the_right_to_the_handler_that_will_run",
     ),
     _one(
         "an edit that looks at the new handler alone",
@@ -110,7 +110,7 @@ MUTANTS = (
         "store/executions.py",
         "sorted(findings, key=lambda f: f.claimed.id.bytes)",
         "findings",
-        f"{_RACES}::test_a_batch_of_what_runs_is_locked_in_the_order_of_ids",
+        f"{_RACES}::test_a_batch_of_running_executions_is_locked_in_the_order_of_ids",
     ),
     _one(
         "a success without its claim",
@@ -124,7 +124,7 @@ MUTANTS = (
         f"{_SQL}/finishing.sql",
         "          AND running.claim_id = given.claim_id\n          AND running.stop IS NOT DISTINCT FROM given.stop\n",
         "          AND running.stop IS NOT DISTINCT FROM given.stop\n",
-        f"{_OUTCOMES}::test_of_two_outcomes_in_one_batch_the_one_of_the_claim_counts",
+        f"{_OUTCOMES}::test_the_outcome_of_the_present_claim_counts_of_two_in_a_batch",
         f"{_OUTCOMES}::test_a_stale_outcome_changes_nothing",
     ),
     _one(
@@ -133,7 +133,7 @@ MUTANTS = (
         "          AND running.stop IS NOT DISTINCT FROM given.stop\n",
         "",
         f"{_REAPER}::test_what_people_say_while_the_reaper_makes_up_its_mind_is_heeded",
-        f"{_RACES}::test_an_outcome_that_was_decided_upon_before_somebody_had_spoken_is_decided_upon_again",
+        f"{_RACES}::test_an_outcome_decided_before_a_request_is_decided_again",
     ),
     _one(
         "an end that does not look at its job again",
@@ -154,7 +154,7 @@ MUTANTS = (
         f"{_SQL}/finishing.sql",
         "      AND live_key.key = removed.unique_key\n      AND live_key.execution_id = removed.id\n",
         "      AND live_key.key = removed.unique_key\n",
-        f"{_OUTCOMES}::test_a_key_that_another_holds_by_now_is_not_freed",
+        f"{_OUTCOMES}::test_a_success_does_not_free_a_key_that_another_execution_has_by_now",
     ),
     _one(
         "a lost reply taken for a stale outcome",
@@ -190,7 +190,7 @@ MUTANTS = (
         f"{_SQL}/limits.sql",
         "WHERE key = ANY (:keys::text[])\nORDER BY key\nFOR UPDATE;",
         "WHERE key = ANY (:keys::text[])\nORDER BY key;",
-        f"{_RACES}::test_who_lets_in_something_more_urgent_counts_what_another_is_letting_in",
+        f"{_RACES}::test_an_unblock_counts_what_another_is_unblocking",
     ),
     # promotions
     _one(
@@ -302,7 +302,7 @@ MUTANTS = (
         "          AND NOT EXISTS (SELECT 1 FROM looked_at WHERE looked_at.id = due.job_id AND looked_at.paused_at IS NULL)\n",
         "",
         f"{_SCHEDULER}::test_a_retry_that_was_read_during_a_pause_is_not_parked_after_it",
-        f"{_RACES}::test_a_retry_is_not_parked_behind_the_resumption_of_its_job",
+        f"{_RACES}::test_a_retry_is_not_parked_after_the_resumption_of_its_job",
     ),
     _one(
         "a held retry starts during a pause",
@@ -451,7 +451,7 @@ MUTANTS = (
         "store/migrations/0001_initial.sql",
         "WHEN (NEW.max_running < OLD.max_running)\n",
         "WHEN (false)\n",
-        "tests/store/test_jobs.py::test_a_job_that_is_new_takes_back_what_its_lower_limit_leaves_no_place",
+        "tests/store/test_jobs.py::test_a_new_job_with_a_lower_limit_blocks_the_excess",
     ),
     _one(
         "a lower limit does not wait for claims",
@@ -509,7 +509,7 @@ MUTANTS = (
         "store/enqueue.py",
         "            carried = self._notifier.take_pending(wakeup) if connection is None and wakeup else None\n",
         "            carried = self._notifier.take_pending(wakeup) if wakeup else None\n",
-        "tests/store/db/test_notifier.py::test_a_callers_own_transaction_sends_no_hint",
+        "tests/store/db/test_notifier.py::test_the_transaction_of_a_caller_sends_no_wakeup",
     ),
     _one(
         "a listener that does not look behind itself",
@@ -530,7 +530,7 @@ MUTANTS = (
         "store/db/database.py",
         "            except (*RETRYABLE, *on):\n",
         "            except (*RETRYABLE, StoreUnavailable, *on):\n",
-        "tests/store/db/test_pool.py::test_a_transaction_whose_commit_may_have_been_lost_is_not_made_again",
+        "tests/store/db/test_pool.py::test_a_transaction_whose_commit_may_be_lost_is_not_repeated",
     ),
     # brokers
     _one(
@@ -575,7 +575,7 @@ MUTANTS = (
         "    UPDATE timeball.shard\n    SET owner = NULL\n    WHERE owner = :incarnation\n)\nDELETE",
         "    SELECT 1\n)\nDELETE",
         f"{_LIFE}::test_a_leaving_scheduler_hands_its_shards_over_at_once",
-        "tests/store/test_nodes.py::test_a_farewell_releases_everything_at_once",
+        "tests/store/test_nodes.py::test_a_deregistered_node_releases_everything_at_once",
     ),
     # two versions of a handler
     _one(

@@ -27,7 +27,7 @@ async def used(keys: ApiKeyStore) -> dict[str, object]:
     return {key.name: key.used_at for key in await keys.list()}
 
 
-async def test_the_use_of_a_key_is_noted_once_a_minute_and_of_no_other(keys: ApiKeyStore, clock: VirtualClock) -> None:
+async def test_the_use_of_a_key_is_stored_once_a_minute(keys: ApiKeyStore, clock: VirtualClock) -> None:
     (_, token), _ = await make_key(keys, "used"), await make_key(keys, "idle")
     first = clock.now()
 
@@ -43,7 +43,7 @@ async def test_the_use_of_a_key_is_noted_once_a_minute_and_of_no_other(keys: Api
     assert await used(keys) == {"used": first + timedelta(seconds=61), "idle": None}
 
 
-async def test_a_key_that_is_revoked_again_was_revoked_the_first_time(keys: ApiKeyStore, clock: VirtualClock) -> None:
+async def test_revoking_a_key_again_keeps_the_first_time(keys: ApiKeyStore, clock: VirtualClock) -> None:
     key, token = await make_key(keys, "gone")
     revoked_at = clock.now()
     await keys.revoke(key.id, SOMEBODY)
@@ -55,7 +55,7 @@ async def test_a_key_that_is_revoked_again_was_revoked_the_first_time(keys: ApiK
     assert await keys.recognise(token) is None
 
 
-async def test_keys_that_open_nothing_any_more_do_not_open_the_door(keys: ApiKeyStore, clock: VirtualClock) -> None:
+async def test_revoked_and_expired_keys_still_count_as_created(keys: ApiKeyStore, clock: VirtualClock) -> None:
     assert (await keys.any_made(), await keys.any_usable()) == (False, False)
     _, token = await keys.create("viewer", "for an hour", timedelta(hours=1), SOMEBODY)
     assert (await keys.any_made(), await keys.any_usable()) == (True, True)
@@ -71,7 +71,7 @@ async def test_keys_that_open_nothing_any_more_do_not_open_the_door(keys: ApiKey
     assert (await keys.any_made(), await keys.any_usable()) == (True, False)
 
 
-async def test_a_revoked_key_alone_does_not_open_the_door(keys: ApiKeyStore) -> None:
+async def test_a_revoked_key_alone_still_counts_as_created(keys: ApiKeyStore) -> None:
     key, _ = await make_key(keys, "only one")
 
     await keys.revoke(key.id, SOMEBODY)
@@ -79,7 +79,7 @@ async def test_a_revoked_key_alone_does_not_open_the_door(keys: ApiKeyStore) -> 
     assert (await keys.any_made(), await keys.any_usable()) == (True, False)
 
 
-async def test_keys_are_listed_in_the_order_in_which_they_were_made(keys: ApiKeyStore, clock: VirtualClock) -> None:
+async def test_keys_are_listed_in_the_order_of_creation(keys: ApiKeyStore, clock: VirtualClock) -> None:
     names = ["c", "a", "d", "b"]
     for name in names:
         await make_key(keys, name)

@@ -78,7 +78,7 @@ async def interrupt_a_summary(connection: Connection, partition: str) -> None:
     raise AssertionError("no summarization could be interrupted")
 
 
-async def test_a_day_that_is_over_is_summarized_anew_once(
+async def test_the_summaries_of_a_past_day_are_rebuilt_once(
     store: Store, clock: VirtualClock, connection: Connection
 ) -> None:
     assert await store.history.summarize_until(clock.now().date()) == []
@@ -95,7 +95,7 @@ async def test_a_day_that_is_over_is_summarized_anew_once(
     assert await store.history.summarize_until(today + DAY) == []
 
 
-async def test_who_comes_into_an_old_house_begins_with_today(
+async def test_rebuilding_summaries_begins_with_the_present_day(
     store: Store, clock: VirtualClock, connection: Connection
 ) -> None:
     today = clock.now().date()
@@ -106,7 +106,9 @@ async def test_who_comes_into_an_old_house_begins_with_today(
     assert await store.history.summarize_until(today + 2 * DAY) == [today]
 
 
-async def test_a_new_day_ends_no_vacuum_of_another(store: Store, clock: VirtualClock, connection: Connection) -> None:
+async def test_a_new_partition_ends_no_vacuum_of_another(
+    store: Store, clock: VirtualClock, connection: Connection
+) -> None:
     """A vacuum holds this lock; who waits for it has it cancelled."""
     partition = await make_day(store, clock, connection)
     async with connection.transaction():

@@ -49,7 +49,7 @@ async def check_promises(store: Store) -> None:
     assert report.holds, "\n".join(report.lines())
 
 
-async def test_a_claim_knows_what_people_said_meanwhile(store: Store) -> None:
+async def test_attempt_facts_have_requests_of_the_meantime(store: Store) -> None:
     ids = [await enqueue(store) for _ in range(4)]
     claims = await claim_all(store)
     await store.jobs.cancel([ids[1]], "not needed", SOMEBODY)
@@ -63,9 +63,7 @@ async def test_a_claim_knows_what_people_said_meanwhile(store: Store) -> None:
 
 
 @pytest.mark.parametrize("outcome", [Failed(FAILURE), TimedOut(FAILURE), Lost(FAILURE), Released(has_started=True)])
-async def test_what_was_cancelled_is_not_tried_again_when_its_worker_dies_or_it_fails(
-    store: Store, outcome: Outcome
-) -> None:
+async def test_a_cancelled_execution_that_fails_or_is_lost_is_not_retried(store: Store, outcome: Outcome) -> None:
     execution = await enqueue(store, unique_key="k")
     (claimed,) = await claim_all(store)
     await store.jobs.cancel([execution], "not needed", SOMEBODY)
@@ -80,7 +78,7 @@ async def test_what_was_cancelled_is_not_tried_again_when_its_worker_dies_or_it_
     await check_promises(store)
 
 
-async def test_what_is_running_when_its_job_is_deleted_may_end_but_is_not_tried_again(store: Store) -> None:
+async def test_a_running_execution_of_a_deleted_job_may_end_but_is_not_retried(store: Store) -> None:
     execution = await enqueue(store)
     (claimed,) = await claim_all(store)
     await change(store, execution, delete)
@@ -93,7 +91,7 @@ async def test_what_is_running_when_its_job_is_deleted_may_end_but_is_not_tried_
     await check_promises(store)
 
 
-async def test_what_its_worker_lost_waits_while_its_job_is_paused(store: Store, clock: VirtualClock) -> None:
+async def test_a_lost_execution_waits_while_its_job_is_paused(store: Store, clock: VirtualClock) -> None:
     execution = await enqueue(store)
     (claimed,) = await claim_all(store)
     await change(store, execution, pause)
@@ -111,7 +109,7 @@ async def test_what_its_worker_lost_waits_while_its_job_is_paused(store: Store, 
     assert await tables_of(store, execution) == ["ready"]
 
 
-async def test_what_was_called_off_while_held_and_is_given_back_is_skipped(store: Store, clock: VirtualClock) -> None:
+async def test_a_held_execution_that_is_cancelled_and_released_is_skipped(store: Store, clock: VirtualClock) -> None:
     """Its worker leaves before it has heard of the pause: nobody else may run it then."""
     job = await make_recurring(store, 60)
     clock.advance("59.6s")

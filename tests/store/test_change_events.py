@@ -48,7 +48,7 @@ async def types_since(store: Store, position: str) -> list[str]:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-async def test_what_was_told_is_not_told_again(store: Store, source: str) -> None:
+async def test_events_are_not_repeated(store: Store, source: str) -> None:
     happen, what = SOURCES[source]
     position = await store.changes.position()
     await happen(store)
@@ -60,7 +60,7 @@ async def test_what_was_told_is_not_told_again(store: Store, source: str) -> Non
 
 
 @pytest.mark.parametrize("source", SOURCES)
-async def test_what_commits_after_the_position_was_taken_is_told(store: Store, source: str) -> None:
+async def test_events_that_commit_after_the_position_are_read(store: Store, source: str) -> None:
     """Although its transaction is the older one, and others have been seen that began later."""
     happen, what = SOURCES[source]
     async with store.database.transaction() as slow:
@@ -77,7 +77,7 @@ async def belongs_to(transaction: Connection, source: str) -> None:
     await transaction.execute(f"UPDATE timeball.{source} SET recorded = pg_current_xact_id()::text::bigint")
 
 
-async def test_of_each_kind_no_more_is_read_than_may_be(store: Store) -> None:
+async def test_the_limit_holds_for_each_kind_of_event(store: Store) -> None:
     position = await store.changes.position()
     for happen, _ in SOURCES.values():
         for _ in range(4):
@@ -90,7 +90,7 @@ async def test_of_each_kind_no_more_is_read_than_may_be(store: Store) -> None:
     assert (told.is_complete, told.events) == (False, [])
 
 
-async def test_a_try_is_told_of_its_own_execution(store: Store) -> None:
+async def test_an_attempt_event_names_its_execution(store: Store) -> None:
     await enqueue(store, after=60, queue="other")
     position = await store.changes.position()
     failed = await fail(store, queue="mail")
@@ -100,14 +100,14 @@ async def test_a_try_is_told_of_its_own_execution(store: Store) -> None:
     assert {(one.subject, one.queue) for one in (started, ended)} == {(format_execution_id(failed), "mail")}
 
 
-async def test_the_start_of_a_last_try_is_told_once(store: Store) -> None:
+async def test_the_start_of_the_last_attempt_is_one_event(store: Store) -> None:
     position = await store.changes.position()
     await fail(store, max_retries=0)
 
     assert await types_since(store, position) == ["execution.started", "attempt.failed", "execution.dead"]
 
 
-async def test_what_happened_is_told_in_the_order_of_time(store: Store, clock: VirtualClock) -> None:
+async def test_events_are_in_the_order_of_time(store: Store, clock: VirtualClock) -> None:
     position = await store.changes.position()
     for happen in (fail, pause, succeed):
         clock.advance("1m")
@@ -120,9 +120,7 @@ async def test_what_happened_is_told_in_the_order_of_time(store: Store, clock: V
     assert [one.at for one in ends] == sorted(one.at for one in ends)
 
 
-async def test_what_is_told_to_have_begun_is_what_was_dropped_the_latest_of_it(
-    store: Store, clock: VirtualClock
-) -> None:
+async def test_started_returns_the_latest_running_executions(store: Store, clock: VirtualClock) -> None:
     held = await enqueue(store, after=0.4)
     await claim_all(store, slots=0, holds=1)
     clock.advance("100ms")

@@ -124,7 +124,7 @@ async def test_a_claim_keeps_every_column_and_adds_its_own(store: Store, clock: 
     assert await table(store, "ready") == []
 
 
-async def test_an_execution_without_a_payload_of_its_own_gets_its_jobs(store: Store) -> None:
+async def test_an_execution_without_a_payload_gets_that_of_its_job(store: Store) -> None:
     await enqueue(store, payload={"of": "job"}, timeout_ms=None)
 
     (claimed,) = await claim_all(store)
@@ -169,7 +169,7 @@ async def test_the_most_urgent_come_first_by_rank(store: Store) -> None:
     assert [((now - each.run_at).total_seconds(), each.priority) for each in claimed] == by_rank
 
 
-async def test_a_batch_is_given_in_the_order_of_rank(store: Store) -> None:
+async def test_a_claim_returns_executions_in_the_order_of_rank(store: Store) -> None:
     for waited, priority in [(1, 10), (2, 90), (3, 50), (4, 90), (5, 10)]:
         await enqueue(store, after=-waited, priority=priority)
 
@@ -179,7 +179,7 @@ async def test_a_batch_is_given_in_the_order_of_rank(store: Store) -> None:
     assert [(store.env.clock.now() - each.run_at).seconds for each in claimed] == [4, 2, 3, 5, 1]
 
 
-async def test_a_claim_never_gives_more_than_it_was_asked_for(store: Store) -> None:
+async def test_a_claim_never_exceeds_its_limit(store: Store) -> None:
     for number in range(8):
         await enqueue(store, after=-number, priority=50 + number % 3)
         await enqueue(store, after=0.1 + number / 100, priority=50 + number % 3)
@@ -192,7 +192,7 @@ async def test_a_claim_never_gives_more_than_it_was_asked_for(store: Store) -> N
     assert await claim_all(store, slots=0, holds=0) == []
 
 
-async def test_no_execution_is_given_twice(store: Store) -> None:
+async def test_no_execution_is_claimed_twice(store: Store) -> None:
     ids = {await enqueue(store) for _ in range(5)}
 
     first = {each.id for each in await claim_all(store, slots=3)}
@@ -204,7 +204,7 @@ async def test_no_execution_is_given_twice(store: Store) -> None:
 # holding
 
 
-async def test_what_is_not_yet_due_is_held_not_started(store: Store, clock: VirtualClock) -> None:
+async def test_an_execution_before_its_instant_is_held(store: Store, clock: VirtualClock) -> None:
     near = await enqueue(store, after=0.2, timeout_ms=1000)
     far = await enqueue(store, after=0.4)
 
@@ -220,7 +220,7 @@ async def test_what_is_not_yet_due_is_held_not_started(store: Store, clock: Virt
 # what was left
 
 
-async def test_something_is_left_if_it_can_be_run_and_has_been_ready_for_a_while(
+async def test_has_unclaimed_sees_runnable_executions_that_have_been_ready_for_a_while(
     store: Store, clock: VirtualClock
 ) -> None:
     ready_at, lane = clock.now(), ("default", 50)
@@ -235,7 +235,7 @@ async def test_something_is_left_if_it_can_be_run_and_has_been_ready_for_a_while
     assert not await left({("default", 51): ready_at, ("mail", 50): ready_at}, [HANDLER], seconds(0.01))
 
 
-async def test_what_is_to_be_held_may_be_left_as_well(store: Store, clock: VirtualClock) -> None:
+async def test_has_unclaimed_sees_executions_before_their_instant(store: Store, clock: VirtualClock) -> None:
     await enqueue(store, after=0.4)
 
     assert await store.executions.has_unclaimed({("default", 50): clock.now()}, [HANDLER], seconds(0))
@@ -244,7 +244,7 @@ async def test_what_is_to_be_held_may_be_left_as_well(store: Store, clock: Virtu
 # lanes
 
 
-async def test_what_comes_is_held_though_the_mark_lies_behind_it(store: Store, clock: VirtualClock) -> None:
+async def test_a_claim_holds_executions_before_the_position_of_their_lane(store: Store, clock: VirtualClock) -> None:
     """A mark that was made by a hint of something later says nothing of what comes before."""
     coming = await enqueue(store, after=0.1)
 
@@ -253,7 +253,7 @@ async def test_what_comes_is_held_though_the_mark_lies_behind_it(store: Store, c
     assert [each.id for each in claims.executions] == [coming]
 
 
-async def test_the_lanes_are_known_with_their_first(store: Store, clock: VirtualClock) -> None:
+async def test_lanes_are_read_with_their_first_execution(store: Store, clock: VirtualClock) -> None:
     now = clock.now()
     ids = {}
     for queue, priority, waited in [("a", 50, 3), ("a", 50, 9), ("a", 51, 1), ("b", 50, 2), ("paused", 50, 1)]:
@@ -280,7 +280,7 @@ async def test_a_lane_is_read_from_its_bound_on_and_others_not_at_all(store: Sto
     assert [each.id for each in claims.executions] == [old]
 
 
-async def test_a_crowd_of_one_instant_is_read_from_an_id_on(store: Store, clock: VirtualClock) -> None:
+async def test_executions_of_one_instant_are_read_from_an_id_on(store: Store, clock: VirtualClock) -> None:
     crowd = sorted([await enqueue(store) for _ in range(5)])
 
     claims = await claim(store, {("default", 50): LanePosition(clock.now(), crowd[2])})
@@ -288,7 +288,7 @@ async def test_a_crowd_of_one_instant_is_read_from_an_id_on(store: Store, clock:
     assert [each.id for each in claims.executions] == crowd[2:], "in the order of their ids"
 
 
-async def test_only_handlers_that_the_worker_knows_are_given_to_it(store: Store) -> None:
+async def test_a_claim_gives_only_executions_of_the_handlers_of_the_worker(store: Store) -> None:
     await enqueue(store, handler="app:other")
     known = await enqueue(store, handler="app:known")
     held = await enqueue(store, after=0.1, handler="app:other")
@@ -299,7 +299,7 @@ async def test_only_handlers_that_the_worker_knows_are_given_to_it(store: Store)
     assert await tables_of(store, held) == ["ready"]
 
 
-async def test_a_claim_tells_when_others_were_taking_the_rest(store: Store) -> None:
+async def test_a_claim_is_contended_while_another_takes_the_rest(store: Store) -> None:
     await enqueue(store)
     lanes = {("default", 50): FROM_THE_FIRST}
     async with store.database.transaction() as connection:
@@ -315,7 +315,7 @@ async def test_a_claim_tells_when_others_were_taking_the_rest(store: Store) -> N
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
-async def test_a_claim_goes_on_behind_what_others_are_taking(store: Store, lanes: int) -> None:
+async def test_a_claim_skips_rows_that_another_has_locked(store: Store, lanes: int) -> None:
     first, second = sorted([await enqueue(store) for _ in range(2)])
     coming, following = sorted([await enqueue(store, after=0.1) for _ in range(2)])
     asked = {("default", 50 + place): FROM_THE_FIRST for place in range(lanes)}
@@ -328,7 +328,7 @@ async def test_a_claim_goes_on_behind_what_others_are_taking(store: Store, lanes
     assert claims.is_contended, "there was room for what comes, and others were taking it"
 
 
-async def test_a_claim_tells_when_others_were_taking_what_comes(store: Store) -> None:
+async def test_a_claim_is_contended_while_another_takes_what_comes_next(store: Store) -> None:
     await enqueue(store, after=0.1)
     lanes = {("default", 50): FROM_THE_FIRST}
     async with store.database.transaction() as connection:
@@ -341,7 +341,7 @@ async def test_a_claim_tells_when_others_were_taking_what_comes(store: Store) ->
     assert (len(claims.executions), claims.is_contended) == (1, False)
 
 
-async def test_what_came_too_late_to_be_taken_leaves_the_rest_to_be_looked_for(store: Store) -> None:
+async def test_a_row_that_was_committed_too_late_for_a_claim_makes_it_contended(store: Store) -> None:
     """Heads are locked by a newer look at the table than the claim itself has, and something may have come in between."""
     waiting = await enqueue(store)
     async with store.database.connection() as connection:
@@ -390,7 +390,7 @@ async def test_a_paused_queue_gives_nothing(store: Store) -> None:
     assert len((await claim(store, {("q", 50): FROM_THE_FIRST}, holds=5)).executions) == 2
 
 
-async def test_beside_a_paused_queue_others_give_what_they_have(store: Store) -> None:
+async def test_a_paused_queue_does_not_stop_claims_of_others(store: Store) -> None:
     await enqueue(store, queue="paused")
     wanted = [await enqueue(store, queue="open"), await enqueue(store, queue="open", after=0.1)]
     await set_queue(store, "paused", is_paused=True)
@@ -400,7 +400,7 @@ async def test_beside_a_paused_queue_others_give_what_they_have(store: Store) ->
     assert ([each.id for each in claims.executions], claims.is_contended) == (wanted, False)
 
 
-async def test_a_limited_queue_gives_no_more_than_its_limit(store: Store) -> None:
+async def test_a_claim_of_a_limited_queue_keeps_the_limit(store: Store) -> None:
     await set_queue(store, "q", max_running=3)
     for _ in range(5):
         await enqueue(store, queue="q")
@@ -417,7 +417,7 @@ async def test_a_limited_queue_gives_no_more_than_its_limit(store: Store) -> Non
     assert len(await claim_limited(store, "q")) == 1
 
 
-async def test_what_a_limited_queue_holds_counts_too(store: Store) -> None:
+async def test_held_executions_count_for_the_limit_of_a_queue(store: Store) -> None:
     await set_queue(store, "q", max_running=2)
     for after in (0, 0.1, 0.2):
         await enqueue(store, after=after, queue="q")
@@ -425,7 +425,7 @@ async def test_what_a_limited_queue_holds_counts_too(store: Store) -> None:
     assert len(await claim_limited(store, "q", slots=5, holds=5)) == 2
 
 
-async def test_what_was_running_before_the_limit_counts(store: Store) -> None:
+async def test_executions_claimed_before_the_limit_count_for_it(store: Store) -> None:
     for _ in range(3):
         await enqueue(store, queue="q")
     await claim_all(store, slots=2)
@@ -435,7 +435,7 @@ async def test_what_was_running_before_the_limit_counts(store: Store) -> None:
     assert await claim_limited(store, "q") == []
 
 
-async def test_a_queue_without_a_limit_is_not_claimed_as_one(store: Store) -> None:
+async def test_an_unlimited_queue_is_not_claimed_as_a_limited_one(store: Store) -> None:
     await enqueue(store, queue="q")
 
     assert await claim_limited(store, "q") == []
@@ -452,7 +452,7 @@ async def claim_by_id(store: Store, execution_id: ExecutionId, *queues: str) -> 
     return await store.executions.claim_by_id(wish, execution_id, queues or None, ClaimId(store.env.new_id()))
 
 
-async def test_by_its_name_one_execution_is_given_and_no_other(store: Store) -> None:
+async def test_a_claim_by_id_gives_that_execution_alone(store: Store) -> None:
     more_urgent, named = await enqueue(store, priority=90), await enqueue(store, queue="mail")
 
     (claimed,) = await claim_by_id(store, named, "default", "mail")
@@ -461,7 +461,7 @@ async def test_by_its_name_one_execution_is_given_and_no_other(store: Store) -> 
     assert await tables_of(store, more_urgent) == ["ready"]
 
 
-async def test_by_its_name_nothing_is_given_that_a_lane_would_not_give(store: Store) -> None:
+async def test_a_claim_by_id_follows_the_rules_of_lanes(store: Store) -> None:
     """Whoever may connect may send hints: a name proves nothing."""
     gone = await enqueue(store)
     await claim_all(store)

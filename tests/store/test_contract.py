@@ -120,7 +120,7 @@ def world(fresh_database: FreshDatabase) -> Iterator[World]:
 
 
 @pytest.mark.slow
-def test_every_verb_keeps_its_sentence_whatever_came_before(world: World) -> None:
+def test_every_method_keeps_its_contract_in_any_order(world: World) -> None:
     run_state_machine_as_test(
         lambda: Contract(world),
         settings=settings(

@@ -45,7 +45,7 @@ async def test_a_bulk_enqueue_fills_the_pages_of_its_indexes_one_after_the_other
         assert pages <= MANY / _ENTRIES_A_PAGE + 3
 
 
-async def test_a_bulk_enqueue_keeps_the_order_it_was_given(store: Store) -> None:
+async def test_a_bulk_enqueue_keeps_its_order(store: Store) -> None:
     ids = await Commands(store, store.env).jobs.enqueue_many(JobSpec(handler="work"), [str(n) for n in range(100)])
 
     async with store.database.connection() as connection:
@@ -57,7 +57,7 @@ async def test_a_bulk_enqueue_keeps_the_order_it_was_given(store: Store) -> None
 
 
 @pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
-async def test_an_enqueue_is_one_statement_by_itself(store: Store) -> None:
+async def test_an_enqueue_is_one_statement(store: Store) -> None:
     """Whoever asks for it: each statement is a commit, unless it stands in a transaction."""
     commands = Commands(store, store.env)
     prepared = commands.jobs.prepared_job(JobSpec(handler="work"))
@@ -72,7 +72,7 @@ async def test_an_enqueue_is_one_statement_by_itself(store: Store) -> None:
     assert asked == {"enqueue_one.before": 10, "enqueue_one.after_commit": 10}
 
 
-async def test_a_plain_enqueue_meets_no_check_and_calls_no_function_for_its_rules(store: Store) -> None:
+async def test_a_plain_enqueue_runs_no_check_and_calls_no_function(store: Store) -> None:
     """PostgreSQL reads and prepares each CHECK of a table for every statement that inserts into it: 25 took half its time, one a tenth."""
     commands = Commands(store, store.env)
     prepared = commands.jobs.prepared_job(JobSpec(handler="work"))
@@ -137,7 +137,7 @@ async def test_a_bulk_is_one_statement_until_it_is_very_large(store: Store, monk
 
 @pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
 @pytest.mark.parametrize("delay", [None, timedelta(hours=1)])
-async def test_what_comes_next_in_a_bulk_is_made_while_the_database_writes(
+async def test_a_bulk_encodes_the_next_slice_while_the_database_writes(
     store: Store, monkeypatch: pytest.MonkeyPatch, delay: timedelta | None
 ) -> None:
     """Here the database does not answer before that: if it were waited for, this would never end."""
@@ -168,7 +168,7 @@ async def test_what_comes_next_in_a_bulk_is_made_while_the_database_writes(
 
 
 @pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
-async def test_an_enqueue_checks_and_encodes_only_what_is_its_own(store: Store) -> None:
+async def test_an_enqueue_checks_and_encodes_only_its_own_values(store: Store) -> None:
     """What jobs have in common is not looked at again: that took more calls than all the rest."""
     commands = Commands(store, store.env)
     prepared = commands.jobs.prepared_job(JobSpec(handler="work"))

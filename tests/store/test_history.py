@@ -64,7 +64,7 @@ def ended(number: int, finished_at: datetime, **more: Any) -> dict[str, Any]:
 # reading
 
 
-async def test_an_execution_is_found_in_each_room(store: Store, clock: VirtualClock) -> None:
+async def test_an_execution_is_found_in_each_state_table(store: Store, clock: VirtualClock) -> None:
     execution = await enqueue(store, after=60, max_running=1, limit_key="l", queue="q", priority=61)
     holder = await enqueue(store, max_running=1, limit_key="l")
     owner = await make_owner(store)
@@ -100,7 +100,7 @@ async def test_an_execution_is_found_in_each_room(store: Store, clock: VirtualCl
     assert await store.history.find(ExecutionId(UUID(int=1))) is None
 
 
-async def test_what_is_held_for_its_instant_shows_as_queued(store: Store) -> None:
+async def test_a_held_execution_shows_as_queued(store: Store) -> None:
     execution = await enqueue(store)
     await claim_all(store)
     async with store.database.connection() as connection:
@@ -129,7 +129,7 @@ async def test_the_executions_of_a_job_are_listed_newest_first(store: Store, clo
     assert [execution.id for execution in await store.history.of_job(JobId(other))] == [other]
 
 
-async def test_a_payload_of_its_own_is_told_from_the_jobs(store: Store) -> None:
+async def test_the_payload_of_an_execution_differs_from_that_of_its_job(store: Store) -> None:
     job = await make_job(store, payload={"of": "job"})
     ids = [ExecutionId(store.env.new_id()) for _ in range(2)]
     for id_, payload in zip(ids, ("[1]", None), strict=True):
@@ -142,7 +142,7 @@ async def test_a_payload_of_its_own_is_told_from_the_jobs(store: Store) -> None:
 # what handlers said
 
 
-async def test_log_lines_are_read_behind_a_cursor(store: Store, clock: VirtualClock) -> None:
+async def test_log_lines_are_read_after_a_cursor(store: Store, clock: VirtualClock) -> None:
     execution, other = ExecutionId(UUID(int=1)), ExecutionId(UUID(int=2))
     lines = [
         LogRecord(execution, fence, number, clock.now() + seconds(10 * fence + number), level, f"{fence}.{number}")
@@ -238,7 +238,7 @@ def in_state_table(state_table: str, row: dict[str, Any]) -> dict[str, Any]:
     return row | {"queued_at": NOON, "limit_key": "l"} | holder
 
 
-async def test_what_was_dropped_is_remembered_as_the_beginning_of_history(store: Store) -> None:
+async def test_a_dropped_day_moves_the_beginning_of_history(store: Store) -> None:
     assert await store.history.fact("history_from") is None
     for day in (DAY, DAY + timedelta(days=1)):
         await store.history.add_day(day)
@@ -259,12 +259,12 @@ async def test_an_empty_day_moves_the_beginning_of_history_to_its_end(store: Sto
     assert await store.history.fact("history_from") == (NOON + timedelta(hours=12)).isoformat()
 
 
-async def test_a_day_that_is_not_there_cannot_be_dropped(store: Store) -> None:
+async def test_a_missing_day_cannot_be_dropped(store: Store) -> None:
     with pytest.raises(StoreError, match="finished_20260302"):
         await store.history.drop_day(DAY)
 
 
-async def test_the_moment_is_that_of_the_clock(store: Store, clock: VirtualClock) -> None:
+async def test_the_moment_is_that_of_the_virtual_clock(store: Store, clock: VirtualClock) -> None:
     clock.advance("3d")
 
     assert await store.history.moment() == clock.now()

@@ -38,7 +38,7 @@ async def answer(requests: IdempotencyKeyStore) -> None:
     await requests.finish("ann", "k", 201, {"a": "b"}, b"made")
 
 
-async def test_a_request_in_flight_keeps_its_key_until_patience_ends(
+async def test_a_request_in_flight_keeps_its_key_until_the_timeout(
     requests: IdempotencyKeyStore, clock: VirtualClock
 ) -> None:
     clock.advance(IN_FLIGHT_TIMEOUT)
@@ -73,7 +73,7 @@ async def test_keys_belong_to_their_callers(requests: IdempotencyKeyStore) -> No
     assert await requests.begin("bob", "k", b"third") == IdempotencyRecord(b"again", None, {}, b"")
 
 
-async def test_what_becomes_of_a_key_is_nothing_to_another(requests: IdempotencyKeyStore) -> None:
+async def test_keys_do_not_affect_each_other(requests: IdempotencyKeyStore) -> None:
     await answer(requests)
     assert await requests.begin("ann", "l", b"again") == IdempotencyRecord(b"next", None, {}, b"")
 
@@ -81,7 +81,7 @@ async def test_what_becomes_of_a_key_is_nothing_to_another(requests: Idempotency
     assert await requests.begin("ann", "l", b"again") == IdempotencyRecord(b"next", None, {}, b"")
 
 
-async def test_what_was_answered_is_not_forgotten(requests: IdempotencyKeyStore) -> None:
+async def test_an_answered_request_is_kept(requests: IdempotencyKeyStore) -> None:
     await answer(requests)
 
     await requests.forget("ann", "k")
@@ -89,7 +89,7 @@ async def test_what_was_answered_is_not_forgotten(requests: IdempotencyKeyStore)
     assert await requests.begin("ann", "k", b"again") == ANSWERED
 
 
-async def test_a_new_server_forgets_what_is_old_and_nothing_else(
+async def test_a_new_server_deletes_old_keys_only(
     requests: IdempotencyKeyStore, store: Store, clock: VirtualClock
 ) -> None:
     await IdempotencyKeyStore(store.database).begin("eve", "k", b"young")
@@ -103,7 +103,7 @@ async def test_a_new_server_forgets_what_is_old_and_nothing_else(
 
 
 @pytest.mark.parametrize("statement", ["forget_old_requests", "trim_idempotency_key"])
-async def test_who_forgets_old_keys_leaves_one_alone_that_is_begun_anew_just_then(
+async def test_a_key_that_is_reserved_again_at_that_moment_is_not_deleted(
     requests: IdempotencyKeyStore, store: Store, clock: VirtualClock, statement: str
 ) -> None:
     clock.advance(IDEMPOTENCY_KEYS_KEPT_FOR + timedelta(seconds=1))
@@ -129,7 +129,7 @@ async def test_who_forgets_old_keys_leaves_one_alone_that_is_begun_anew_just_the
     assert [(row["caller"], row["key"]) for row in await table(store, "idempotency_key")] == [("ann", "k")]
 
 
-async def test_a_request_that_nobody_answered_is_the_same_deed_when_it_comes_again(
+async def test_a_repeated_request_without_an_answer_keeps_its_ids(
     requests: IdempotencyKeyStore, clock: VirtualClock
 ) -> None:
     first = await requests.begin("zoe", "k", b"wish")
@@ -143,7 +143,7 @@ async def test_a_request_that_nobody_answered_is_the_same_deed_when_it_comes_aga
     assert at_once == later == IdempotentRequest(first.seed, is_repeated=True)
 
 
-async def test_another_request_is_another_deed(requests: IdempotencyKeyStore, clock: VirtualClock) -> None:
+async def test_another_request_has_other_ids(requests: IdempotencyKeyStore, clock: VirtualClock) -> None:
     await requests.leave_open("ann", "k")
     assert is_fresh(await requests.begin("ann", "k", b"another"))
 
@@ -152,7 +152,7 @@ async def test_another_request_is_another_deed(requests: IdempotencyKeyStore, cl
     assert is_fresh(await requests.begin("ann", "k", b"another")), "the same, but as old as an answer that is not kept"
 
 
-async def test_what_was_answered_is_not_left_open(requests: IdempotencyKeyStore) -> None:
+async def test_an_answered_request_is_not_left_open(requests: IdempotencyKeyStore) -> None:
     await answer(requests)
 
     await requests.leave_open("ann", "k")
@@ -160,7 +160,7 @@ async def test_what_was_answered_is_not_left_open(requests: IdempotencyKeyStore)
     assert await requests.begin("ann", "k", b"first") == ANSWERED
 
 
-async def test_what_was_left_open_is_nothing_to_other_keys(requests: IdempotencyKeyStore) -> None:
+async def test_an_open_request_does_not_affect_other_keys(requests: IdempotencyKeyStore) -> None:
     await requests.leave_open("ann", "k")
 
     assert await requests.begin("ann", "l", b"next") == IdempotencyRecord(b"next", None, {}, b"")

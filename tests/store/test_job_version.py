@@ -114,7 +114,7 @@ async def owner(store: Store) -> ShardOwnership:
 
 
 @EVERY_WAY
-async def test_an_occurrence_that_was_ready_runs_what_its_version_says(
+async def test_a_ready_occurrence_keeps_its_version(
     store: Store, clock: VirtualClock, owner: ShardOwnership, claim: Claim
 ) -> None:
     job = await make_recurring(store, 60, handler=OLD, payload={"of": "old"})
@@ -128,7 +128,7 @@ async def test_an_occurrence_that_was_ready_runs_what_its_version_says(
 
 
 @EVERY_WAY
-async def test_a_one_off_that_was_ready_runs_what_its_version_says(store: Store, claim: Claim) -> None:
+async def test_a_ready_one_off_keeps_its_version(store: Store, claim: Claim) -> None:
     execution_id = await enqueue(store, handler=OLD, payload={"of": "old"})
 
     await edit_both(store, JobId(execution_id))
@@ -138,7 +138,7 @@ async def test_a_one_off_that_was_ready_runs_what_its_version_says(store: Store,
 
 
 @EVERY_WAY
-async def test_a_payload_of_its_own_stays_whatever_is_edited(store: Store, claim: Claim) -> None:
+async def test_an_edit_does_not_change_the_payload_of_an_execution(store: Store, claim: Claim) -> None:
     job = await make_job(store, handler=OLD, payload={"of": "old"})
     triggered = await trigger(store, job.id, '{"of": "trigger"}')
 
@@ -147,7 +147,7 @@ async def test_a_payload_of_its_own_stays_whatever_is_edited(store: Store, claim
     assert what_runs(await claim(store, triggered)) == (OLD, {"of": "trigger"})
 
 
-async def test_what_is_promoted_or_asked_for_after_an_edit_runs_the_new_version(
+async def test_an_execution_promoted_or_requested_after_an_edit_has_the_new_version(
     store: Store, clock: VirtualClock, owner: ShardOwnership
 ) -> None:
     """An edit that was committed before the promotion wins."""
@@ -168,7 +168,7 @@ async def test_what_is_promoted_or_asked_for_after_an_edit_runs_the_new_version(
 
 
 @EVERY_WAY
-async def test_what_was_blocked_runs_what_its_version_says(store: Store, claim: Claim) -> None:
+async def test_a_blocked_execution_keeps_its_version(store: Store, claim: Claim) -> None:
     job = await make_job(store, handler=OLD, payload={"of": "old"}, max_running=1)
     await trigger(store, job.id)
     blocked = await trigger(store, job.id)
@@ -183,7 +183,7 @@ async def test_what_was_blocked_runs_what_its_version_says(store: Store, claim: 
 
 @EVERY_WAY
 @pytest.mark.parametrize("edits_first", [True, False], ids=["edited while it ran", "edited while it waited"])
-async def test_a_retry_runs_what_its_version_says(
+async def test_a_retry_keeps_its_version(
     store: Store, clock: VirtualClock, owner: ShardOwnership, claim: Claim, *, edits_first: bool
 ) -> None:
     """Fault 28."""
@@ -205,9 +205,7 @@ async def test_a_retry_runs_what_its_version_says(
 
 @EVERY_WAY
 @pytest.mark.parametrize("outcome", [Released(), Lost(FAILURE)], ids=["given back", "lost"])
-async def test_what_comes_back_from_a_worker_runs_what_its_version_says(
-    store: Store, claim: Claim, outcome: Released | Lost
-) -> None:
+async def test_a_released_execution_keeps_its_version(store: Store, claim: Claim, outcome: Released | Lost) -> None:
     execution_id = await enqueue(store, handler=OLD, payload={"of": "old"}, delivery=Delivery.AT_LEAST_ONCE)
     (first,) = await claim_all(store, handlers=[OLD])
     moves = await moves_of(store, [found(first, outcome)])
@@ -219,7 +217,7 @@ async def test_what_comes_back_from_a_worker_runs_what_its_version_says(
 
 
 @EVERY_WAY
-async def test_what_was_parked_by_a_pause_runs_what_its_version_says(
+async def test_a_parked_execution_keeps_its_version(
     store: Store, clock: VirtualClock, owner: ShardOwnership, claim: Claim
 ) -> None:
     job = await make_job(store, handler=OLD, payload={"of": "old"})
@@ -235,9 +233,7 @@ async def test_what_was_parked_by_a_pause_runs_what_its_version_says(
     assert what_runs(await claim(store, parked)) == (OLD, {"of": "old"})
 
 
-async def test_a_backfill_that_waits_runs_what_its_version_says(
-    store: Store, clock: VirtualClock, owner: ShardOwnership
-) -> None:
+async def test_a_waiting_backfill_keeps_its_version(store: Store, clock: VirtualClock, owner: ShardOwnership) -> None:
     job = await make_recurring(store, 60, handler=OLD, payload={"of": "old"}, overlap="allow")
     start = clock.now()
     clock.advance("1h")
@@ -259,7 +255,7 @@ async def test_a_backfill_that_waits_runs_what_its_version_says(
 # what people ask for afterwards, and see
 
 
-async def test_a_retry_by_a_person_runs_what_the_job_says_now(store: Store) -> None:
+async def test_a_retry_by_a_person_has_the_present_version(store: Store) -> None:
     """The job is mended, then what died is run again: by the mended version, all of it."""
     job = await make_job(store, handler=OLD, payload={"of": "old"})
     triggered = await trigger(store, job.id)
@@ -273,7 +269,7 @@ async def test_a_retry_by_a_person_runs_what_the_job_says_now(store: Store) -> N
     assert (claimed.id, what_runs(claimed)) == (again, (NEW, {"of": "new"}))
 
 
-async def test_a_payload_of_its_own_is_retried_by_the_same_handler_alone(store: Store) -> None:
+async def test_the_payload_of_an_execution_is_retried_only_with_the_same_handler(store: Store) -> None:
     job = await make_job(store, handler=OLD, payload={"of": "old"})
     triggered = await trigger(store, job.id, '{"of": "trigger"}')
     (first,) = await claim_all(store, handlers=[OLD])
@@ -307,7 +303,7 @@ async def test_an_execution_shows_the_payload_of_its_version(store: Store) -> No
     assert [await store.history.payload_override(each) for each in (execution_id, triggered)] == [(None, False)] * 2
 
 
-async def test_the_versions_of_an_edited_one_off_go_with_it(store: Store, clock: VirtualClock) -> None:
+async def test_the_versions_of_an_edited_one_off_are_deleted_with_it(store: Store, clock: VirtualClock) -> None:
     execution_id = await enqueue(store, handler=OLD, payload={"of": "old"})
     untouched = await enqueue(store, handler=OLD)
     await edit_both(store, JobId(execution_id))

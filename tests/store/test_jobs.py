@@ -166,7 +166,7 @@ async def test_a_one_off_without_an_instant_is_due_by_the_clock_of_the_database(
     assert (row["run_at"], row["scheduled_for"]) == (clock.now(), clock.now())
 
 
-async def test_a_plain_one_off_is_written_like_any_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_plain_one_off_is_written_like_others(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commonest wish has statements of its own: for one, for some that are alike, for some that are not."""
     plain = {name: EVERYTHING[name] for name in EVERYTHING if name in enqueue_module.PLAIN_COLUMNS | {"delivery"}}
     asked: list[str] = []
@@ -197,7 +197,7 @@ async def test_a_plain_one_off_is_written_like_any_other(store: Store, monkeypat
     [{"unique_key": "k"}, {"max_running": 2}, {"name": "named"}, {"starts_at": "2020-01-01T00:00Z"}],
     ids=lambda own: next(iter(own)),
 )
-async def test_what_has_something_of_its_own_has_no_pattern(store: Store, own: dict[str, Any]) -> None:
+async def test_a_job_with_special_fields_is_not_plain(store: Store, own: dict[str, Any]) -> None:
     assert (
         enqueue_module.prepare_job(define_job(store, **{"name": None, "scheduled_at": "2030-01-01T00:00Z"} | own))
         is None
@@ -209,7 +209,7 @@ async def _create_now(store: Store, *jobs: Job) -> None:
     await store.enqueuer.create(jobs, openings)
 
 
-async def test_what_is_due_within_the_promotion_window_skips_the_waiting(store: Store) -> None:
+async def test_a_one_off_due_within_the_promotion_window_is_ready_at_once(store: Store) -> None:
     near = await enqueue(store, after=0.5)
     far = await enqueue(store, after=0.501)
 
@@ -342,7 +342,7 @@ async def test_two_of_one_batch_with_one_key_give_one_execution(store: Store, cl
     assert sorted(each.is_new for each in created) == [False, True]
 
 
-async def test_a_key_whose_holder_finishes_meanwhile_is_taken_after_all(
+async def test_a_key_whose_execution_finishes_meanwhile_is_taken(
     fresh_database: FreshDatabase, open_store: Callable[..., Awaitable[Store]], env: Env
 ) -> None:
     """Between "the key is alive" and "whose is it" the holder may end: nobody is told that nothing was made."""
@@ -381,9 +381,7 @@ async def test_the_newest_job_of_a_shared_limit_sets_it(store: Store) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"scheduled_at": START + timedelta(days=1)}, {"interval_seconds": 60}, {}])
-async def test_a_job_that_is_new_takes_back_what_its_lower_limit_leaves_no_place(
-    store: Store, fields: dict[str, Any]
-) -> None:
+async def test_a_new_job_with_a_lower_limit_blocks_the_excess(store: Store, fields: dict[str, Any]) -> None:
     """Whatever shares the limit: the least urgent waits again, what runs goes on and counts."""
     running, middle, urgent, lazy = [
         await enqueue(store, queue=queue, priority=priority, max_running=4, limit_key="printer")
@@ -402,7 +400,7 @@ async def test_a_job_that_is_new_takes_back_what_its_lower_limit_leaves_no_place
     assert len(await table(store, "ready")) == 2, "those of other limits stay"
 
 
-async def test_a_limit_that_leaves_places_for_all_takes_nothing_back(store: Store) -> None:
+async def test_a_limit_with_places_for_all_blocks_nothing(store: Store) -> None:
     ids = [await enqueue(store, max_running=2, limit_key="printer") for _ in range(2)]
 
     for said in (2, 3, 2):
@@ -510,7 +508,7 @@ async def test_a_bulk_write_is_all_or_nothing(
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-async def test_a_bulk_write_that_is_given_up_leaves_nothing_and_harms_nobody(
+async def test_an_abandoned_bulk_write_leaves_nothing_and_affects_no_other(
     store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
 ) -> None:
     """The first rows are being written while the next ones are made."""
@@ -533,7 +531,7 @@ async def test_a_bulk_write_that_is_given_up_leaves_nothing_and_harms_nobody(
     assert await table(store, "ready") == []
 
 
-async def test_the_schema_itself_refuses_what_no_schedule_can_be(store: Store) -> None:
+async def test_the_schema_refuses_invalid_schedules(store: Store) -> None:
     """Fault 27. Whoever writes past every front is stopped here."""
     await make_recurring(store, 60)
     impossible = [
@@ -630,9 +628,7 @@ async def test_every_rule_of_jobs_in_the_schema_is_tried_here(store: Store) -> N
         ),
     ],
 )
-async def test_the_schema_takes_what_lies_just_within_its_rules(
-    store: Store, clock: VirtualClock, assignment: str
-) -> None:
+async def test_the_schema_accepts_the_bounds_of_its_rules(store: Store, clock: VirtualClock, assignment: str) -> None:
     await store.enqueuer.create([define_job(store, name=None, scheduled_at=clock.now())], [])
 
     async with store.database.transaction() as connection:

@@ -32,7 +32,7 @@ async def set_all(store: Store, table: str, **columns: int) -> None:
 
 
 @pytest.mark.parametrize("fence", [INT4, DOUBLE])
-async def test_a_fence_grows_past_the_ranges_of_others(store: Store, clock: VirtualClock, fence: int) -> None:
+async def test_a_fence_grows_beyond_32_and_53_bits(store: Store, clock: VirtualClock, fence: int) -> None:
     """Fault 32."""
     execution = await enqueue(store)
     await set_all(store, "ready", fence=fence)
@@ -49,7 +49,7 @@ async def test_a_fence_grows_past_the_ranges_of_others(store: Store, clock: Virt
     assert [attempt.fence for attempt in await store.history.attempts(execution)] == [fence + 1, fence + 2]
 
 
-async def test_counters_at_their_very_ends_stay_there(store: Store) -> None:
+async def test_counters_stay_at_their_maximum(store: Store) -> None:
     """Fault 32. One row that cannot be counted on must not stop the claims of all others."""
     await enqueue(store)
     await set_all(store, "ready", fence=INT8, attempts=INT4, lost=INT4)
@@ -62,7 +62,7 @@ async def test_counters_at_their_very_ends_stay_there(store: Store) -> None:
     assert sorted(row["fence"] for row in await table(store, "finished")) == [1, INT8]
 
 
-async def test_epochs_grow_past_the_ranges_of_others(store: Store, clock: VirtualClock) -> None:
+async def test_epochs_grow_beyond_32_and_53_bits(store: Store, clock: VirtualClock) -> None:
     """Fault 32."""
     await make_recurring(store, 60)
     await set_all(store, "shard", epoch=DOUBLE)

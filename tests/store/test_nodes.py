@@ -83,7 +83,7 @@ async def test_a_node_that_serves_every_queue_names_none(store: Store) -> None:
     assert status.queues is None
 
 
-async def test_a_worker_hears_of_those_who_can_stand_in_for_it(store: Store, clock: VirtualClock) -> None:
+async def test_a_renewal_returns_the_peers_of_a_worker(store: Store, clock: VirtualClock) -> None:
     """Itself included, and nobody who serves other queues, knows other handlers, gets tickets elsewhere, leaves, or is dead."""
     alike: dict[str, Any] = {"slots": 5, "queues": ("mail", "reports"), "handlers": ("app:h", "app:i")}
     await make_node(store, **alike)
@@ -102,7 +102,7 @@ async def test_a_worker_hears_of_those_who_can_stand_in_for_it(store: Store, clo
     assert {peer.incarnation: (peer.slots, peer.busy) for peer in renewal.peers} == {one: (5, 0), two: (6, 4)}
 
 
-async def test_workers_of_all_queues_can_stand_in_for_each_other(store: Store) -> None:
+async def test_workers_of_all_queues_are_peers(store: Store) -> None:
     one, two = await make_node(store), await make_node(store)
 
     renewal = await store.nodes.renew(one, busy=0)
@@ -119,7 +119,7 @@ async def test_a_scheduler_has_no_peers(store: Store) -> None:
     assert renewal.peers == []
 
 
-async def test_a_lease_that_has_run_out_is_not_renewed(store: Store, clock: VirtualClock) -> None:
+async def test_an_expired_lease_is_not_renewed(store: Store, clock: VirtualClock) -> None:
     incarnation = await make_node(store)
     clock.advance(LEASE.span)
 
@@ -127,7 +127,7 @@ async def test_a_lease_that_has_run_out_is_not_renewed(store: Store, clock: Virt
     assert (await only_row(store, "node"))["renewed_at"] < clock.now()
 
 
-async def test_a_node_that_was_buried_does_not_come_back(store: Store, clock: VirtualClock) -> None:
+async def test_a_removed_node_does_not_come_back(store: Store, clock: VirtualClock) -> None:
     incarnation = await make_node(store, name="late")
     clock.advance(LEASE.span)
     assert await store.nodes.remove_expired() == []  # at its very last instant
@@ -139,7 +139,7 @@ async def test_a_node_that_was_buried_does_not_come_back(store: Store, clock: Vi
     assert await store.nodes.list() == []
 
 
-async def test_only_the_expired_are_buried(store: Store, clock: VirtualClock) -> None:
+async def test_only_expired_nodes_are_removed(store: Store, clock: VirtualClock) -> None:
     await make_node(store, NodeKind.SCHEDULER, name="old")
     clock.advance("10s")
     young = await make_node(store)
@@ -149,7 +149,7 @@ async def test_only_the_expired_are_buried(store: Store, clock: VirtualClock) ->
     assert [node.incarnation for node in await store.nodes.list()] == [young]
 
 
-async def test_a_renewal_is_the_renewing_nodes_own(store: Store, clock: VirtualClock) -> None:
+async def test_a_renewal_does_not_affect_other_nodes(store: Store, clock: VirtualClock) -> None:
     silent, renewing = await make_node(store), await make_node(store)
     clock.advance(LEASE.span / 2)
 
@@ -159,9 +159,7 @@ async def test_a_renewal_is_the_renewing_nodes_own(store: Store, clock: VirtualC
     assert standing == {silent: (LEASE.span / 2, 0), renewing: (LEASE.span, 3)}
 
 
-async def test_a_host_is_alive_by_a_living_node_of_the_kinds_that_were_asked_for(
-    store: Store, clock: VirtualClock
-) -> None:
+async def test_a_host_is_alive_with_a_living_node_of_one_of_the_kinds(store: Store, clock: VirtualClock) -> None:
     await make_node(store, NodeKind.WORKER, name="red/17")
     workers, schedulers = [NodeKind.WORKER], [NodeKind.SCHEDULER]
 
@@ -190,7 +188,7 @@ async def test_an_inbox_is_served_by_living_workers_that_stay_and_use_the_broker
     assert await store.nodes.inboxes("redis") == [(["mail"], ["app:h"])]
 
 
-async def test_a_node_hears_of_its_draining_with_the_next_renewal(store: Store) -> None:
+async def test_a_node_reads_its_draining_with_the_next_renewal(store: Store) -> None:
     incarnation = await make_node(store)
 
     assert await store.nodes.drain(incarnation)
@@ -201,7 +199,7 @@ async def test_a_node_hears_of_its_draining_with_the_next_renewal(store: Store) 
     assert not await store.nodes.drain(Incarnation(store.env.new_id()))
 
 
-async def test_a_reading_of_the_clock_lies_between_question_and_answer(store: Store) -> None:
+async def test_a_reading_of_the_clock_lies_between_request_and_reply(store: Store) -> None:
     reading = await store.nodes.read_clock()
 
     assert reading.sent <= reading.received
@@ -211,7 +209,7 @@ async def test_a_reading_of_the_clock_lies_between_question_and_answer(store: St
 # shards
 
 
-async def test_there_are_as_many_shards_as_were_asked_for_and_nobody_owns_them(store: Store) -> None:
+async def test_a_new_database_has_its_number_of_shards_without_owners(store: Store) -> None:
     assert await store.nodes.holdings() == [ShardHolding(None, False, False, dict.fromkeys(range(DEFAULT_SHARDS), 0))]
     assert store.shards == DEFAULT_SHARDS
 
@@ -227,7 +225,7 @@ async def test_a_living_scheduler_takes_free_shards_each_with_a_new_epoch(store:
     assert status.shards == (3, 4)
 
 
-async def test_the_shards_of_the_living_stay_theirs(store: Store) -> None:
+async def test_a_living_scheduler_keeps_its_shards(store: Store) -> None:
     first, _ = await own(store, 3)
 
     _, epochs = await own(store, 3, 4)
@@ -236,7 +234,7 @@ async def test_the_shards_of_the_living_stay_theirs(store: Store) -> None:
     assert (await shard(store, 3)).owner == first
 
 
-async def test_the_shards_of_the_dead_are_taken_over(store: Store, clock: VirtualClock) -> None:
+async def test_the_shards_of_a_dead_scheduler_are_taken(store: Store, clock: VirtualClock) -> None:
     dead, _ = await own(store, 3)
     clock.advance(LEASE.span)
     assert await shard(store, 3) == Shard(dead, 1, False)
@@ -247,7 +245,7 @@ async def test_the_shards_of_the_dead_are_taken_over(store: Store, clock: Virtua
     assert await shard(store, 3) == Shard(heir, 2, True)
 
 
-async def test_who_is_dead_takes_nothing(store: Store, clock: VirtualClock) -> None:
+async def test_a_dead_scheduler_takes_no_shards(store: Store, clock: VirtualClock) -> None:
     incarnation = await make_node(store, NodeKind.SCHEDULER)
     clock.advance(LEASE.span)
 
@@ -267,7 +265,7 @@ async def test_a_released_shard_is_free_at_once_and_its_epoch_goes_on(store: Sto
     assert (await shard(store, 3)).owner == second
 
 
-async def test_a_farewell_releases_everything_at_once(store: Store) -> None:
+async def test_a_deregistered_node_releases_everything_at_once(store: Store) -> None:
     owner = await make_owner(store)
 
     await store.nodes.remove(owner.incarnation)
@@ -276,7 +274,7 @@ async def test_a_farewell_releases_everything_at_once(store: Store) -> None:
     assert [holding.owner for holding in await store.nodes.holdings()] == [None]
 
 
-async def test_a_farewell_leaves_the_shards_of_others_alone(store: Store) -> None:
+async def test_a_deregistered_node_leaves_the_shards_of_others_alone(store: Store) -> None:
     leaving, _ = await own(store, 1)
     staying, _ = await own(store, 2)
 
@@ -285,7 +283,7 @@ async def test_a_farewell_leaves_the_shards_of_others_alone(store: Store) -> Non
     assert [(await shard(store, number)).owner for number in (1, 2)] == [None, staying]
 
 
-async def test_shards_are_shared_among_living_schedulers_that_stay(store: Store, clock: VirtualClock) -> None:
+async def test_living_schedulers_that_do_not_drain_take_shards(store: Store, clock: VirtualClock) -> None:
     await make_node(store, NodeKind.SCHEDULER)
     clock.advance("10s")
     await make_node(store, NodeKind.WORKER)
@@ -298,9 +296,7 @@ async def test_shards_are_shared_among_living_schedulers_that_stay(store: Store,
     assert [holding.owner for holding in holdings if holding.takes_shards] == [staying]
 
 
-async def test_every_owner_is_told_with_all_it_owns_and_whoever_may_own_something(
-    store: Store, clock: VirtualClock
-) -> None:
+async def test_holdings_have_every_owner_and_every_scheduler(store: Store, clock: VirtualClock) -> None:
     dead, _ = await own(store, 1, 7)
     clock.advance(LEASE.span)
     drained, _ = await own(store, 2)

@@ -138,7 +138,7 @@ def waiting_again(running: Running, **more: Any) -> dict[str, Any]:
 # success
 
 
-async def test_a_success_keeps_the_whole_time_line(store: Store, running: Running) -> None:
+async def test_a_success_keeps_the_whole_timeline(store: Store, running: Running) -> None:
     refused = await store.executions.finish_succeeded([finding(running, Succeeded('{"sum": 3}'))])
 
     assert refused == []
@@ -148,7 +148,7 @@ async def test_a_success_keeps_the_whole_time_line(store: Store, running: Runnin
     assert await table(store, "attempt") == []
 
 
-async def test_a_success_is_read_back_by_anybody(store: Store, running: Running) -> None:
+async def test_a_success_can_be_read_through_another_store(store: Store, running: Running) -> None:
     await store.executions.finish_succeeded([finding(running, Succeeded('{"sum": 3}'))])
 
     execution = await store.history.find(running.claimed.id)
@@ -160,7 +160,7 @@ async def test_a_success_is_read_back_by_anybody(store: Store, running: Running)
     assert execution.lateness == seconds(19 + 0.25)
 
 
-async def test_a_key_that_another_holds_by_now_is_not_freed(store: Store, running: Running) -> None:
+async def test_a_success_does_not_free_a_key_that_another_execution_has_by_now(store: Store, running: Running) -> None:
     async with store.database.transaction() as connection:
         await connection.execute("UPDATE timeball.live_key SET execution_id = $1", ENDED)
 
@@ -169,7 +169,7 @@ async def test_a_key_that_another_holds_by_now_is_not_freed(store: Store, runnin
     assert await only_row(store, "live_key") == {"key": "k", "execution_id": ENDED}
 
 
-async def test_nor_by_an_end_that_is_no_success(store: Store, running: Running) -> None:
+async def test_a_failure_does_not_free_a_key_that_another_execution_has_by_now(store: Store, running: Running) -> None:
     async with store.database.transaction() as connection:
         await connection.execute("UPDATE timeball.live_key SET execution_id = $1", ENDED)
 
@@ -178,7 +178,7 @@ async def test_nor_by_an_end_that_is_no_success(store: Store, running: Running) 
     assert (await only_row(store, "live_key"))["execution_id"] == ENDED
 
 
-async def test_of_a_batch_only_the_stale_are_refused(store: Store) -> None:
+async def test_only_the_stale_outcomes_of_a_batch_are_refused(store: Store) -> None:
     for _ in range(3):
         await enqueue(store)
     claimed = await claim_all(store)
@@ -198,7 +198,7 @@ async def test_of_a_batch_only_the_stale_are_refused(store: Store) -> None:
 # the other outcomes
 
 
-async def test_the_standing_of_a_claim_is_what_its_job_allows(store: Store, running: Running) -> None:
+async def test_attempt_facts_have_the_policies_of_the_job(store: Store, running: Running) -> None:
     standings = await store.executions.attempt_facts([running.claimed])
 
     standing = standings[running.claimed.id]
@@ -208,7 +208,7 @@ async def test_the_standing_of_a_claim_is_what_its_job_allows(store: Store, runn
     assert await store.executions.attempt_facts([foreign]) == {}
 
 
-async def test_a_failure_waits_for_its_next_attempt_and_is_kept(store: Store, running: Running) -> None:
+async def test_a_failure_is_recorded_and_waits_for_its_retry(store: Store, running: Running) -> None:
     outcome = Failed(FAILURE, retry_after=seconds(33))
 
     assert await record(store, [finding(running, outcome)]) == []
@@ -242,7 +242,7 @@ async def test_a_failure_waits_for_its_next_attempt_and_is_kept(store: Store, ru
     assert (attempt.fence, attempt.number, attempt.worker, attempt.error) == (8, 4, running.row["holder"], FAILURE)
 
 
-async def test_a_failure_that_is_not_to_be_retried_is_dead(store: Store, running: Running) -> None:
+async def test_a_failure_without_a_retry_is_dead(store: Store, running: Running) -> None:
     await record(store, [finding(running, Failed(FAILURE, is_retryable=False))])
 
     reason = "the error is not one to retry"
@@ -252,14 +252,14 @@ async def test_a_failure_that_is_not_to_be_retried_is_dead(store: Store, running
     assert await table(store, "live_key") == []
 
 
-async def test_a_timeout_is_kept_as_one(store: Store, running: Running) -> None:
+async def test_a_timeout_is_recorded_as_one(store: Store, running: Running) -> None:
     await record(store, [finding(running, TimedOut(FAILURE))])
 
     assert await tables_of(store, running.claimed.id) == ["due"]
     assert (await only_row(store, "attempt"))["outcome"] == "timed_out"
 
 
-async def test_a_snooze_does_not_count(store: Store, running: Running) -> None:
+async def test_a_snooze_does_not_count_as_an_attempt(store: Store, running: Running) -> None:
     await record(store, [finding(running, Snoozed(seconds(33)))])
 
     row = await only_row(store, "due")
@@ -268,7 +268,7 @@ async def test_a_snooze_does_not_count(store: Store, running: Running) -> None:
     assert await table(store, "attempt") == []
 
 
-async def test_a_snoozed_first_try_shows_as_scheduled(store: Store) -> None:
+async def test_a_snoozed_first_attempt_shows_as_scheduled(store: Store) -> None:
     execution = await enqueue(store)
     await record(store, [found(each, Snoozed(seconds(33))) for each in await claim_all(store)])
 
@@ -286,7 +286,7 @@ async def test_a_cancelled_execution_ends_with_its_reason(store: Store, running:
     assert await table(store, "live_key") == []
 
 
-async def test_what_was_called_off_before_its_drop_is_skipped(store: Store, running: Running) -> None:
+async def test_an_execution_cancelled_before_its_start_is_skipped(store: Store, running: Running) -> None:
     called_off = finding(running, NotStarted("deleted"))._replace(started_at=None)
 
     await record(store, [called_off])
@@ -295,7 +295,7 @@ async def test_what_was_called_off_before_its_drop_is_skipped(store: Store, runn
     assert row == in_history(running, "skipped", reason="deleted", attempts=3, started_at=None)
 
 
-async def test_a_lost_execution_is_ready_again_and_its_attempt_kept(store: Store, running: Running) -> None:
+async def test_a_lost_execution_is_ready_again_and_its_attempt_recorded(store: Store, running: Running) -> None:
     await record(store, [finding(running, Lost(ErrorInfo(type="WorkerLost", message="gone")))])
 
     assert await only_row(store, "ready") == waiting_again(running, lost=3)
@@ -353,7 +353,7 @@ async def test_a_stale_outcome_changes_nothing(store: Store, running: Running, s
 
 
 @pytest.mark.parametrize("is_late_first", [True, False])
-async def test_of_two_outcomes_in_one_batch_the_one_of_the_claim_counts(
+async def test_the_outcome_of_the_present_claim_counts_of_two_in_a_batch(
     store: Store, running: Running, *, is_late_first: bool
 ) -> None:
     """A worker that lost its claim and got another on the same execution may hand in both together."""
@@ -375,7 +375,7 @@ async def test_of_two_outcomes_in_one_batch_the_one_of_the_claim_counts(
     assert await tables_of(store, ENDED) == ["finished"]
 
 
-async def test_an_outcome_counts_once(store: Store, running: Running) -> None:
+async def test_an_outcome_is_accepted_once(store: Store, running: Running) -> None:
     done = finding(running, Succeeded())
     await store.executions.finish_succeeded([done])
 
@@ -386,7 +386,7 @@ async def test_an_outcome_counts_once(store: Store, running: Running) -> None:
     assert len(await table(store, "finished")) == 1
 
 
-async def test_an_outcome_whose_reply_was_lost_is_known_by_its_claim(store: Store, running: Running) -> None:
+async def test_a_success_whose_reply_was_lost_is_found_by_its_claim(store: Store, running: Running) -> None:
     done = finding(running, Succeeded())
     foreign = done._replace(claimed=with_foreign_claim(done.claimed))
     assert await store.executions.find_stale([done]) == [done]
@@ -397,7 +397,7 @@ async def test_an_outcome_whose_reply_was_lost_is_known_by_its_claim(store: Stor
     assert await store.executions.find_stale([foreign]) == [foreign]
 
 
-async def test_a_failure_whose_reply_was_lost_is_known_by_its_attempt(store: Store, running: Running) -> None:
+async def test_a_failure_whose_reply_was_lost_is_found_by_its_attempt(store: Store, running: Running) -> None:
     failed = finding(running, Failed(FAILURE))
     foreign = failed._replace(claimed=with_foreign_claim(failed.claimed))
 
@@ -410,14 +410,14 @@ async def test_a_failure_whose_reply_was_lost_is_known_by_its_attempt(store: Sto
 # progress, stopping, orphans
 
 
-async def test_progress_is_noted_on_the_claim(store: Store, running: Running) -> None:
+async def test_progress_is_stored_with_the_claim(store: Store, running: Running) -> None:
     await store.executions.report_progress(running.claimed, 0.5, "half")
 
     row = await only_row(store, "running")
     assert (row["progress"], row["progress_note"]) == (0.5, "half")
 
 
-async def test_stops_are_asked_once_and_heard_by_the_holder_alone(store: Store, running: Running) -> None:
+async def test_a_stop_is_requested_once_and_reaches_its_holder_alone(store: Store, running: Running) -> None:
     holder = Incarnation(running.row["holder"])
 
     assert await store.executions.stop([running.claimed.id, ENDED], "enough") == {running.claimed.id}
@@ -431,11 +431,11 @@ async def test_all_executions_of_a_job_are_asked_to_stop(store: Store, running: 
     assert (await only_row(store, "running"))["stop"] == "superseded"
 
 
-async def test_what_a_living_node_holds_is_no_orphan(store: Store, running: Running) -> None:
+async def test_an_execution_of_a_living_node_is_no_orphan(store: Store, running: Running) -> None:
     assert await store.executions.orphans(10) == []
 
 
-async def test_what_nobody_alive_holds_is_found(store: Store, running: Running) -> None:
+async def test_executions_without_a_living_holder_are_orphans(store: Store, running: Running) -> None:
     await store.nodes.remove(Incarnation(running.row["holder"]))
 
     (orphan,) = await store.executions.orphans(10)
@@ -446,7 +446,7 @@ async def test_what_nobody_alive_holds_is_found(store: Store, running: Running) 
     assert await store.executions.orphans(0) == []
 
 
-async def test_what_ran_past_its_deadline_is_found_though_its_holder_lives(store: Store, clock: VirtualClock) -> None:
+async def test_executions_past_their_deadline_are_orphans_of_a_living_holder(store: Store, clock: VirtualClock) -> None:
     await enqueue(store, timeout_ms=1000)
     (claimed,) = await claim_all(store)
     clock.advance("6s")
@@ -461,7 +461,7 @@ async def test_what_ran_past_its_deadline_is_found_though_its_holder_lives(store
 # limits
 
 
-async def test_a_place_that_becomes_free_goes_to_the_most_urgent(store: Store) -> None:
+async def test_a_free_place_goes_to_the_most_urgent(store: Store) -> None:
     await enqueue(store, max_running=1, limit_key="l")
     patient = await enqueue(store, after=-100, priority=50, max_running=1, limit_key="l")
     urgent = await enqueue(store, after=0, priority=60, max_running=1, limit_key="l")
@@ -472,7 +472,7 @@ async def test_a_place_that_becomes_free_goes_to_the_most_urgent(store: Store) -
     assert (await tables_of(store, urgent), await tables_of(store, patient)) == (["ready"], ["blocked"])
 
 
-async def test_a_promoted_execution_keeps_every_column(store: Store, running: Running) -> None:
+async def test_an_unblocked_execution_keeps_every_column(store: Store, running: Running) -> None:
     await put_row(store, "running_limit", key="l", max_running=2)
     blocked = waiting_again(running, id=ENDED, run_at=running.row["run_at"] - seconds(3), unique_key="k2")
     await put_row(store, "blocked", **blocked)
@@ -483,7 +483,7 @@ async def test_a_promoted_execution_keeps_every_column(store: Store, running: Ru
     assert await table(store, "blocked") == []
 
 
-async def test_ready_and_running_both_take_places(store: Store) -> None:
+async def test_ready_and_running_executions_count_for_a_limit(store: Store) -> None:
     for _ in range(4):
         await enqueue(store, max_running=3, limit_key="l")
     await claim_all(store, slots=1)
@@ -493,7 +493,7 @@ async def test_ready_and_running_both_take_places(store: Store) -> None:
     assert (len(await table(store, "ready")), len(await table(store, "blocked"))) == (2, 1)
 
 
-async def test_every_way_to_leave_running_hands_the_place_on(store: Store) -> None:
+async def test_every_way_to_leave_running_unblocks_the_next(store: Store) -> None:
     for outcome in (Succeeded(), Cancelled("no"), Failed(FAILURE), Failed(FAILURE, is_retryable=False)):
         await enqueue(store, max_running=1, limit_key="l")
         waiting = await enqueue(store, max_running=1, limit_key="l")
@@ -505,7 +505,7 @@ async def test_every_way_to_leave_running_hands_the_place_on(store: Store) -> No
         await store.executions.finish_succeeded([found(each) for each in await claim_all(store)])
 
 
-async def test_a_higher_limit_lets_more_in(store: Store) -> None:
+async def test_a_higher_limit_unblocks_more(store: Store) -> None:
     for _ in range(4):
         await enqueue(store, max_running=1, limit_key="l")
 

@@ -308,7 +308,7 @@ def test_a_hot_statement_touches_little(server: PostgresServer, crowded: str, be
 
 
 @pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)
-def test_a_promotion_takes_its_rows_by_where_they_are(server: PostgresServer, crowded: str, belief: str) -> None:
+def test_a_promotion_deletes_its_rows_by_ctid(server: PostgresServer, crowded: str, belief: str) -> None:
     """Comparing each with a list of all would read no more rows, and yet cost the square of the batch."""
     with session(server, crowded, belief) as connection:
         scans = rows_touched(run_explained(connection, "promote", HOT["promote"][0]))
@@ -349,9 +349,7 @@ def test_a_claim_reads_the_heads_of_its_lanes(server: PostgresServer, crowded: s
 
 
 @pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)
-def test_who_looks_for_what_was_left_reads_the_first_of_each_lane(
-    server: PostgresServer, crowded: str, belief: str
-) -> None:
+def test_has_unclaimed_reads_the_first_of_each_lane(server: PostgresServer, crowded: str, belief: str) -> None:
     for plan_cache_mode in ALL_MODES:
         with session(server, crowded, belief) as connection:
             connection.execute(f"SET plan_cache_mode = {plan_cache_mode}")
@@ -383,9 +381,7 @@ def test_the_latest_of_a_span_are_read_by_their_ids(server: PostgresServer, crow
         check_touched(connection, "past", _PAST | {"limit": BATCH}, 2 * BATCH)
 
 
-async def test_a_claim_takes_no_more_than_it_was_asked_for_whatever_the_plan(
-    server: PostgresServer, crowded: str, belief: str
-) -> None:
+async def test_a_claim_keeps_its_limit_with_any_plan(server: PostgresServer, crowded: str, belief: str) -> None:
     """Fault 30."""
     store = Store(server.dsn(crowded), Env(VirtualClock(NOW), Random(belief)))
     await store.open(migrates=False)

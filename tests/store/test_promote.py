@@ -119,7 +119,7 @@ async def test_the_look_ahead_reads_each_shard_from_its_bound_to_the_horizon(sto
     assert [row.id.int for row in rows] == [101, 102, 103]
 
 
-async def test_the_look_ahead_tells_the_retries_of_paused_jobs(store: Store, clock: VirtualClock) -> None:
+async def test_the_look_ahead_marks_retries_of_paused_jobs(store: Store, clock: VirtualClock) -> None:
     job = await make_job(store)
     await store.jobs.change(job.id, lambda found: job_changes.pause_job(found, None, None), SOMEBODY)
     await put_row(store, "due", **waiting(clock.now()) | {"job_id": job.id})
@@ -171,7 +171,7 @@ async def test_a_job_is_busy_while_one_of_its_executions_is_blocked(store: Store
 # promoting
 
 
-async def test_a_waiting_execution_keeps_all_it_had(store: Store, clock: VirtualClock) -> None:
+async def test_a_promoted_execution_keeps_every_column_of_due(store: Store, clock: VirtualClock) -> None:
     owner = await make_owner(store)
     before = waiting(clock.now()) | {"limit_key": None}
     await put_row(store, "due", **before)
@@ -194,7 +194,9 @@ async def test_a_waiting_execution_with_a_limit_goes_to_blocked(store: Store, cl
     assert await only_row(store, "blocked") == {name: before[name] for name in kept} | {"queued_at": clock.now()}
 
 
-async def test_promoting_puts_the_following_occurrence_in_the_same_breath(store: Store, clock: VirtualClock) -> None:
+async def test_a_promotion_inserts_the_following_occurrence_in_the_same_statement(
+    store: Store, clock: VirtualClock
+) -> None:
     start = clock.now()
     job = await make_recurring(
         store, 60, queue="q", priority=33, handler="app:h", max_executions=5, unique_key="k", jitter_seconds=9
@@ -243,7 +245,7 @@ async def test_promoting_puts_the_following_occurrence_in_the_same_breath(store:
     }
 
 
-async def test_a_job_cannot_have_two_next_occurrences_whoever_writes_them(store: Store) -> None:
+async def test_a_job_cannot_have_two_next_occurrences(store: Store) -> None:
     await make_recurring(store, 60)
     row = await only_row(store, "due")
 
@@ -307,7 +309,7 @@ async def test_a_single_skipped_occurrence_is_a_skipped_execution(store: Store, 
 
 
 @pytest.mark.parametrize("max_running", [None, 1], ids=["free", "limited"])
-async def test_an_occurrence_whose_key_is_alive_is_skipped_for_it(
+async def test_an_occurrence_whose_key_is_taken_is_skipped(
     store: Store, clock: VirtualClock, max_running: int | None
 ) -> None:
     holder = await enqueue(store, unique_key="k")
@@ -325,7 +327,7 @@ async def test_an_occurrence_whose_key_is_alive_is_skipped_for_it(
     assert (await only_row(store, "due"))["watermark"] == pending.scheduled_for
 
 
-async def test_an_occurrence_takes_its_key_for_as_long_as_it_is_unfinished(store: Store, clock: VirtualClock) -> None:
+async def test_an_occurrence_has_its_key_while_it_is_unfinished(store: Store, clock: VirtualClock) -> None:
     job = await make_recurring(store, 60, unique_key="k", overlap="allow")
     owner = await make_owner(store)
     pending = await due_row(store, job.id)
@@ -387,7 +389,7 @@ async def refused(store: Store, plan: Promotion, owner: ShardOwnership) -> bool:
     return not done
 
 
-async def test_nothing_refuses_an_honest_plan(store: Store, clock: VirtualClock) -> None:
+async def test_a_valid_promotion_is_accepted(store: Store, clock: VirtualClock) -> None:
     assert not await refused(store, *await planned(store, clock))
 
 
@@ -434,14 +436,14 @@ async def test_a_shard_that_another_owns_is_not_ours(store: Store, clock: Virtua
     assert await refused(store, plan, replace(owner, incarnation=other))
 
 
-async def test_a_shard_we_did_not_name_is_not_ours(store: Store, clock: VirtualClock) -> None:
+async def test_a_shard_that_was_not_named_is_not_ours(store: Store, clock: VirtualClock) -> None:
     plan, owner = await planned(store, clock)
     others = {shard: epoch for shard, epoch in owner.epochs.items() if shard != plan.row.shard}
 
     assert await refused(store, plan, replace(owner, epochs=others))
 
 
-async def test_a_refused_row_does_not_hold_back_the_others(store: Store, clock: VirtualClock) -> None:
+async def test_a_refused_row_does_not_affect_the_others(store: Store, clock: VirtualClock) -> None:
     first, second = [await make_recurring(store, 60) for _ in range(2)]
     owner = await make_owner(store)
     clock.advance("60s")
@@ -455,9 +457,7 @@ async def test_a_refused_row_does_not_hold_back_the_others(store: Store, clock: 
 # parking, and other time-zone data
 
 
-async def test_only_second_tries_of_paused_jobs_that_are_as_they_were_read_are_parked(
-    store: Store, clock: VirtualClock
-) -> None:
+async def test_only_unchanged_retries_and_snoozes_of_paused_jobs_are_parked(store: Store, clock: VirtualClock) -> None:
     paused, active = await make_job(store), await make_job(store)
     await store.jobs.change(paused.id, lambda found: job_changes.pause_job(found, None, None), SOMEBODY)
     kinds = {
@@ -520,7 +520,7 @@ async def test_occurrences_of_older_zone_data_are_found_and_moved(store: Store, 
     assert await only_row(store, "due") == before | forgotten | moved
 
 
-async def test_an_occurrence_with_nothing_in_its_place_is_recorded_unless_it_has_changed(
+async def test_an_occurrence_without_a_successor_is_recorded_unless_it_has_changed(
     store: Store, clock: VirtualClock
 ) -> None:
     await put_row(store, "due", **waiting(clock.now() + seconds(9)) | {"kind": "occurrence", "origin": "schedule"})

@@ -170,7 +170,7 @@ async def test_an_edit_that_comes_after_a_promotion(
     await check(store, scheduled.job)
 
 
-async def test_an_edit_that_did_not_look_again_is_refused_by_the_index_and_begins_again(
+async def test_an_edit_that_misses_the_new_occurrence_is_refused_by_the_index_and_repeated(
     race: Race, store: Store, scheduled: Scheduled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Looking again after a lock wait finds the successor first; this is what stands behind it."""
@@ -190,7 +190,7 @@ async def test_an_edit_that_did_not_look_again_is_refused_by_the_index_and_begin
     await check(store, scheduled.job)
 
 
-async def test_a_plan_that_was_made_before_an_edit_is_refused(
+async def test_a_promotion_planned_before_an_edit_is_refused(
     store: Store, scheduled: Scheduled, clock: VirtualClock
 ) -> None:
     """The edit is committed; the occurrence it put in place looks just like the one the plan was made for."""
@@ -297,7 +297,7 @@ async def test_an_edit_that_comes_while_a_trigger_is_under_way(
 
 
 @both_endings
-async def test_an_edit_that_comes_while_what_is_blocked_is_let_in(race: Race, store: Store, *, commits: bool) -> None:
+async def test_an_edit_that_comes_while_an_execution_is_unblocked(race: Race, store: Store, *, commits: bool) -> None:
     job = await make_job(store, handler="app:old", payload={"v": 1}, max_running=1)
     await ask_for(store, job.id)
     await ask_for(store, job.id)
@@ -312,7 +312,7 @@ async def test_an_edit_that_comes_while_what_is_blocked_is_let_in(race: Race, st
 
 
 @both_endings
-async def test_an_edit_that_comes_while_a_try_fails(
+async def test_an_edit_that_comes_while_an_attempt_fails(
     race: Race, store: Store, clock: VirtualClock, *, commits: bool
 ) -> None:
     owner = await make_owner(store)
@@ -334,7 +334,7 @@ async def test_an_edit_that_comes_while_a_try_fails(
 
 
 @both_endings
-async def test_a_right_is_asked_of_the_handler_that_is_to_run(
+async def test_a_request_checks_the_right_to_the_handler_that_will_run(
     race: Race, store: Store, by_hand: Job, *, commits: bool
 ) -> None:
     """While an administrator makes a command of the job, an editor triggers it with a payload meant for what it was."""
@@ -355,7 +355,7 @@ async def test_a_right_is_asked_of_the_handler_that_is_to_run(
 
 
 @both_endings
-async def test_a_payload_of_its_own_is_not_retried_by_a_handler_that_comes_meanwhile(
+async def test_the_payload_of_an_execution_is_not_retried_with_a_handler_that_was_edited_meanwhile(
     race: Race, store: Store, by_hand: Job, *, commits: bool
 ) -> None:
     wanted = ExecutionRequest(
@@ -520,7 +520,7 @@ async def test_a_parked_retry_is_not_promoted(race: Race, store: Store, clock: V
 
 
 @both_endings
-async def test_a_retry_is_not_parked_behind_the_resumption_of_its_job(
+async def test_a_retry_is_not_parked_after_the_resumption_of_its_job(
     race: Race, store: Store, clock: VirtualClock, *, commits: bool
 ) -> None:
     """The scheduler read it while its job was paused; nobody would wake it after the job was resumed."""
@@ -546,7 +546,7 @@ async def test_a_resumption_that_comes_after_the_parking(
 
 
 @both_endings
-async def test_a_retry_that_is_parked_and_unparked_meanwhile_is_not_lost(
+async def test_a_retry_that_is_parked_and_unparked_meanwhile_stays(
     race: Race, store: Store, clock: VirtualClock, *, commits: bool
 ) -> None:
     job = await make_job(store)
@@ -631,7 +631,7 @@ async def test_two_schedulers_promote_the_same_occurrence(
 
 
 @both_endings
-async def test_two_promotions_of_one_batch_do_not_hold_each_other_back(
+async def test_a_refused_row_of_a_promotion_does_not_affect_the_others_of_its_batch(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     other = await make_recurring(store, 60, scheduled_at=store.env.clock.now() + seconds(0.2))
@@ -662,7 +662,7 @@ async def claim_two(store: Store, tickets: Sequence[ExecutionId]) -> list[Claime
 @by_ticket
 @pytest.mark.parametrize("after", [0, 0.4], ids=["due", "held"])
 @both_endings
-async def test_two_claims_never_give_the_same_and_never_wait(
+async def test_two_claims_take_different_executions_without_waiting(
     race: Race, store: Store, *, commits: bool, after: float, by_ticket: bool
 ) -> None:
     ids = [await enqueue(store, after=after) for _ in range(3)]
@@ -729,7 +729,7 @@ async def test_a_claim_that_comes_after_a_limit_of_its_job(race: Race, store: St
 @pytest.mark.parametrize("is_known", [True, False])
 @pytest.mark.parametrize("pause_first", [True, False])
 @both_endings
-async def test_one_pauses_a_queue_and_another_limits_it(
+async def test_a_pause_and_a_limit_of_a_queue_at_the_same_moment(
     race: Race, store: Store, *, commits: bool, pause_first: bool, is_known: bool
 ) -> None:
     if is_known:
@@ -774,7 +774,7 @@ async def claim_freely(
 
 @by_each_way
 @both_endings
-async def test_a_limit_that_is_set_while_a_claim_is_under_way_counts_what_it_takes(
+async def test_a_limit_that_is_set_during_a_claim_counts_its_executions(
     race: Race, store: Store, *, commits: bool, way: str
 ) -> None:
     worker = await make_node(store)
@@ -791,7 +791,7 @@ async def test_a_limit_that_is_set_while_a_claim_is_under_way_counts_what_it_tak
 
 @by_each_way
 @both_endings
-async def test_a_claim_that_comes_while_a_limit_is_being_set_heeds_it(
+async def test_a_claim_that_comes_while_a_limit_is_being_set_keeps_it(
     race: Race, store: Store, *, commits: bool, way: str
 ) -> None:
     worker = await make_node(store)
@@ -806,7 +806,7 @@ async def test_a_claim_that_comes_while_a_limit_is_being_set_heeds_it(
 @pytest.mark.parametrize("ahead", ["by lane", "by ticket", "by name"])
 @pytest.mark.parametrize("behind", ["by ticket", "by name"])
 @both_endings
-async def test_an_execution_that_is_named_is_given_once_and_nobody_waits(
+async def test_two_claims_by_id_take_an_execution_once_without_waiting(
     race: Race, store: Store, *, commits: bool, ahead: str, behind: str
 ) -> None:
     one, other = await make_node(store), await make_node(store)
@@ -822,7 +822,7 @@ async def test_an_execution_that_is_named_is_given_once_and_nobody_waits(
     await check_rooms(store)
 
 
-async def test_a_limit_is_set_while_somebody_reads_for_long(store: Store) -> None:
+async def test_a_limit_is_set_during_a_long_read(store: Store) -> None:
     """A backup, a proof over all history: neither keeps a limit from being set, nor claims from being made behind it."""
     await enqueue(store, queue="other")
     async with store.database.transaction() as reader:
@@ -834,7 +834,7 @@ async def test_a_limit_is_set_while_somebody_reads_for_long(store: Store) -> Non
 
 
 @both_endings
-async def test_two_who_let_in_at_the_limit_of_a_job(race: Race, store: Store, *, commits: bool) -> None:
+async def test_two_unblock_at_the_limit_of_a_job(race: Race, store: Store, *, commits: bool) -> None:
     first = await enqueue(store, max_running=1, limit_key="l")
     for _ in range(3):
         await enqueue(store, max_running=1, limit_key="l")
@@ -850,9 +850,7 @@ async def test_two_who_let_in_at_the_limit_of_a_job(race: Race, store: Store, *,
 
 
 @both_endings
-async def test_who_lets_in_something_more_urgent_counts_what_another_is_letting_in(
-    race: Race, store: Store, *, commits: bool
-) -> None:
+async def test_an_unblock_counts_what_another_is_unblocking(race: Race, store: Store, *, commits: bool) -> None:
     """Without the lock each would take another row, and neither would see the other's."""
     first = await enqueue(store, max_running=1, limit_key="l")
     await enqueue(store, max_running=1, limit_key="l")
@@ -872,7 +870,7 @@ async def test_who_lets_in_something_more_urgent_counts_what_another_is_letting_
 
 
 @both_endings
-async def test_a_claim_does_not_free_a_place_while_another_lets_in(race: Race, store: Store, *, commits: bool) -> None:
+async def test_a_claim_frees_no_place_during_an_unblock(race: Race, store: Store, *, commits: bool) -> None:
     """An execution on its way from ready to running is in one of them by any snapshot."""
     for _ in range(2):
         await enqueue(store, max_running=1, limit_key="l")
@@ -884,7 +882,7 @@ async def test_a_claim_does_not_free_a_place_while_another_lets_in(race: Race, s
 
 
 @both_endings
-async def test_a_limit_that_is_lowered_while_another_lets_in(race: Race, store: Store, *, commits: bool) -> None:
+async def test_a_limit_that_is_lowered_during_an_unblock(race: Race, store: Store, *, commits: bool) -> None:
     job = await make_job(store, max_running=2, limit_key="l")
     blocked = [_trigger(store, job) for _ in range(3)]
     await store.jobs.request(blocked, SOMEBODY, "job.trigger")
@@ -947,9 +945,7 @@ async def two_places_and_one_is_free(store: Store) -> None:
 
 
 @both_endings
-async def test_a_new_job_lowers_a_shared_limit_while_another_lets_in(
-    race: Race, store: Store, *, commits: bool
-) -> None:
+async def test_a_new_job_lowers_a_shared_limit_during_an_unblock(race: Race, store: Store, *, commits: bool) -> None:
     """What was being let in is seen only behind the lock."""
     await two_places_and_one_is_free(store)
 
@@ -961,7 +957,7 @@ async def test_a_new_job_lowers_a_shared_limit_while_another_lets_in(
 
 
 @both_endings
-async def test_another_lets_in_while_a_new_job_lowers_a_shared_limit(
+async def test_an_unblock_comes_while_a_new_job_lowers_a_shared_limit(
     race: Race, store: Store, *, commits: bool
 ) -> None:
     await two_places_and_one_is_free(store)
@@ -992,7 +988,7 @@ async def test_two_new_jobs_lower_a_shared_limit(race: Race, store: Store, *, co
 
 
 @both_endings
-async def test_a_burial_that_comes_after_a_renewal(
+async def test_a_removal_of_expired_nodes_that_comes_after_a_renewal(
     race: Race, store: Store, env: Env, open_store: Callable[..., Awaitable[Store]], *, commits: bool
 ) -> None:
     incarnation = await make_node(store)
@@ -1007,7 +1003,7 @@ async def test_a_burial_that_comes_after_a_renewal(
 
 
 @both_endings
-async def test_a_renewal_that_comes_after_a_burial(
+async def test_a_renewal_that_comes_after_a_removal(
     race: Race, store: Store, env: Env, open_store: Callable[..., Awaitable[Store]], *, commits: bool
 ) -> None:
     incarnation = await make_node(store)
@@ -1056,7 +1052,9 @@ async def test_a_request_to_stop_that_comes_after_the_finish(race: Race, store: 
 
 
 @both_endings
-async def test_a_request_to_stop_that_comes_while_progress_is_noted(race: Race, store: Store, *, commits: bool) -> None:
+async def test_a_request_to_stop_that_comes_while_progress_is_stored(
+    race: Race, store: Store, *, commits: bool
+) -> None:
     execution = await enqueue(store)
     (claimed,) = await claim_all(store)
 
@@ -1088,7 +1086,7 @@ async def test_a_finish_that_comes_after_the_request_to_stop(race: Race, store: 
 
 
 @both_endings
-async def test_a_cancellation_follows_what_is_promoted_meanwhile(
+async def test_a_cancellation_reaches_an_execution_that_is_promoted_meanwhile(
     race: Race, store: Store, clock: VirtualClock, *, commits: bool
 ) -> None:
     execution = await enqueue(store, after=60)
@@ -1104,7 +1102,9 @@ async def test_a_cancellation_follows_what_is_promoted_meanwhile(
 
 
 @both_endings
-async def test_a_cancellation_follows_what_is_claimed_meanwhile(race: Race, store: Store, *, commits: bool) -> None:
+async def test_a_cancellation_reaches_an_execution_that_is_claimed_meanwhile(
+    race: Race, store: Store, *, commits: bool
+) -> None:
     execution = await enqueue(store)
 
     result = await race.run(claim(race.ahead), cancel(race.behind, execution), commits=commits)
@@ -1117,7 +1117,9 @@ async def test_a_cancellation_follows_what_is_claimed_meanwhile(race: Race, stor
 
 
 @both_endings
-async def test_a_cancellation_follows_what_fails_meanwhile(race: Race, store: Store, *, commits: bool) -> None:
+async def test_a_cancellation_reaches_an_execution_that_fails_meanwhile(
+    race: Race, store: Store, *, commits: bool
+) -> None:
     execution = await enqueue(store)
     (claimed,) = await claim_all(store)
 
@@ -1227,7 +1229,7 @@ async def locks_the_first_before_any_other(
 
 
 @pytest.mark.parametrize("verb", ["finish_succeeded", "record_transitions", "stop", "stop_jobs"])
-async def test_a_batch_of_what_runs_is_locked_in_the_order_of_ids(race: Race, store: Store, verb: str) -> None:
+async def test_a_batch_of_running_executions_is_locked_in_the_order_of_ids(race: Race, store: Store, verb: str) -> None:
     job = await make_job(store)
     for _ in range(5):
         await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger")
@@ -1245,9 +1247,7 @@ async def test_a_batch_of_what_runs_is_locked_in_the_order_of_ids(race: Race, st
     assert done == (set(ids) if verb.startswith("stop") else [])
 
 
-async def test_a_batch_of_what_is_due_is_locked_in_the_order_of_ids(
-    race: Race, store: Store, clock: VirtualClock
-) -> None:
+async def test_a_batch_of_due_rows_is_locked_in_the_order_of_ids(race: Race, store: Store, clock: VirtualClock) -> None:
     jobs = {job.id: job for job in [await make_recurring(store, 60) for _ in range(5)]}
     owner = await make_owner(store)
     clock.advance("60s")
@@ -1259,7 +1259,7 @@ async def test_a_batch_of_what_is_due_is_locked_in_the_order_of_ids(
     assert done == set(ids)
 
 
-async def test_two_who_wait_for_each_other_both_come_through(race: Race, store: Store) -> None:
+async def test_both_transactions_of_a_deadlock_succeed(race: Race, store: Store) -> None:
     """A deadlock: the database ends one of the two, and that one begins again."""
     ids = [await enqueue(store) for _ in range(2)]
     both_have_one = asyncio.Barrier(2)
@@ -1326,7 +1326,7 @@ both_again = pytest.mark.parametrize(
 
 @both_again
 @both_endings
-async def test_an_outcome_that_was_decided_upon_before_somebody_spoke_waits_to_be_decided_upon_again(
+async def test_an_outcome_waits_for_a_request_and_is_decided_again(
     race: Race, store: Store, *, word: str, outcome: Outcome, commits: bool
 ) -> None:
     """Else what was lost with its worker would be started again by the pause, or the cancellation, that it passed on its way."""
@@ -1349,7 +1349,7 @@ async def test_an_outcome_that_was_decided_upon_before_somebody_spoke_waits_to_b
 
 
 @both_again
-async def test_an_outcome_that_was_decided_upon_before_somebody_had_spoken_is_decided_upon_again(
+async def test_an_outcome_decided_before_a_request_is_decided_again(
     store: Store, *, word: str, outcome: Outcome
 ) -> None:
     """Nobody waits for anybody: what was said is there, and only the comparison with what was known can tell."""
@@ -1364,7 +1364,7 @@ async def test_an_outcome_that_was_decided_upon_before_somebody_had_spoken_is_de
 
 @both_again
 @both_endings
-async def test_who_speaks_while_an_outcome_is_written_finds_the_execution_where_it_went(
+async def test_a_request_during_an_outcome_finds_the_execution_in_its_new_table(
     race: Race, store: Store, *, word: str, outcome: Outcome, commits: bool
 ) -> None:
     job, claimed = await given_to_a_worker(store)
@@ -1382,7 +1382,7 @@ async def test_who_speaks_while_an_outcome_is_written_finds_the_execution_where_
 
 
 @both_endings
-async def test_a_pause_reaches_what_is_let_in_meanwhile_by_a_limit_that_its_job_no_longer_has(
+async def test_a_pause_reaches_an_execution_that_a_former_limit_unblocks_meanwhile(
     race: Race, store: Store, *, commits: bool
 ) -> None:
     job = await make_job(store, max_running=1, limit_key="l")
@@ -1548,7 +1548,7 @@ async def spent_one_off(store: Store) -> tuple[JobId, int]:
 
 
 @both_endings
-async def test_the_janitor_comes_after_a_retry_of_what_it_means_to_remove(
+async def test_the_janitor_comes_after_a_retry_of_the_job_that_it_deletes(
     race: Race, store: Store, *, commits: bool
 ) -> None:
     job_id, partition = await spent_one_off(store)
@@ -1565,7 +1565,7 @@ async def test_the_janitor_comes_after_a_retry_of_what_it_means_to_remove(
 
 
 @both_endings
-async def test_a_retry_comes_after_the_janitor_has_removed_its_job(race: Race, store: Store, *, commits: bool) -> None:
+async def test_a_retry_comes_after_the_janitor_has_deleted_its_job(race: Race, store: Store, *, commits: bool) -> None:
     job_id, partition = await spent_one_off(store)
 
     result = await race.run(
@@ -1591,9 +1591,7 @@ def limited(store: Store) -> Awaitable[Any]:
 
 
 @both_endings
-async def test_the_janitor_comes_while_a_job_takes_up_an_unused_limit(
-    race: Race, store: Store, *, commits: bool
-) -> None:
+async def test_the_janitor_comes_while_a_job_begins_to_use_a_limit(race: Race, store: Store, *, commits: bool) -> None:
     await unused_limit(store)
 
     result = await race.run(limited(race.ahead), race.behind.retention.limits(), commits=commits)
@@ -1605,9 +1603,7 @@ async def test_the_janitor_comes_while_a_job_takes_up_an_unused_limit(
 
 
 @both_endings
-async def test_a_job_takes_up_a_limit_that_the_janitor_is_about_to_remove(
-    race: Race, store: Store, *, commits: bool
-) -> None:
+async def test_a_job_begins_to_use_a_limit_that_the_janitor_deletes(race: Race, store: Store, *, commits: bool) -> None:
     await unused_limit(store)
 
     result = await race.run(race.ahead.retention.limits(), limited(race.behind), commits=commits)

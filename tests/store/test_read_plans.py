@@ -479,7 +479,7 @@ def planner(request: pytest.FixtureRequest, house_on: Callable[[str], FullHouse]
 
 
 @pytest.mark.parametrize("case", list(TABLE))
-def test_a_statement_touches_what_it_shows(planner: Planner, case: str) -> None:
+def test_a_statement_reads_what_it_returns(planner: Planner, case: str) -> None:
     """Fault 30."""
     given, most = TABLE[case]
     for plan_cache_mode in ALL_MODES:
@@ -492,7 +492,7 @@ def statement_of(case: str) -> str:
     return case.partition(",")[0]
 
 
-def test_what_is_late_is_looked_for_from_the_first_of_each_lane(planner: Planner) -> None:
+def test_late_executions_are_searched_from_the_first_of_each_lane(planner: Planner) -> None:
     """In vain, where nothing is late: an index that is read from one end to the other shows in no row."""
     given, _ = TABLE["present_numbers, and nothing is late"]
     for plan_cache_mode in ALL_MODES:
@@ -535,7 +535,7 @@ def test_a_statement_reads_no_table(house_on: Callable[[str], FullHouse], name: 
     assert [scan["Relation Name"] for scan in query_plans.scans_of(plan) if scan["Schema"] == "timeball"] == []
 
 
-def test_every_statement_is_tried_or_it_is_said_why_not() -> None:
+def test_every_statement_is_tried_or_excused() -> None:
     tried = [*test_plans.HOT, *test_plans.TRIED_APART, *dict.fromkeys(map(statement_of, TABLE))]
     told = [*tried, *READS_NO_TABLE, *READS_ALL]
 

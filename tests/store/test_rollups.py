@@ -142,7 +142,7 @@ async def put_finished(connection: Any, store: Store, finished_at: datetime, **c
 # what is counted
 
 
-async def test_a_whole_mixed_history_is_folded_as_it_would_be_recounted(store: Store, clock: VirtualClock) -> None:
+async def test_the_rollups_of_a_mixed_history_equal_a_recount(store: Store, clock: VirtualClock) -> None:
     owner = await make_owner(store)
     job = await make_recurring(store, every=60, queue="mail")
     await make_job(store, scheduled_at=clock.now() + timedelta(seconds=30), queue="once")
@@ -191,7 +191,7 @@ async def test_a_backfill_is_not_late(store: Store, clock: VirtualClock) -> None
 
 
 @on_one_server
-async def test_the_scale_is_the_same_in_sql_and_in_python(store: Store) -> None:
+async def test_buckets_are_the_same_in_sql_and_in_python(store: Store) -> None:
     spans = [0.0, 1e-5, 1e-4, 1.0001e-4, 1.05e-4, 0.001, 0.0123, 0.5, 1.0, 2.0, 59.9, 3600.0, 86_400.0, 1e7, 1e12]
     async with store.database.connection() as connection:
         told = await connection.fetchval(
@@ -216,7 +216,7 @@ async def test_nothing_is_folded_twice(store: Store, clock: VirtualClock) -> Non
     await assert_rollups_are_right(store)
 
 
-async def test_what_commits_late_is_folded_all_the_same(store: Store, clock: VirtualClock) -> None:
+async def test_records_that_commit_late_are_folded(store: Store, clock: VirtualClock) -> None:
     """Written first, committed last: its transaction is older than all that were folded meanwhile."""
     async with store.database.transaction() as slow:
         await put_finished(slow, store, clock.now(), queue="slow")
@@ -246,7 +246,7 @@ async def test_a_far_jump_never_passes_a_transaction_that_is_still_open(store: S
 
 
 @on_one_server
-async def test_what_was_rolled_back_is_not_counted(store: Store, clock: VirtualClock) -> None:
+async def test_rolled_back_records_are_not_counted(store: Store, clock: VirtualClock) -> None:
     async with store.database.connection() as connection:
         writing = connection.transaction()
         await writing.start()
@@ -317,7 +317,7 @@ async def test_a_long_backlog_is_folded_in_pieces(store: Store, clock: VirtualCl
 
 
 @on_one_server
-async def test_two_who_fold_at_once_count_once(
+async def test_two_concurrent_folds_count_once(
     store: Store, open_store: Callable[..., Awaitable[Store]], clock: VirtualClock
 ) -> None:
     other = await open_store()
@@ -331,7 +331,7 @@ async def test_two_who_fold_at_once_count_once(
 
 
 @on_one_server
-async def test_who_comes_while_another_folds_finds_nothing_to_do(
+async def test_a_fold_beside_another_finds_nothing_to_do(
     store: Store, open_store: Callable[..., Awaitable[Store]], clock: VirtualClock
 ) -> None:
     other = await open_store()
@@ -345,7 +345,7 @@ async def test_who_comes_while_another_folds_finds_nothing_to_do(
     assert await store.rollups.fold() == FoldResult(1, has_more=False)
 
 
-async def test_a_fold_that_was_killed_before_its_commit_is_made_again(
+async def test_a_fold_that_was_killed_before_its_commit_is_repeated(
     store: Store, env: Env, clock: VirtualClock
 ) -> None:
     async with store.database.transaction() as connection:
@@ -378,7 +378,7 @@ async def test_a_row_that_moves_to_the_partition_of_its_day_is_counted_once(stor
 
 
 @on_one_server
-async def test_a_database_that_was_restored_elsewhere_counts_on(store: Store, clock: VirtualClock) -> None:
+async def test_a_restored_database_continues_to_count(store: Store, clock: VirtualClock) -> None:
     """A dump carries the numbers of the old server's transactions along; the new one begins at small numbers again."""
     async with store.database.transaction() as connection:
         await put_finished(connection, store, clock.now(), recorded=4_000_000_000_000)
@@ -396,7 +396,7 @@ async def test_a_database_that_was_restored_elsewhere_counts_on(store: Store, cl
 # keeping and reading
 
 
-async def test_old_minutes_are_forgotten_and_their_hours_stay(store: Store, clock: VirtualClock) -> None:
+async def test_old_minutes_are_deleted_and_their_hours_stay(store: Store, clock: VirtualClock) -> None:
     now = clock.now()
     async with store.database.transaction() as connection:
         for days in (0, 7, 9, 401):
@@ -415,7 +415,7 @@ async def test_old_minutes_are_forgotten_and_their_hours_stay(store: Store, cloc
     assert ever["succeeded"] == 4
 
 
-async def test_a_series_is_cut_to_its_window_and_to_whom_it_is_about(store: Store, clock: VirtualClock) -> None:
+async def test_a_series_has_only_its_window_and_its_subject(store: Store, clock: VirtualClock) -> None:
     now = clock.now()
     job = await make_recurring(store)
     async with store.database.transaction() as connection:
@@ -449,9 +449,7 @@ async def test_a_series_is_cut_to_its_window_and_to_whom_it_is_about(store: Stor
 
 @on_one_server
 @pytest.mark.parametrize("minutes", [30, 61, 150, 24 * 60])
-async def test_whole_hours_of_a_window_say_what_their_minutes_say(
-    store: Store, clock: VirtualClock, minutes: int
-) -> None:
+async def test_whole_hours_of_a_window_equal_their_minutes(store: Store, clock: VirtualClock, minutes: int) -> None:
     now = clock.now().replace(minute=17)
     async with store.database.transaction() as connection:
         for minute in range(0, 26 * 60, 7):

@@ -85,7 +85,7 @@ async def test_many_workers_with_the_same_tickets_share_them(store: Store) -> No
     assert sorted(given) == sorted(ids)
 
 
-async def test_the_most_urgent_tickets_get_the_slots_and_the_others_are_named(store: Store) -> None:
+async def test_the_most_urgent_tickets_get_the_slots_and_the_others_are_returned(store: Store) -> None:
     low, high, middle = [await enqueue(store, priority=priority) for priority in (10, 90, 50)]
 
     claims = await claim(store, [low, high, middle], slots=2)
@@ -94,7 +94,7 @@ async def test_the_most_urgent_tickets_get_the_slots_and_the_others_are_named(st
     assert claims.left == [low]
 
 
-async def test_what_is_not_yet_due_is_held_and_takes_no_slot(store: Store, clock: VirtualClock) -> None:
+async def test_a_ticket_before_its_instant_is_held_and_takes_no_slot(store: Store, clock: VirtualClock) -> None:
     now, soon, later = [await enqueue(store, after=after) for after in (0, 0.1, 0.2)]
 
     claims = await claim(store, [later, soon, now], slots=1, holds=1)
@@ -122,7 +122,7 @@ async def test_paused_and_limited_queues_give_nothing_by_ticket(store: Store, st
     assert await read(store) == []
 
 
-async def test_a_claim_by_lane_can_be_told_to_leave_the_young_alone(store: Store, clock: VirtualClock) -> None:
+async def test_a_claim_by_lane_can_leave_recent_executions_alone(store: Store, clock: VirtualClock) -> None:
     old = await enqueue(store)
     clock.advance(2)
     await enqueue(store)
@@ -150,7 +150,7 @@ async def test_the_most_urgent_of_each_queue_get_a_ticket(store: Store, clock: V
     assert {(row.handler, row.fence) for row in rows} == {(HANDLER, 0)}
 
 
-async def test_what_nobody_alive_can_run_takes_nobodys_place(store: Store) -> None:
+async def test_executions_without_a_worker_take_no_place_among_tickets(store: Store) -> None:
     for _ in range(3):
         await enqueue(store, handler="tests:unknown", priority=100)
     known = await enqueue(store)
@@ -168,7 +168,7 @@ async def test_a_lane_is_read_from_its_bound_on(store: Store, clock: VirtualCloc
     assert [row.id for row in rows] == [young]
 
 
-async def test_what_was_given_back_shows_another_fence(store: Store) -> None:
+async def test_a_released_execution_has_another_fence(store: Store) -> None:
     await enqueue(store)
     (claimed,) = await claim_all(store)
     await record(store, [found(claimed, Released(), started_at=None)])

@@ -66,7 +66,7 @@ async def promoted(store: Store, clock: VirtualClock, **fields: object) -> tuple
 
 
 @pytest.mark.parametrize("ends", [pause, delete], ids=["pause", "delete"])
-async def test_an_occurrence_that_is_withdrawn_gives_its_key_back(
+async def test_a_withdrawn_occurrence_frees_its_key(
     store: Store, clock: VirtualClock, ends: Callable[[Store, JobId], Awaitable[None]]
 ) -> None:
     job, _, _ = await promoted(store, clock, overlap="allow")
@@ -76,9 +76,7 @@ async def test_an_occurrence_that_is_withdrawn_gives_its_key_back(
     assert await keys(store) == {}
 
 
-async def test_an_occurrence_that_waits_for_a_place_gives_its_key_back_when_its_job_is_paused(
-    store: Store, clock: VirtualClock
-) -> None:
+async def test_a_blocked_occurrence_frees_its_key_when_its_job_is_paused(store: Store, clock: VirtualClock) -> None:
     await enqueue(store, max_running=1, limit_key="l")
     job, _, execution = await promoted(store, clock, overlap="allow", max_running=1, limit_key="l")
     assert (await only_row(store, "blocked"))["id"] == execution
@@ -88,7 +86,7 @@ async def test_an_occurrence_that_waits_for_a_place_gives_its_key_back_when_its_
     assert await keys(store) == {}
 
 
-async def test_what_was_asked_for_keeps_its_key_over_a_pause(store: Store) -> None:
+async def test_a_requested_execution_keeps_its_key_during_a_pause(store: Store) -> None:
     """It will run when the job is resumed: it is unfinished."""
     job = await make_job(store, unique_key="k")
     triggered = await trigger(store, job)
@@ -98,7 +96,7 @@ async def test_what_was_asked_for_keeps_its_key_over_a_pause(store: Store) -> No
     assert await keys(store) == {"k": triggered}
 
 
-async def test_a_retry_keeps_its_key_over_a_pause(store: Store, clock: VirtualClock) -> None:
+async def test_a_retry_keeps_its_key_during_a_pause(store: Store, clock: VirtualClock) -> None:
     job, _, execution = await promoted(store, clock, overlap="allow")
     (claimed,) = await claim_all(store)
     await record(store, [found(claimed, Failed(FAILURE))])
@@ -115,7 +113,7 @@ async def test_a_retry_keeps_its_key_over_a_pause(store: Store, clock: VirtualCl
     assert await tables_of(store, execution) == ["due"]
 
 
-async def test_an_edit_leaves_the_key_with_what_holds_it(store: Store, clock: VirtualClock) -> None:
+async def test_an_edit_leaves_the_key_with_its_execution(store: Store, clock: VirtualClock) -> None:
     job, _, execution = await promoted(store, clock)
 
     await store.jobs.change(
@@ -129,7 +127,7 @@ async def test_an_edit_leaves_the_key_with_what_holds_it(store: Store, clock: Vi
 
 
 @pytest.mark.parametrize("after", [0, 60], ids=["ready", "due"])
-async def test_a_cancellation_gives_the_key_back(store: Store, after: float) -> None:
+async def test_a_cancellation_frees_the_key(store: Store, after: float) -> None:
     execution = await enqueue(store, after=after, unique_key="k")
 
     await store.jobs.cancel([execution], "not needed", SOMEBODY)
@@ -137,7 +135,7 @@ async def test_a_cancellation_gives_the_key_back(store: Store, after: float) -> 
     assert await keys(store) == {}
 
 
-async def test_a_purge_gives_the_keys_back(store: Store) -> None:
+async def test_a_purge_frees_the_keys(store: Store) -> None:
     await enqueue(store, unique_key="k")
 
     await store.queues.purge("default", "not needed", SOMEBODY)
@@ -173,9 +171,7 @@ async def test_an_occurrence_that_is_skipped_for_an_overlap_takes_no_key(store: 
 
 
 @pytest.mark.parametrize("is_its_own", [True, False], ids=["its own", "another's"])
-async def test_an_occurrence_that_was_to_catch_up_and_is_skipped_gives_back_its_own_key(
-    store: Store, clock: VirtualClock, is_its_own: bool
-) -> None:
+async def test_a_skipped_catch_up_frees_its_key(store: Store, clock: VirtualClock, is_its_own: bool) -> None:
     job, owner, execution = await promoted(store, clock)
     columns = {name: value for name, value in (await only_row(store, "ready")).items() if name in SHARED}
     async with store.database.transaction() as connection:

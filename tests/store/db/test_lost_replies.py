@@ -110,7 +110,7 @@ Make = Callable[[Front], Awaitable[list[ExecutionId]]]
 
 
 @MAKING
-async def test_what_was_committed_is_not_made_twice(
+async def test_a_committed_write_is_not_repeated(
     front: Front, proxy: Proxy, store: Store, make: Make, notes: int
 ) -> None:
     """Fault 15."""
@@ -124,7 +124,7 @@ async def test_what_was_committed_is_not_made_twice(
 
 
 @MAKING
-async def test_what_was_not_committed_is_made_again(
+async def test_an_uncommitted_write_is_repeated(
     front: Front, store: Store, make: Make, notes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, commits = "_Transaction__commit", []
@@ -146,7 +146,7 @@ async def test_what_was_not_committed_is_made_again(
 
 
 @pytest.mark.parametrize("is_claimed", [False, True])
-async def test_a_commit_that_comes_through_behind_the_look_is_the_only_one(
+async def test_a_commit_that_arrives_after_the_look_up_is_the_only_one(
     front: Front, store: Store, monkeypatch: pytest.MonkeyPatch, is_claimed: bool
 ) -> None:
     """The look finds nothing, and then the first transaction ends after all. What it made may even be under way by then."""
@@ -254,7 +254,7 @@ CHANGES: dict[str, Callable[[Front, Store], Awaitable[Any]]] = {
 
 
 @pytest.mark.parametrize("action", CHANGES)
-async def test_a_change_that_was_committed_is_told_as_done_and_noted_once(
+async def test_a_committed_change_is_returned_and_audited_once(
     front: Front, proxy: Proxy, store: Store, action: str
 ) -> None:
     """Fault 15."""
@@ -278,7 +278,7 @@ async def test_an_occurrence_alone_is_skipped(front: Front, proxy: Proxy, store:
 @pytest.mark.parametrize("rows_at_once", [100, 30])
 @pytest.mark.parametrize("after", [None, timedelta(hours=1)])
 @pytest.mark.parametrize("actor", [Actor(), ANA])
-async def test_a_bulk_enqueue_that_was_committed_is_told_as_done(
+async def test_a_committed_bulk_enqueue_is_returned(
     front: Front,
     proxy: Proxy,
     store: Store,
@@ -303,7 +303,7 @@ async def test_a_bulk_enqueue_that_was_committed_is_told_as_done(
 # What comes to no commit was not done, and that is told at once.
 
 
-async def test_what_was_cut_off_before_its_commit_is_not_tried_again(
+async def test_a_bulk_enqueue_that_was_cut_off_before_its_commit_is_not_repeated(
     front: Front, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(*_: Any) -> None:
@@ -317,7 +317,7 @@ async def test_what_was_cut_off_before_its_commit_is_not_tried_again(
     assert (await store.jobs.find([front.job_id]))[front.job_id].paused_at is None
 
 
-async def test_a_place_that_cannot_be_handed_on_now_does_not_undo_what_is_committed(
+async def test_a_failing_unblock_does_not_undo_a_commit(
     front: Front, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     created = await Commands(store, store.env).jobs.create(JobSpec(name="limited", handler="any", max_running=1))

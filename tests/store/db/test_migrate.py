@@ -80,7 +80,7 @@ async def pretend_newer(database: Database) -> None:
     await connection.close()
 
 
-async def test_ten_that_start_at_once_apply_each_migration_once(empty_database: str) -> None:
+async def test_ten_concurrent_starts_apply_each_migration_once(empty_database: str) -> None:
     databases = [Database(empty_database, Env()) for _ in range(10)]
 
     applied = await asyncio.gather(*(migrate(database, shards=8) for database in databases))
@@ -93,7 +93,7 @@ async def test_ten_that_start_at_once_apply_each_migration_once(empty_database: 
     await connection.close()
 
 
-async def test_a_schema_that_an_administrator_made_is_enough(
+async def test_a_schema_that_an_administrator_created_is_enough(
     postgres_server: PostgresServer, plain_role: str, empty_database: str
 ) -> None:
     database = Database(empty_database.replace("//timeball@", f"//{plain_role}@"), Env())
@@ -120,7 +120,7 @@ async def test_a_second_run_changes_nothing_not_even_the_number_of_shards(databa
     await connection.close()
 
 
-async def test_a_release_applies_only_what_it_adds_and_the_one_before_it_is_told(
+async def test_a_release_applies_only_its_own_migrations_and_the_one_before_it_is_refused(
     database: Database, releases: Releases
 ) -> None:
     await migrate(database, shards=8)
@@ -142,9 +142,7 @@ async def test_a_release_applies_only_what_it_adds_and_the_one_before_it_is_told
         await migrate(database, shards=8)
 
 
-async def test_migrations_before_one_that_fails_leave_nothing_behind_either(
-    database: Database, releases: Releases
-) -> None:
+async def test_migrations_before_a_failing_one_are_rolled_back_too(database: Database, releases: Releases) -> None:
     await migrate(database, shards=8)
     releases.add("0002_owner.sql", "ALTER TABLE timeball.job ADD COLUMN owner text;")
     releases.add("0003_broken.sql", "CREATE INDEX job_owned ON timeball.job (owners);")
@@ -159,7 +157,7 @@ async def test_migrations_before_one_that_fails_leave_nothing_behind_either(
     await connection.close()
 
 
-async def test_the_rules_of_jobs_are_one_constraint_that_every_update_meets(database: Database) -> None:
+async def test_the_rules_of_jobs_are_one_constraint_that_every_update_checks(database: Database) -> None:
     await migrate(database, shards=8)
     connection = await database.connect()
     await connection.execute(_INSERT_JOB, None, 50)
@@ -216,7 +214,7 @@ async def test_a_migration_can_check_a_new_rule_against_the_jobs_that_are_there(
     await connection.close()
 
 
-async def test_a_newer_schema_is_left_alone_and_said_so(database: Database) -> None:
+async def test_a_newer_schema_is_left_alone_and_reported(database: Database) -> None:
     await migrate(database, shards=8)
     await pretend_newer(database)
 
@@ -227,7 +225,7 @@ async def test_a_newer_schema_is_left_alone_and_said_so(database: Database) -> N
         await Store(database.dsn, Env()).open(migrates=False)
 
 
-async def test_an_older_schema_is_said_to_need_a_migration(
+async def test_an_older_schema_is_reported_to_need_a_migration(
     empty_database: str, postgres_server: PostgresServer
 ) -> None:
     with pytest.raises(SchemaMismatch, match=r"has schema 0, this program needs \d+; run: timeball db migrate"):
@@ -243,7 +241,7 @@ def sessions_of(server: PostgresServer, dsn: str) -> int:
     return int(number)
 
 
-async def test_a_migration_that_fails_leaves_nothing_behind(database: Database) -> None:
+async def test_a_failing_migration_is_rolled_back(database: Database) -> None:
     connection = await database.connect()
     await connection.execute("CREATE SCHEMA timeball; CREATE TABLE timeball.due (id integer)")
 
@@ -255,7 +253,7 @@ async def test_a_migration_that_fails_leaves_nothing_behind(database: Database) 
     await connection.close()
 
 
-async def test_a_server_that_is_not_there_is_said_to_be_unreachable(postgres_server: PostgresServer) -> None:
+async def test_a_missing_server_is_reported_as_unreachable(postgres_server: PostgresServer) -> None:
     nowhere = Database(postgres_server.dsn().replace(postgres_server.host.rsplit("/", 1)[1], "nowhere"), Env())
 
     with pytest.raises(StoreUnavailable, match="PostgreSQL cannot be reached"):

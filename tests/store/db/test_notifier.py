@@ -73,7 +73,7 @@ async def ear(fresh_database: FreshDatabase, store: Store) -> AsyncIterator[Ear]
     await connection.close()
 
 
-async def test_what_is_told_is_heard(store: Store, clock: VirtualClock, ear: Ear) -> None:
+async def test_wakeups_reach_the_listener(store: Store, clock: VirtualClock, ear: Ear) -> None:
     told = Wakeup(nodes_changed=True)
     told.add_lane("q", 61, clock.now())
     told.add_shard(5, clock.now() + seconds(1))
@@ -83,13 +83,13 @@ async def test_what_is_told_is_heard(store: Store, clock: VirtualClock, ear: Ear
     assert await ear.next() == told
 
 
-async def test_nothing_is_told_by_an_empty_bundle(store: Store, ear: Ear) -> None:
+async def test_an_empty_wakeup_is_not_sent(store: Store, ear: Ear) -> None:
     store.notifier.tell(Wakeup())
 
     assert not await ear.all(store)
 
 
-async def test_what_comes_close_together_goes_out_together(store: Store, clock: VirtualClock, ear: Ear) -> None:
+async def test_wakeups_close_together_are_one_message(store: Store, clock: VirtualClock, ear: Ear) -> None:
     for shard in range(50):
         hints = Wakeup()
         hints.add_shard(shard, clock.now())
@@ -98,7 +98,7 @@ async def test_what_comes_close_together_goes_out_together(store: Store, clock: 
     assert set((await ear.next()).shards) == set(range(50))
 
 
-async def test_what_threads_tell_is_sent_by_the_stores_own_loop(store: Store, ear: Ear) -> None:
+async def test_wakeups_of_threads_are_sent_by_the_loop_of_the_store(store: Store, ear: Ear) -> None:
     """Some of them drive a loop of their own, which ends with their statement."""
 
     async def tell(first: int) -> None:
@@ -112,7 +112,7 @@ async def test_what_threads_tell_is_sent_by_the_stores_own_loop(store: Store, ea
     assert set((await ear.all(store)).shards) == set(range(50))
 
 
-async def test_a_signal_that_strikes_a_thread_silences_nobody_else(
+async def test_a_signal_in_a_thread_does_not_stop_the_wakeups_of_others(
     store: Store, ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Struck(Exception): ...
@@ -129,9 +129,7 @@ async def test_a_signal_that_strikes_a_thread_silences_nobody_else(
     assert (await ear.all(store)).look_everywhere
 
 
-async def test_a_statement_may_carry_hints_along_and_then_no_more_for_a_while(
-    store: Store, clock: VirtualClock
-) -> None:
+async def test_a_statement_carries_wakeups_and_then_none_for_a_while(store: Store, clock: VirtualClock) -> None:
     notifier = Notifier(store.database)
 
     assert notifier.take_pending(Wakeup(nodes_changed=True)) == Wakeup(nodes_changed=True)
@@ -140,7 +138,7 @@ async def test_a_statement_may_carry_hints_along_and_then_no_more_for_a_while(
     assert notifier.take_pending(Wakeup(nodes_changed=True)) is not None
 
 
-async def test_a_statement_that_passes_by_takes_along_what_waits(store: Store, clock: VirtualClock, ear: Ear) -> None:
+async def test_the_next_statement_carries_pending_wakeups(store: Store, clock: VirtualClock, ear: Ear) -> None:
     """A message of its own would cost a commit."""
     notifier = Notifier(store.database)
     notifier.take_pending(Wakeup(look_everywhere=True))
@@ -158,7 +156,7 @@ async def test_a_statement_that_passes_by_takes_along_what_waits(store: Store, c
     assert not await ear.all(store)
 
 
-async def test_a_stream_is_looked_after_now_and_then_and_its_last_hints_are_sent(
+async def test_the_last_wakeups_of_a_stream_are_sent(
     store: Store, clock: VirtualClock, ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each look would take time of those that pass by, which take everything along by themselves."""
@@ -185,9 +183,7 @@ async def test_a_stream_is_looked_after_now_and_then_and_its_last_hints_are_sent
     assert all(0.0075 < wait <= 0.025 for wait in waits[4:])
 
 
-async def test_what_a_failed_statement_carried_is_told_all_the_same(
-    store: Store, clock: VirtualClock, ear: Ear
-) -> None:
+async def test_the_wakeups_of_a_failed_statement_are_sent(store: Store, clock: VirtualClock, ear: Ear) -> None:
     """It announced the work of others too."""
     store.notifier.take_pending(Wakeup(nodes_changed=True))
     waiting = Wakeup()
@@ -205,7 +201,7 @@ async def test_what_a_failed_statement_carried_is_told_all_the_same(
     assert 5 in (await ear.all(store)).shards
 
 
-async def test_a_hint_that_cannot_be_sent_is_forgotten(store: Store) -> None:
+async def test_a_wakeup_that_cannot_be_sent_is_dropped(store: Store) -> None:
     notifier = Notifier(Database(store.database.dsn, store.env))  # which is not open
 
     notifier.tell(Wakeup(look_everywhere=True))
@@ -215,7 +211,7 @@ async def test_a_hint_that_cannot_be_sent_is_forgotten(store: Store) -> None:
     await notifier.flush()
 
 
-async def test_each_verb_tells_whoever_can_act_on_it(store: Store, clock: VirtualClock, ear: Ear) -> None:
+async def test_each_method_wakes_the_nodes_that_can_act(store: Store, clock: VirtualClock, ear: Ear) -> None:
     """Where something became ready, due, or to be stopped, the hint names the place and no later an instant."""
 
     async def hints_of(deed: Awaitable[object]) -> Wakeup:
@@ -256,7 +252,7 @@ async def test_each_verb_tells_whoever_can_act_on_it(store: Store, clock: Virtua
     assert told.look_everywhere
 
 
-async def test_a_place_that_is_handed_on_is_told(store: Store, clock: VirtualClock, ear: Ear) -> None:
+async def test_an_unblock_sends_a_wakeup(store: Store, clock: VirtualClock, ear: Ear) -> None:
     await enqueue(store, max_running=1, limit_key="l")
     await enqueue(store, queue="q", priority=61, max_running=1, limit_key="l")
     (claimed,) = await claim_all(store)
@@ -267,7 +263,7 @@ async def test_a_place_that_is_handed_on_is_told(store: Store, clock: VirtualClo
     assert (await ear.all(store)).lanes == {("q", 61): clock.now()}
 
 
-async def test_a_callers_own_transaction_sends_no_hint(store: Store, ear: Ear) -> None:
+async def test_the_transaction_of_a_caller_sends_no_wakeup(store: Store, ear: Ear) -> None:
     job = define_job(store, name=None, scheduled_at=store.env.clock.now())
     opening = opening_of(job, store.env.clock.now())
     assert opening is not None
@@ -277,7 +273,7 @@ async def test_a_callers_own_transaction_sends_no_hint(store: Store, ear: Ear) -
     assert not await ear.all(store)
 
 
-async def test_every_message_has_a_lot_of_its_own(store: Store, clock: VirtualClock) -> None:
+async def test_every_message_has_a_nonce(store: Store, clock: VirtualClock) -> None:
     """It decides which worker looks: with the same one, it would always be the same worker."""
     notifier = Notifier(store.database)
     lots = []
@@ -290,7 +286,7 @@ async def test_every_message_has_a_lot_of_its_own(store: Store, clock: VirtualCl
     assert len(set(lots)) == 3
 
 
-async def test_what_is_enqueued_or_promoted_is_counted(store: Store, clock: VirtualClock, ear: Ear) -> None:
+async def test_wakeups_count_enqueued_and_promoted_executions(store: Store, clock: VirtualClock, ear: Ear) -> None:
     """So that one does not wake all workers."""
     await enqueue(store)
     assert (await ear.all(store)).executions == 1
@@ -306,7 +302,7 @@ async def test_what_is_enqueued_or_promoted_is_counted(store: Store, clock: Virt
     assert (await ear.all(store)).executions == 1
 
 
-async def test_what_is_given_back_is_for_whoever_hears_of_it(store: Store, ear: Ear) -> None:
+async def test_a_released_execution_wakes_any_worker(store: Store, ear: Ear) -> None:
     """Its worker was full, and may be the one that its lot would draw."""
     await enqueue(store)
     (claimed,) = await claim_all(store)

@@ -30,7 +30,7 @@ def strays(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-async def test_a_heart_that_beats_on_its_own_connection_holds_on_to_its_server(store: Store, strays: list[str]) -> None:
+async def test_a_heartbeat_on_its_own_connection_keeps_its_server_connection(store: Store, strays: list[str]) -> None:
     incarnation = await make_node(store)
     connection = await store.database.connect()
 
@@ -41,7 +41,7 @@ async def test_a_heart_that_beats_on_its_own_connection_holds_on_to_its_server(s
     assert strays == []
 
 
-async def test_no_statement_of_ours_is_parsed_for_one_server_and_executed_by_another(
+async def test_no_statement_is_parsed_and_executed_by_different_server_connections(
     store: Store, strays: list[str]
 ) -> None:
     await store.database.notify("{}")

@@ -41,7 +41,7 @@ async def test_the_connection_used_last_is_used_again(database: Database) -> Non
     assert len({await ask(database) for _ in range(5)}) == 1
 
 
-async def test_who_waits_gets_what_is_given_back(database: Database) -> None:
+async def test_a_waiting_caller_gets_the_next_free_connection(database: Database) -> None:
     """Ten want one of two: those at hand are not kept from them."""
     async with asyncio.timeout(20):
         answers = await asyncio.gather(*(ask(database, "SELECT pg_sleep(0.01)::text") for _ in range(10)))
@@ -62,7 +62,7 @@ async def test_a_connection_that_the_server_closed_is_replaced(database: Databas
             assert victim not in {await one.fetchval(_BACKEND), await other.fetchval(_BACKEND)}
 
 
-async def test_a_statement_that_was_cut_off_leaves_nothing_to_the_next(database: Database) -> None:
+async def test_a_cancelled_statement_does_not_affect_the_next(database: Database) -> None:
     """Its connection goes through the pool, which waits until the server has given the statement up."""
     for _ in range(3):
         with pytest.raises(TimeoutError):
@@ -72,7 +72,7 @@ async def test_a_statement_that_was_cut_off_leaves_nothing_to_the_next(database:
 
 
 @pytest.mark.parametrize("behind_pgbouncer", [True, False])
-async def test_a_statement_on_a_connection_of_ones_own_is_held_together_behind_pgbouncer(
+async def test_a_statement_on_a_direct_connection_is_one_transaction_behind_pgbouncer(
     fresh_database: FreshDatabase, monkeypatch: pytest.MonkeyPatch, *, behind_pgbouncer: bool
 ) -> None:
     """In transaction mode its parsing and its execution could else meet different servers: a heart would miss its beat, or worse."""
@@ -96,7 +96,7 @@ async def test_a_statement_on_a_connection_of_ones_own_is_held_together_behind_p
 # who must have a lease
 
 
-async def test_a_node_has_every_new_connection_confirmed_before_it_is_used(database: Database) -> None:
+async def test_a_node_confirms_every_new_connection_before_its_use(database: Database) -> None:
     asked: list[int] = []
 
     async def confirm(connection: Connection) -> None:
@@ -122,7 +122,7 @@ async def test_a_node_has_every_new_connection_confirmed_before_it_is_used(datab
     assert asked[-1] == fresh
 
 
-async def test_whom_the_lease_does_not_concern_is_not_asked(database: Database) -> None:
+async def test_tasks_without_a_lease_do_not_confirm_connections(database: Database) -> None:
     async def confirm(_connection: Connection) -> None:
         raise AssertionError("not in our name")
 
@@ -131,7 +131,7 @@ async def test_whom_the_lease_does_not_concern_is_not_asked(database: Database) 
     assert await ask(database)
 
 
-async def test_what_is_not_confirmed_is_not_used_and_nobody_goes_short(database: Database) -> None:
+async def test_an_unconfirmed_connection_is_not_used_and_not_leaked(database: Database) -> None:
     async def refuse(_connection: Connection) -> None:
         raise StoreUnavailable("no lease")
 
@@ -152,7 +152,7 @@ async def leave_in_the_middle(database: Database) -> None:
         raise RuntimeError("in the middle")
 
 
-async def test_a_transaction_that_was_left_open_is_over(database: Database) -> None:
+async def test_an_abandoned_transaction_is_rolled_back(database: Database) -> None:
     with pytest.raises(RuntimeError, match="in the middle"):
         await leave_in_the_middle(database)
     async with database.connection() as connection:
@@ -160,7 +160,7 @@ async def test_a_transaction_that_was_left_open_is_over(database: Database) -> N
         assert await connection.fetchval("SELECT to_regclass('half_done')::text") is None
 
 
-async def test_a_transaction_whose_commit_may_have_been_lost_is_not_made_again(database: Database) -> None:
+async def test_a_transaction_whose_commit_may_be_lost_is_not_repeated(database: Database) -> None:
     """Its connection breaks in the middle of COMMIT: whether it was done is for the caller to look up, by its key."""
     tries = 0
 
@@ -176,7 +176,7 @@ async def test_a_transaction_whose_commit_may_have_been_lost_is_not_made_again(d
     assert tries == 1
 
 
-async def test_nor_is_a_statement_whose_reply_was_lost(database: Database) -> None:
+async def test_a_statement_whose_reply_was_lost_is_not_repeated(database: Database) -> None:
     points: list[str] = []
 
     def cut(point: str) -> None:
@@ -198,9 +198,7 @@ async def cut_at_commit(database: Database, connection: Any) -> None:
         await killer.fetchval("SELECT pg_terminate_backend($1)", victim)
 
 
-async def test_a_database_closes_without_cutting_anybody_off(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_database_closes_after_running_statements(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     cut_off: list[ConnectionPool] = []
     monkeypatch.setattr(ConnectionPool, "terminate", cut_off.append)
     await ask(database)

@@ -80,7 +80,7 @@ async def test_a_hot_statement_is_planned_once(store: Store, clock: VirtualClock
 
 
 @pytest.mark.parametrize("fresh_database", VERSIONS, indirect=True)
-async def test_after_a_rehearsal_every_connection_at_hand_has_its_plans(store: Store) -> None:
+async def test_after_a_warm_up_every_idle_connection_has_its_plans(store: Store) -> None:
     """What comes first need not wait for types to be asked for, and plans to be made."""
     await store.executions.warm_up()
 
@@ -102,7 +102,7 @@ async def plans_for_ready(connection: Connection) -> set[str]:
 
 
 @pytest.mark.parametrize("fresh_database", VERSIONS, indirect=True)
-async def test_after_a_rehearsal_no_claim_meets_a_function_that_has_to_be_planned(store: Store) -> None:
+async def test_after_a_warm_up_no_claim_plans_a_function(store: Store) -> None:
     await store.executions.warm_up()
     for _ in range(5):
         await enqueue(store)

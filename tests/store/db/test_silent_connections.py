@@ -51,7 +51,7 @@ async def ask_all_at_once(database: Database) -> list[object]:
 
 
 @servers
-async def test_what_is_under_way_fails_within_its_time_and_the_next_goes_by_a_new_connection(
+async def test_a_statement_without_reply_fails_in_time_and_the_next_uses_a_new_connection(
     database: Database, proxy: Proxy
 ) -> None:
     """Fault 41."""
@@ -69,9 +69,7 @@ async def test_what_is_under_way_fails_within_its_time_and_the_next_goes_by_a_ne
 
 
 @servers
-async def test_a_transaction_that_nobody_answers_is_given_up_without_a_rollback(
-    database: Database, proxy: Proxy
-) -> None:
+async def test_a_transaction_without_reply_is_abandoned_without_a_rollback(database: Database, proxy: Proxy) -> None:
     async def change() -> None:
         async with database.transaction() as connection:
             proxy.silence()
@@ -84,7 +82,7 @@ async def test_a_transaction_that_nobody_answers_is_given_up_without_a_rollback(
 
 
 @servers
-async def test_a_commit_that_nobody_answers_is_given_up(database: Database, proxy: Proxy) -> None:
+async def test_a_commit_without_reply_is_abandoned(database: Database, proxy: Proxy) -> None:
     async def change() -> None:
         async with database.transaction() as connection:
             await database.fetch("claim_keys", connection, incarnation=Incarnation(database.env.new_id()))
@@ -97,7 +95,7 @@ async def test_a_commit_that_nobody_answers_is_given_up(database: Database, prox
 
 
 @servers
-async def test_a_slow_database_is_given_more_time_and_is_told_to_give_up_what_nobody_waits_for(
+async def test_a_slow_database_is_given_more_time_and_asked_to_cancel_abandoned_statements(
     database: Database, fresh_database: FreshDatabase
 ) -> None:
     """A lock stands for a busy server. Twice as long after each time, so that what takes a while comes through in the end."""
@@ -138,9 +136,7 @@ async def _waiting_for_locks(connection: Any) -> int:
 
 
 @servers
-async def test_who_waits_for_a_connection_is_told_that_there_is_none(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_waiting_for_a_connection_ends_with_an_error(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("timeball.store.db.pool._WAIT_SECONDS", 0.2)
 
     async with asyncio.timeout(20):
@@ -156,7 +152,7 @@ async def test_who_waits_for_a_connection_is_told_that_there_is_none(
 # what is swift
 
 
-def test_every_swift_statement_is_one_and_none_reads_all_there_is() -> None:
+def test_every_fast_statement_exists_and_none_reads_a_whole_table() -> None:
     swift = fast_statements()
 
     assert swift <= all_statements().keys()
@@ -213,7 +209,7 @@ def watch_of(number: int) -> tuple[int, ...]:
     ("parameters", "expected"),
     [("", (1, 4, 2, 2, 8_000)), ("?keepalives_idle=77&tcp_user_timeout=9000&keepalives_count=5", (1, 77, 2, 5, 9_000))],
 )
-async def test_the_kernel_watches_every_connection_as_the_url_says_or_as_we_do(
+async def test_every_connection_has_the_tcp_settings_of_the_url_or_ours(
     fresh_database: FreshDatabase, parameters: str, expected: tuple[int, ...]
 ) -> None:
     async with over_tcp(fresh_database) as address:
@@ -231,7 +227,7 @@ async def test_the_kernel_watches_every_connection_as_the_url_says_or_as_we_do(
 
 
 @servers
-async def test_a_url_may_switch_the_watch_off(fresh_database: FreshDatabase) -> None:
+async def test_a_url_may_switch_keepalive_off(fresh_database: FreshDatabase) -> None:
     async with over_tcp(fresh_database) as address:
         database = Database(f"{address}?keepalives=0", Env())
         connection = await database.connect()
@@ -239,7 +235,7 @@ async def test_a_url_may_switch_the_watch_off(fresh_database: FreshDatabase) -> 
         await connection.close()
 
 
-def test_no_silence_of_ours_leaves_the_watch_to_the_kernel() -> None:
+def test_without_a_silence_limit_the_kernel_defaults_apply() -> None:
     assert tcp_parameters(TcpOptions(), 0) == {"keepalives": 1}
     assert tcp_parameters(DatabaseUrl.parse("postgresql://h/d?tcp_user_timeout=7").tcp, 0) == {
         "keepalives": 1,
@@ -255,5 +251,5 @@ def test_no_silence_of_ours_leaves_the_watch_to_the_kernel() -> None:
         ("amqp://h/?heartbeat=60", "amqp://h/?heartbeat=60"),
     ],
 )
-def test_rabbitmq_is_asked_for_signs_of_life_more_often_than_it_would_give(url: str, expected: str) -> None:
+def test_rabbitmq_is_asked_for_more_heartbeats_than_its_default(url: str, expected: str) -> None:
     assert _with_heartbeat(url) == expected

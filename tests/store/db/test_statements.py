@@ -62,7 +62,7 @@ def test_a_statement_written_twice_is_an_error() -> None:
         parse(SOURCE + SOURCE)
 
 
-def test_every_statement_says_what_it_is_for_in_one_place() -> None:
+def test_every_statement_is_defined_once() -> None:
     names = list(all_statements())
 
     assert len(names) == len(set(names))

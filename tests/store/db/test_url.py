@@ -72,7 +72,7 @@ def test_hosts_are_read_as_libpq_reads_them(url: str, hosts: list[Host]) -> None
     assert parsed(url).hosts() == hosts
 
 
-def test_user_password_and_database_are_unescaped_and_a_plus_is_a_plus() -> None:
+def test_user_password_and_database_are_unescaped_and_a_plus_stays() -> None:
     url = parsed("postgresql://us%40er:p%2Fw+x@h/my%20db?application_name=a+b")
 
     assert url.parameters["user"] == "us@er"
@@ -94,7 +94,7 @@ def test_the_url_goes_before_the_service_and_the_service_before_the_environment(
     assert dict(url.parameters) == expected
 
 
-def test_a_service_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_service_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match='connection service "books" stands neither in'):
         parsed("postgresql://?service=books", PGSERVICEFILE=str(tmp_path / "none"), PGSYSCONFDIR=str(tmp_path))
 
@@ -124,7 +124,7 @@ def test_a_service_that_is_not_there_is_named(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("fresh_database", VERSIONS, indirect=True)
-async def test_what_libpq_takes_both_drivers_take(fresh_database: FreshDatabase, parameters: str) -> None:
+async def test_both_drivers_accept_what_libpq_accepts(fresh_database: FreshDatabase, parameters: str) -> None:
     database = Database(f"{fresh_database.dsn}&{parameters}", Env())
 
     connection = await database.connect()
@@ -172,7 +172,7 @@ async def test_what_libpq_takes_both_drivers_take(fresh_database: FreshDatabase,
         ("host=%2Fsockets&channel_binding=require", "needs TLS, and leads to a socket"),
     ],
 )
-def test_what_cannot_be_honoured_is_named_with_what_to_do(parameter: str, complaint: str) -> None:
+def test_an_unsupported_parameter_is_named_with_what_to_do(parameter: str, complaint: str) -> None:
     with pytest.raises(SettingsError) as refused:
         parsed(f"{PLAIN}?{parameter}")
 
@@ -180,7 +180,7 @@ def test_what_cannot_be_honoured_is_named_with_what_to_do(parameter: str, compla
     assert "canary" not in str(refused.value)
 
 
-def test_all_that_cannot_be_honoured_is_told_together() -> None:
+def test_all_unsupported_parameters_are_reported_together() -> None:
     with pytest.raises(SettingsError) as refused:
         parsed(f"{PLAIN}?sslmod=require&gssencmode=require&oauth_client_secret=canary")
 
@@ -188,7 +188,7 @@ def test_all_that_cannot_be_honoured_is_told_together() -> None:
     assert "canary" not in str(refused.value)
 
 
-def test_a_variable_that_cannot_be_honoured_is_named_as_one() -> None:
+def test_an_unsupported_variable_is_named_as_one() -> None:
     with pytest.raises(SettingsError, match="the variable PGREQUIREAUTH has require_auth, which asyncpg cannot honour"):
         parsed(PLAIN, PGREQUIREAUTH="none")
 
@@ -207,7 +207,7 @@ def test_a_missing_certificate_is_named() -> None:
         asyncpg_options(url)
 
 
-def test_what_it_says_of_tcp_is_kept_for_the_sockets() -> None:
+def test_tcp_settings_are_kept_for_the_sockets() -> None:
     url = parsed(f"{PLAIN}?keepalives_idle=30&keepalives_interval=10&keepalives_count=3&tcp_user_timeout=9000")
 
     assert url.tcp == TcpOptions(
@@ -248,9 +248,7 @@ def silent_host() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
-async def test_a_host_that_says_nothing_does_not_keep_from_the_next(
-    fresh_database: FreshDatabase, silent_host: int
-) -> None:
+async def test_a_silent_host_does_not_prevent_the_next(fresh_database: FreshDatabase, silent_host: int) -> None:
     server = fresh_database.server
     hosts = f"host=127.0.0.1,{quote(server.host, safe='')}&port={silent_host},5432"
     database = Database(f"postgresql://timeball@/{fresh_database.name}?{hosts}&connect_timeout=1", Env())
@@ -261,7 +259,7 @@ async def test_a_host_that_says_nothing_does_not_keep_from_the_next(
     await connection.close()
 
 
-async def test_every_host_that_failed_is_told_with_its_reason(silent_host: int) -> None:
+async def test_every_failed_host_is_reported_with_its_reason(silent_host: int) -> None:
     closed = free_port()
     database = Database(f"postgresql://u:canary@127.0.0.1:{silent_host},127.0.0.1:{closed}/x?connect_timeout=1", Env())
 
@@ -369,7 +367,7 @@ async def test_the_authorities_of_the_machine_are_found_by_both_drivers(
         ),
     ],
 )
-async def test_a_server_that_cannot_prove_who_it_is_is_refused(
+async def test_a_server_that_cannot_prove_its_identity_is_refused(
     tls_server: TlsServer, query: str, complaint: str
 ) -> None:
     with pytest.raises(StoreUnavailable) as refused:
@@ -402,7 +400,7 @@ def strict_pgbouncer(pgbouncer: PgBouncer, short_folder: Path) -> Iterator[PgBou
     strict.stop()
 
 
-async def test_pgbouncer_without_the_setting_is_told_with_its_name(strict_pgbouncer: PgBouncer) -> None:
+async def test_pgbouncer_without_the_setting_is_reported_with_its_name(strict_pgbouncer: PgBouncer) -> None:
     database = Database(strict_pgbouncer.dsn(), Env())
 
     with pytest.raises(SettingsError, match=r"unsupported startup parameter.*TIMEBALL_BEHIND_PGBOUNCER=true"):
@@ -418,7 +416,7 @@ async def test_with_the_setting_both_drivers_pass_a_strict_pgbouncer(strict_pgbo
     (await asyncio.to_thread(database.direct_connection)).close()
 
 
-async def test_a_parameter_of_the_url_that_pgbouncer_refuses_is_to_be_taken_out(strict_pgbouncer: PgBouncer) -> None:
+async def test_a_url_parameter_that_pgbouncer_refuses_is_named(strict_pgbouncer: PgBouncer) -> None:
     database = Database(f"{strict_pgbouncer.dsn()}&options=-c%20jit%3Doff", Env(), behind_pgbouncer=True)
 
     with pytest.raises(SettingsError, match=r"options.*take what it names out of the URL"):

@@ -276,7 +276,7 @@ def test_a_member_starts_a_server_that_died_under_it(place: Place) -> None:
 
 
 @only_on_linux
-def test_only_the_postmaster_killed_is_enough_to_need_a_new_server(place: Place) -> None:
+def test_a_killed_postmaster_needs_a_new_server(place: Place) -> None:
     with place.server() as embedded:
         began = postmaster(embedded.dsn)
         os.kill(postmaster_pid(place.data_dir / "postgres"), signal.SIGKILL)
@@ -285,7 +285,7 @@ def test_only_the_postmaster_killed_is_enough_to_need_a_new_server(place: Place)
 
 
 @only_on_linux
-def test_a_first_start_killed_half_way_is_made_anew(place: Place) -> None:
+def test_a_first_start_that_was_killed_is_repeated(place: Place) -> None:
     half_way = place.member()
     wait_until((place.data_dir / "postgres.new" / "PG_VERSION").exists, "the first start is under way")
     half_way.kill()
@@ -340,7 +340,7 @@ def test_the_server_opens_no_tcp_port(place: Place) -> None:
     ["with a space", "x" * 120, "comma, quote' and ümlaut"],
     ids=["space", "long", "odd"],
 )
-def test_any_folder_will_do(place: Place, name: str) -> None:
+def test_any_folder_can_be_a_data_directory(place: Place, name: str) -> None:
     data_dir = place.folder / name / ".timeball"
 
     with place.server(data_dir) as embedded:
@@ -354,7 +354,7 @@ def test_any_folder_will_do(place: Place, name: str) -> None:
         assert ask(embedded.dsn, "SELECT 1") == 1
 
 
-def test_a_cleared_away_socket_is_made_again(place: Place) -> None:
+def test_a_deleted_socket_is_created_again(place: Place) -> None:
     data_dir = place.folder / "with a space"
     with place.server(data_dir) as embedded:
         shutil.rmtree(str(ask(embedded.dsn, "SHOW unix_socket_directories")))
@@ -371,7 +371,7 @@ def test_a_moved_data_directory_takes_its_data_along(place: Place) -> None:
         assert ask(embedded.dsn, "SELECT number FROM kept") == 42
 
 
-def test_a_deleted_data_directory_is_left_without_complaint(place: Place) -> None:
+def test_leaving_a_deleted_data_directory_is_no_error(place: Place) -> None:
     embedded = place.server()
     embedded.start()
     place.stop_server()
@@ -383,7 +383,7 @@ def test_a_deleted_data_directory_is_left_without_complaint(place: Place) -> Non
         assert ask(fresh.dsn, "SELECT 1") == 1
 
 
-def test_programs_a_member_starts_are_no_members(place: Place) -> None:
+def test_child_programs_of_a_member_are_no_members(place: Place) -> None:
     parent = place.member(script=PARENT)
     parent.dsn()
     child = int(parent.line())
@@ -443,9 +443,7 @@ def test_a_server_that_cannot_start_says_why(place: Place) -> None:
         place.server().start()
 
 
-def test_a_server_that_takes_too_long_is_reported_with_its_last_words(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_takes_too_long_is_reported_with_its_log(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.server().start()
     place.stop_server()
     slow = slow_programs(place.folder / "slow")
@@ -466,7 +464,7 @@ def slow_programs(folder: Path) -> Binaries:
     return Binaries(major=18, folder=folder)
 
 
-def test_a_data_directory_one_may_not_write_is_explained(place: Place) -> None:
+def test_a_data_directory_without_write_access_is_explained(place: Place) -> None:
     place.data_dir.write_text("a file, not a directory")
 
     with pytest.raises(EmbeddedServerError, match="cannot use the data directory") as caught:
@@ -476,7 +474,7 @@ def test_a_data_directory_one_may_not_write_is_explained(place: Place) -> None:
 
 
 @only_as_root
-def test_root_below_a_closed_folder_puts_data_and_programs_within_reach(place: Place) -> None:
+def test_root_puts_data_and_programs_where_the_account_can_reach_them(place: Place) -> None:
     closed = place.folder / "home of root"
     closed.mkdir(mode=0o700)
     wheel = find_binaries(Path("/nonexistent")).folder.parent

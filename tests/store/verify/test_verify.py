@@ -280,7 +280,7 @@ async def test_two_executions_of_one_instant_are_recorded_twice(history: History
     assert format_execution_id(history.tick(2)) in broken["S1"][0]
 
 
-async def test_a_skip_range_counts_what_it_holds(history: History) -> None:
+async def test_a_skip_range_has_the_number_of_its_occurrences(history: History) -> None:
     await history.sql(
         "UPDATE timeball.skip_range SET occurrences = occurrences + 1 WHERE job_id = $1", history.ticker.id
     )
@@ -337,7 +337,7 @@ async def test_an_execution_that_cites_a_wrong_version_is_a_phantom(history: His
     assert format_execution_id(first) in broken["S2"][0]
 
 
-async def test_a_pending_occurrence_that_is_none_is_a_phantom(history: History) -> None:
+async def test_a_pending_occurrence_outside_the_schedule_is_a_phantom(history: History) -> None:
     await history.sql(
         """
         UPDATE timeball.due SET scheduled_for = scheduled_for - interval '1 s', run_at = run_at - interval '1 s', tzdata = $2
@@ -354,7 +354,7 @@ async def test_a_pending_occurrence_that_is_none_is_a_phantom(history: History) 
     )
 
 
-async def test_what_other_time_zone_data_named_is_not_judged(history: History) -> None:
+async def test_occurrences_of_other_time_zone_data_are_not_checked(history: History) -> None:
     """Fault 23."""
     await history.sql(
         """
@@ -472,7 +472,7 @@ async def test_a_success_that_was_edited_is_named(history: History, change: str,
     assert "job ticker" in broken["ends"][0]
 
 
-async def test_the_attempts_of_a_dead_execution_that_were_removed_are_missed(history: History) -> None:
+async def test_missing_attempts_of_a_dead_execution_are_named(history: History) -> None:
     await history.sql("DELETE FROM timeball.attempt WHERE execution_id = $1", history.dead)
 
     broken = await history.broken()
@@ -494,7 +494,7 @@ async def test_an_attempt_that_ended_before_it_started_is_named(history: History
 
 
 @pytest.mark.parametrize(("first", "last"), [(1, 5), (2, 2), (0, 6)])
-async def test_a_skip_range_laid_over_runs_that_happened_is_named(history: History, first: int, last: int) -> None:
+async def test_a_skip_range_over_recorded_runs_is_named(history: History, first: int, last: int) -> None:
     await history.sql(
         """
         INSERT INTO timeball.skip_range (id, job_id, version, first_at, last_at, occurrences, reason, recorded_at)
@@ -511,7 +511,7 @@ async def test_a_skip_range_laid_over_runs_that_happened_is_named(history: Histo
     assert "recorded twice" in " ".join(broken["S1"])
 
 
-async def test_a_skip_range_that_was_drawn_out_over_runs_is_named(history: History) -> None:
+async def test_a_skip_range_that_was_extended_over_runs_is_named(history: History) -> None:
     await history.sql(
         """
         UPDATE timeball.skip_range SET last_at = last_at + interval '2 min', occurrences = occurrences + 2
@@ -616,7 +616,7 @@ async def test_changes_of_a_job_leave_no_hole(store: Store, clock: VirtualClock)
     assert report.check("S1").checked > 30
 
 
-async def test_a_paused_job_that_is_edited_keeps_what_was_called_off(store: Store, clock: VirtualClock) -> None:
+async def test_an_edited_paused_job_keeps_its_skipped_occurrences(store: Store, clock: VirtualClock) -> None:
     job = await make_recurring(store, 3600, name="called-off")
     commands = Commands(store, store.env)
     await commands.jobs.skip_next(job.id)
@@ -662,7 +662,7 @@ async def test_one_offs_of_every_kind_are_accounted_for(store: Store, clock: Vir
     assert report.check("S1").checked == 3
 
 
-async def test_a_one_off_that_is_paused_waits_and_is_not_missed(store: Store, clock: VirtualClock) -> None:
+async def test_a_paused_one_off_is_not_missing(store: Store, clock: VirtualClock) -> None:
     ahead, due_now = await enqueue(store, 60), await enqueue(store)
     for execution in (ahead, due_now):
         await store.jobs.change(JobId(execution), lambda found: job_changes.pause_job(found, None, None), SOMEBODY)
@@ -678,7 +678,7 @@ async def test_a_one_off_that_is_paused_waits_and_is_not_missed(store: Store, cl
     assert (await store.history.find(ahead)).state == "succeeded"  # type: ignore[union-attr]
 
 
-async def test_dropped_history_is_not_missed(store: Store, clock: VirtualClock) -> None:
+async def test_dropped_history_is_not_missing(store: Store, clock: VirtualClock) -> None:
     await store.history.add_day(clock.now().date())
     await make_recurring(store, 3600, name="hourly")
     await make_recurring(store, 3600, name="limited", max_executions=2)
@@ -694,7 +694,7 @@ async def test_dropped_history_is_not_missed(store: Store, clock: VirtualClock) 
     assert report.check("S1").checked == 4
 
 
-async def test_what_was_deleted_by_its_state_is_not_missed_and_what_is_left_still_counts(
+async def test_executions_deleted_by_state_are_not_missing_and_the_others_count(
     store: Store, clock: VirtualClock
 ) -> None:
     await store.history.add_day(clock.now().date())
@@ -724,7 +724,7 @@ async def test_verify_reads_one_snapshot_while_others_write(healthy: History) ->
 # tables
 
 
-async def test_an_execution_in_two_rooms_is_named(history: History) -> None:
+async def test_an_execution_in_two_tables_is_named(history: History) -> None:
     await history.sql(
         """
         INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at)
@@ -975,7 +975,7 @@ async def test_a_retry_that_is_to_start_before_it_is_due_is_named(history: Histo
         ("attempts = 5, lost = 4, fence = 5", "an execution was lost too often"),
     ],
 )
-async def test_too_many_tries_are_named(history: History, change: str, why: str) -> None:
+async def test_too_many_attempts_are_named(history: History, change: str, why: str) -> None:
     await history.sql(f"UPDATE timeball.finished SET {change} WHERE id = $1", history.done)
 
     broken = await history.broken()
@@ -1062,7 +1062,7 @@ async def test_more_than_a_limit_allows_is_named(history: History) -> None:
     }
 
 
-async def test_a_limit_that_was_lowered_meanwhile_is_a_warning(history: History) -> None:
+async def test_a_lowered_limit_is_a_warning(history: History) -> None:
     """Of what runs: what is only ready waits for a place again."""
     await edit(history.store, history.limited, max_running=2)
     await claim_all(history.store)
@@ -1074,7 +1074,7 @@ async def test_a_limit_that_was_lowered_meanwhile_is_a_warning(history: History)
     assert warning.startswith("more executions share a limit than it allows")
 
 
-async def test_a_limit_that_a_new_job_has_lowered_meanwhile_is_a_warning(history: History) -> None:
+async def test_a_limit_lowered_by_a_new_job_is_a_warning(history: History) -> None:
     for _ in range(2):
         await enqueue(history.store, max_running=2, limit_key="l")
     await claim_all(history.store)
@@ -1086,7 +1086,7 @@ async def test_a_limit_that_a_new_job_has_lowered_meanwhile_is_a_warning(history
 
 
 @pytest.mark.parametrize("says", [1, 2])
-async def test_a_new_job_that_has_not_lowered_a_limit_is_no_excuse(history: History, says: int) -> None:
+async def test_a_new_job_that_did_not_lower_the_limit_changes_nothing(history: History, says: int) -> None:
     """Neither one that says more than the limit now allows, nor one that says what all others say that share it."""
     for _ in range(2):
         await enqueue(history.store, max_running=says, limit_key="l")
@@ -1142,9 +1142,7 @@ async def test_runs_that_overlap_are_named(history: History) -> None:
 
 
 @pytest.mark.parametrize(("limit_key", "is_broken"), [("of its own", True), ("shared", False)])
-async def test_runs_that_wait_for_each_other_are_judged_by_a_limit_of_their_own(
-    history: History, limit_key: str, is_broken: bool
-) -> None:
+async def test_serial_runs_are_checked_by_their_own_limit(history: History, limit_key: str, is_broken: bool) -> None:
     """A limit that is shared is what was last said of it, by whichever job."""
     await history.sql(
         """UPDATE timeball.job_version SET definition = definition || jsonb_build_object(
@@ -1177,7 +1175,7 @@ async def test_two_unfinished_executions_of_a_job_that_skips_are_named(history: 
     assert (await history.broken())["overlap"][0].startswith("two executions of a job are unfinished")
 
 
-async def test_a_key_held_by_something_ended_is_named(history: History) -> None:
+async def test_a_key_of_a_finished_execution_is_named(history: History) -> None:
     await history.sql("INSERT INTO timeball.live_key (key, execution_id) VALUES ('old', $1)", history.done)
 
     assert await history.broken() == {
@@ -1187,7 +1185,7 @@ async def test_a_key_held_by_something_ended_is_named(history: History) -> None:
     }
 
 
-async def test_a_key_that_is_not_held_is_named(history: History) -> None:
+async def test_a_missing_key_is_named(history: History) -> None:
     await history.sql("DELETE FROM timeball.live_key")
 
     broken = await history.broken()
@@ -1236,7 +1234,7 @@ async def test_a_pending_occurrence_agrees_with_its_job(history: History, statem
     assert "job ticker" in broken["due"][0]
 
 
-async def test_what_is_parked_without_a_pause_is_named(history: History) -> None:
+async def test_a_parked_execution_without_a_pause_is_named(history: History) -> None:
     await history.sql("UPDATE timeball.due SET run_at = '9999-01-01Z' WHERE id = $1", history.waiting)
 
     broken = await history.broken()
@@ -1244,7 +1242,7 @@ async def test_what_is_parked_without_a_pause_is_named(history: History) -> None
     assert broken["due"][0].startswith("an execution is parked, but its job is not paused")
 
 
-async def test_a_pause_that_nothing_will_end_is_named(history: History) -> None:
+async def test_a_pause_without_its_resumption_is_named(history: History) -> None:
     await history.sql("DELETE FROM timeball.due WHERE kind = 'resume'")
 
     broken = await history.broken()
@@ -1273,7 +1271,7 @@ async def test_an_overdue_execution_is_stuck_while_a_scheduler_lives(history: Hi
     )
 
 
-async def test_what_nobody_can_act_upon_is_a_warning(history: History) -> None:
+async def test_a_stuck_execution_without_a_living_node_is_a_warning(history: History) -> None:
     await make_overdue(history)
     await renew_nodes(history.store)
 
@@ -1285,7 +1283,7 @@ async def test_what_nobody_can_act_upon_is_a_warning(history: History) -> None:
     assert list(report.lines())[-1].endswith("; 1 warnings.")
 
 
-async def test_what_is_taken_up_meanwhile_was_not_stuck(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_execution_that_moves_on_was_not_stuck(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     await make_overdue(history)
 
     async def act_meanwhile(_seconds: float) -> None:
@@ -1296,7 +1294,7 @@ async def test_what_is_taken_up_meanwhile_was_not_stuck(history: History, monkey
     assert await history.broken() == {}
 
 
-async def test_what_a_vanished_node_holds_is_stuck(history: History) -> None:
+async def test_an_execution_of_a_removed_node_is_stuck(history: History) -> None:
     await enqueue(history.store)
     claims = await claim_all(history.store)
     history.clock.advance("61s")
@@ -1309,7 +1307,7 @@ async def test_what_a_vanished_node_holds_is_stuck(history: History) -> None:
     assert len(broken["stuck"]) == len(claims)
 
 
-async def test_what_runs_past_its_deadline_is_stuck(history: History) -> None:
+async def test_an_execution_past_its_deadline_is_stuck(history: History) -> None:
     await enqueue(history.store, timeout_ms=1000, priority=99)
     worker = await make_node(history.store)
     await claim_all(history.store, worker=worker, slots=1)
@@ -1326,7 +1324,7 @@ async def test_what_runs_past_its_deadline_is_stuck(history: History) -> None:
     assert broken["stuck"][0].startswith("an execution has run past its deadline")
 
 
-async def test_a_node_that_nobody_buries_is_stuck(history: History) -> None:
+async def test_an_expired_node_that_is_not_removed_is_stuck(history: History) -> None:
     await make_node(history.store, name="forgotten")
     await history.sql("UPDATE timeball.node SET lease_until = '2001-01-01Z' WHERE name = 'forgotten'")
 
@@ -1339,7 +1337,7 @@ async def test_a_node_that_nobody_buries_is_stuck(history: History) -> None:
     }
 
 
-async def test_a_place_that_is_not_handed_on_is_stuck(history: History) -> None:
+async def test_a_free_place_with_a_blocked_execution_is_stuck(history: History) -> None:
     await history.sql("UPDATE timeball.running_limit SET max_running = 2")
     assert await history.broken() == {}
 
@@ -1351,7 +1349,7 @@ async def test_a_place_that_is_not_handed_on_is_stuck(history: History) -> None:
     assert broken["stuck"][0].startswith("an execution waits for a place, and its limit has one: execution_id")
 
 
-async def test_work_that_idle_workers_leave_is_stuck(history: History) -> None:
+async def test_ready_executions_beside_idle_workers_are_stuck(history: History) -> None:
     await make_node(history.store, slots=3, handlers=(HANDLER,), name="idle")
     await history.sql("UPDATE timeball.node SET lease_until = '2100-01-01Z' WHERE name = 'idle'")
     history.clock.advance("70s")
@@ -1367,7 +1365,7 @@ async def test_work_that_idle_workers_leave_is_stuck(history: History) -> None:
     )
 
 
-async def test_work_for_which_there_is_no_worker_is_a_warning(history: History) -> None:
+async def test_ready_executions_without_a_worker_are_a_warning(history: History) -> None:
     await make_node(history.store, slots=3, handlers=("something:else",), name="other")
     history.clock.advance("61s")
     await make_owner_anew(history.store)
@@ -1415,7 +1413,7 @@ async def test_a_long_history_is_read_in_pages(store: Store, clock: VirtualClock
     assert 40_000 <= sum(pages) <= 40_010
 
 
-async def test_a_proof_may_think_for_longer_than_others_may_be_silent(
+async def test_verify_may_be_idle_for_longer_than_other_transactions(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(_SESSION_SETTINGS, "idle_in_transaction_session_timeout", "100ms")
@@ -1447,7 +1445,7 @@ async def test_one_missing_second_is_found_in_a_long_run(store: Store, clock: Vi
 
 
 @ON_ONE_SERVER
-async def test_a_month_of_downtime_is_not_walked_through(store: Store, clock: VirtualClock) -> None:
+async def test_a_month_of_downtime_is_checked_without_enumerating_it(store: Store, clock: VirtualClock) -> None:
     job = await make_recurring(store, 1, name="second")
     clock.advance("30d")
     await promote(store, [await plan_row(store, await due_row(store, job.id))], await make_owner(store))
@@ -1580,7 +1578,7 @@ class CountingCursor:
         "verify_keys",
     ],
 )
-async def test_tables_that_nobody_has_counted_are_not_searched_row_by_row(store: Store, statement: str) -> None:
+async def test_tables_without_statistics_are_not_searched_row_by_row(store: Store, statement: str) -> None:
     """A proof may be asked for a moment after a million jobs were written: the planner still believes there are none."""
     parameters = dict.fromkeys(all_statements()[statement].parameters, "NULL")
     parameters |= {"listed": "20", "patience": "interval '1 hour'", "tolerance": "interval '1 second'"}

@@ -52,7 +52,7 @@ async def test_a_missing_first_occurrence_of_a_job_that_never_ran_is_a_hole(stor
     assert report.check("S3").checked == 2
 
 
-async def test_no_ledger_is_opened_for_schedules_that_never_ran_or_ran_in_turn(
+async def test_no_ledger_is_opened_for_schedules_in_order(
     store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     specs = [JobSpec(name=f"every-{number}", handler="h", interval_seconds=60 + number) for number in range(20)]
@@ -78,7 +78,7 @@ async def test_no_ledger_is_opened_for_schedules_that_never_ran_or_ran_in_turn(
     assert len(opened) == 1
 
 
-async def test_records_that_go_on_on_the_next_page_are_looked_at(
+async def test_records_across_pages_are_checked(
     store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = await make_recurring(store, 60, name="ticker")
