@@ -1,4 +1,4 @@
-"""What must be true of a job after any race, worked out from the tables alone."""
+"""What must hold for a job after any race, computed from the tables alone."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ FAR = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 async def check_ledger(store: Store, job_id: JobId) -> None:
-    """One next occurrence or none; every execution in one table; every instant an interval job owed is recorded once.
+    """One next occurrence or none; every execution in one table; every instant of an interval job is recorded once.
 
-    This is not how `verify` does it: it counts up the instants of each version one by one and compares two lists.
+    Unlike `verify`, it enumerates the instants of each version, and compares two lists.
     """
     job = await read_job(store, job_id)
     due = [row for row in await table(store, "due") if row["job_id"] == job_id]
@@ -52,7 +52,7 @@ async def _versions(store: Store, job_id: UUID) -> list[dict[str, Any]]:
 
 
 def _instants(version: dict[str, Any], reaches: datetime) -> Iterator[datetime]:
-    """The instants that a version of an interval job answers for, up to where the records must reach."""
+    """The instants that a version of an interval job is responsible for, up to the last that must be recorded."""
     definition = json.loads(version["definition"])
     at = datetime.fromisoformat(definition["scheduled_at"])
     until = min(version["effective_until"] or FAR, reaches)

@@ -1,6 +1,6 @@
-"""Two parties on two connections: the first stops before COMMIT, the second runs into it, then the first ends.
+"""Two calls on two connections: the first stops before COMMIT, the second meets its locks, then the first ends.
 
-Nothing here guesses by sleeping: the second has settled when it is done, or when the server says that it waits for the first.
+Nothing sleeps: the second has settled when it is done, or when the server reports that it waits for the first.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ PATIENCE_SECONDS = 20
 
 
 class RolledBack(Exception):
-    """The first party's transaction was rolled back, as the test wished."""
+    """The test rolled the first transaction back."""
 
 
 _HAS_WRITTEN = "SELECT pg_current_xact_id_if_assigned() IS NOT NULL"
 
 
 class StoppedDatabase(Database):
-    """A database whose next transaction that has written something stops before COMMIT, until it is told how to end."""
+    """A database whose next writing transaction stops before COMMIT, until the test decides how it ends."""
 
     def arm(self, *, at_reads: bool) -> None:
         self._at_reads = at_reads
@@ -50,7 +50,7 @@ class StoppedDatabase(Database):
 
 
 def stoppable(store: Store) -> Store:
-    """Make a store that is not open yet one whose transactions can be stopped."""
+    """Give a store, before it is opened, a database whose transactions can be stopped."""
     store.database = StoppedDatabase(store.database.dsn, store.env)
     store.notifier = Notifier(store.database)
     return store
@@ -58,7 +58,7 @@ def stoppable(store: Store) -> Store:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a race; *first* is None if it was rolled back."""
+    """The results of a race; *first* is None if it was rolled back."""
 
     first: Any
     second: Any
@@ -67,7 +67,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Race:
-    """The one who goes first, and the one behind."""
+    """The store of the first call, and that of the second."""
 
     ahead: Store
     behind: Store
@@ -76,7 +76,7 @@ class Race:
     async def run(
         self, first: Awaitable[Any], second: Awaitable[Any], *, commits: bool, at_reads: bool = False
     ) -> Result:
-        """Stop *first* (a verb of `ahead`) before COMMIT, start *second* (of `behind`), let the first end, then both go on."""
+        """Stop *first* (a call of `ahead`) before COMMIT, start *second* (of `behind`), end the first, and await both."""
         database = self.ahead.database
         assert isinstance(database, StoppedDatabase)
         database.arm(at_reads=at_reads)
@@ -95,7 +95,7 @@ class Race:
         return Result(outcomes[0] if commits else None, outcomes[1], waited)
 
     async def _waits_for(self, pid: int, behind: asyncio.Future[Any]) -> bool:
-        """Whether the second waits for the first, once that can be told."""
+        """Whether the second waits for the first, once it has settled."""
         asked = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
         while not behind.done():
             if await self.observer.fetchval(asked, pid):

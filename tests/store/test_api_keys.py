@@ -1,4 +1,4 @@
-"""API keys as the store keeps them: when one was used, and since when it opens nothing."""
+"""API keys in the store: their last use, and their revocation."""
 
 from __future__ import annotations
 

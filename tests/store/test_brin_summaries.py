@@ -1,4 +1,4 @@
-"""The summaries by which a fold passes old days by: made anew once a day is over, because an interrupted vacuum spoils them."""
+"""Block range summaries, by which a fold skips old days: rebuilt once a day is over, because an interrupted vacuum damages them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def connection(store: Store) -> AsyncIterator[Connection]:
 
 
 async def make_day(store: Store, clock: VirtualClock, connection: Connection) -> str:
-    """The partition of today, with twenty block ranges of history that nobody has summarized."""
+    """The partition of today, with twenty block ranges of history without summaries."""
     today = clock.now().date()
     await store.history.add_day(today)
     partition = f"timeball.finished_{today:%Y%m%d}"
@@ -46,7 +46,7 @@ async def make_day(store: Store, clock: VirtualClock, connection: Connection) ->
 
 
 async def read_in_vain(connection: Connection, partition: str) -> int:
-    """How many rows are read to find out that none was recorded before all others."""
+    """How many rows are read to find that none was recorded before all others."""
     await connection.execute("SET enable_seqscan = off")
     plan = await connection.fetchval(
         f"EXPLAIN (ANALYZE, FORMAT JSON) SELECT FROM {partition} WHERE recorded < 0 AND recorded > -9"
@@ -60,7 +60,7 @@ def _recheck(node: dict[str, Any]) -> int:
 
 
 async def interrupt_a_summary(connection: Connection, partition: str) -> None:
-    """Cut summarizing short until something is spoilt: then summarizing the rest does not help."""
+    """Interrupt the summarization until an index is damaged: then summarizing the rest does not help."""
     index = await connection.fetchval(_INDEX, partition)
     for attempt in range(200):
         await connection.execute(f"REINDEX INDEX {index}")
@@ -109,7 +109,7 @@ async def test_rebuilding_summaries_begins_with_the_present_day(
 async def test_a_new_partition_ends_no_vacuum_of_another(
     store: Store, clock: VirtualClock, connection: Connection
 ) -> None:
-    """A vacuum holds this lock; who waits for it has it cancelled."""
+    """A vacuum holds this lock; a transaction that waits for it cancels the vacuum."""
     partition = await make_day(store, clock, connection)
     async with connection.transaction():
         await connection.execute(f"LOCK TABLE {partition} IN SHARE UPDATE EXCLUSIVE MODE")

@@ -1,4 +1,4 @@
-"""What people said while an attempt went on: a stop, a pause, a deletion. It holds even if the holder never heard of it."""
+"""Requests during an attempt: a stop, a pause, a deletion. They hold even if the holder never receives them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_a_lost_execution_waits_while_its_job_is_paused(store: Store, cloc
 
 
 async def test_a_held_execution_that_is_cancelled_and_released_is_skipped(store: Store, clock: VirtualClock) -> None:
-    """Its worker leaves before it has heard of the pause: nobody else may run it then."""
+    """Its worker stops before it knows of the pause: no other worker may run the execution then."""
     job = await make_recurring(store, 60)
     clock.advance("59.6s")
     await promote_due(store, await make_owner(store))

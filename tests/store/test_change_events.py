@@ -1,4 +1,4 @@
-"""The change stream: all that happened since a position, each thing once, and nothing that was seen before."""
+"""The change stream: all events since a position, each once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def succeed(store: Store, **fields: object) -> ExecutionId:
 
 
 async def fail(store: Store, **fields: object) -> ExecutionId:
-    """It waits for its second try."""
+    """It waits for its retry."""
     execution_id = await enqueue(store, **fields)
     await record(store, [found(claimed, Failed(FAILURE)) for claimed in await claim_all(store)])
     return execution_id
@@ -61,7 +61,7 @@ async def test_events_are_not_repeated(store: Store, source: str) -> None:
 
 @pytest.mark.parametrize("source", SOURCES)
 async def test_events_that_commit_after_the_position_are_read(store: Store, source: str) -> None:
-    """Although its transaction is the older one, and others have been seen that began later."""
+    """Although its transaction is older than others that were seen."""
     happen, what = SOURCES[source]
     async with store.database.transaction() as slow:
         await slow.execute("SELECT pg_current_xact_id()")
@@ -73,7 +73,7 @@ async def test_events_that_commit_after_the_position_are_read(store: Store, sour
 
 
 async def belongs_to(transaction: Connection, source: str) -> None:
-    """What has been recorded there was recorded by this transaction."""
+    """Set the transaction that recorded the rows."""
     await transaction.execute(f"UPDATE timeball.{source} SET recorded = pg_current_xact_id()::text::bigint")
 
 

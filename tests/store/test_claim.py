@@ -1,4 +1,4 @@
-"""From ready to running: most urgent first, never more than asked for, never the same to two."""
+"""From ready to running: the most urgent first, never beyond the limit, never the same execution twice."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ async def test_an_execution_before_its_instant_is_held(store: Store, clock: Virt
     (claimed,) = await claim_all(store, slots=5, holds=1)
 
     assert claimed.id == near
-    # The time of an execution begins with its drop, not with its claim.
+    # The timeout of an execution begins with its start, not with its claim.
     assert (await only_row(store, "running"))["deadline"] == clock.now() + seconds(0.2 + 1 + 5)
     assert await tables_of(store, far) == ["ready"]
 
@@ -245,7 +245,7 @@ async def test_has_unclaimed_sees_executions_before_their_instant(store: Store, 
 
 
 async def test_a_claim_holds_executions_before_the_position_of_their_lane(store: Store, clock: VirtualClock) -> None:
-    """A mark that was made by a hint of something later says nothing of what comes before."""
+    """A position that was set by the wake-up of a later execution says nothing about earlier ones."""
     coming = await enqueue(store, after=0.1)
 
     claims = await claim(store, {("default", 50): LanePosition(clock.now() + seconds(10))}, holds=1)
@@ -342,7 +342,7 @@ async def test_a_claim_is_contended_while_another_takes_what_comes_next(store: S
 
 
 async def test_a_row_that_was_committed_too_late_for_a_claim_makes_it_contended(store: Store) -> None:
-    """Heads are locked by a newer look at the table than the claim itself has, and something may have come in between."""
+    """lock_ready has a newer snapshot than the claim itself, and a row may have been committed in between."""
     waiting = await enqueue(store)
     async with store.database.connection() as connection:
         definition = await connection.fetchval("SELECT pg_get_functiondef('timeball.lock_ready'::regproc)")
@@ -462,7 +462,7 @@ async def test_a_claim_by_id_gives_that_execution_alone(store: Store) -> None:
 
 
 async def test_a_claim_by_id_follows_the_rules_of_lanes(store: Store) -> None:
-    """Whoever may connect may send hints: a name proves nothing."""
+    """Any program that may connect may send wake-ups: an id proves nothing."""
     gone = await enqueue(store)
     await claim_all(store)
     foreign = await enqueue(store, handler="tests:other")

@@ -1,9 +1,8 @@
-"""Every verb of the store keeps its sentence, in whatever order the verbs come: real SQL against a small model of the tables.
+"""Every method of the store keeps its contract in any order of calls: real SQL against a small model of the state tables.
 
-The model knows for each execution which table it is in, how often it was tried and lost, which claim its row names and which
-payload it is to run with; after every step all tables are compared with it. Outcomes come from the holder, or long after
-somebody else has the execution; nodes are buried and come back to renew; people cancel, pause, resume, edit and delete in
-between.
+The model knows for each execution its table, how often it was tried and lost, the claim of its row, and its payload. After every step all
+tables are compared with it. Outcomes come from the holder, or long after another worker has the execution; nodes are removed and try to
+renew; people cancel, pause, resume, edit and delete in between.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ Result = TypeVar("Result")
 
 @dataclass
 class Known:
-    """What the model knows of an execution; a table that is none of the four is the state it ended in."""
+    """An execution in the model; for a finished one, the table is its state."""
 
     state_table: str
     run_at: datetime
@@ -81,7 +80,7 @@ class Known:
     claim_id: ClaimId | None = None
     holder: Incarnation | None = None
     is_stopped: bool = False
-    # The number in its payload. What has never been promoted follows the edits of its job.
+    # The number in its payload. An execution that has never been promoted follows the edits of its job.
     payload: int = 0
     is_promoted: bool = False
 
@@ -102,7 +101,7 @@ class World:
         self.store.env.clock = VirtualClock()
         self.store.env.random.seed(1833)
         async with self.store.database.transaction() as connection:
-            # The same ids again: an owner of the last example would pass for one of this.
+            # The ids repeat: an owner of the last example would count as one of this.
             await connection.execute("UPDATE timeball.shard SET owner = NULL")
             await connection.execute(f"TRUNCATE {', '.join(f'timeball.{name}' for name in _EMPTY.split())}")
         self.owner = await make_owner(self.store)
@@ -368,7 +367,7 @@ class Contract(RuleBasedStateMachine):
         return known.state_table == "running" and (known.fence, known.claim_id) == (claimed.fence, claimed.claim_id)
 
     def follow(self, id_: ExecutionId, outcome: Outcome) -> None:
-        """Where an execution goes after an outcome that was accepted."""
+        """Move an execution after an accepted outcome."""
         each = self.known[id_]
         if isinstance(outcome, Lost):
             each.lost += 1
@@ -390,7 +389,7 @@ class Contract(RuleBasedStateMachine):
             self.expect_promotions()
 
     def read_run_at(self, id_: ExecutionId, outcome: Outcome) -> datetime:
-        """How long a retry waits is drawn; it never begins in the past."""
+        """The back-off of a retry is random; it never begins in the past."""
         (run_at,) = [row["run_at"] for row in self.rows() if row["id"] == id_]
         assert self.now <= run_at <= self.now + timedelta(seconds=5 if isinstance(outcome, Snoozed) else 1)
         return run_at
@@ -486,7 +485,7 @@ class Contract(RuleBasedStateMachine):
         return self.world.run(read())
 
     def expect_promotions(self) -> None:
-        """Places that are free go to those who wait for them, the earliest first."""
+        """Free places go to blocked executions, the earliest first."""
         waiting = self.in_state_table("blocked")
         taken = [each for each in self.known.values() if each.limit_key and each.state_table in ("ready", "running")]
         free = max(MAX_RUNNING - len(taken), 0)

@@ -1,4 +1,4 @@
-"""The SQL of docs/howto/database-roles.md, applied as it stands there: each process works with its own role, and may do no more."""
+"""The SQL of docs/howto/database-roles.md, applied as it is: each process works with its own role, which permits no more."""
 
 from __future__ import annotations
 

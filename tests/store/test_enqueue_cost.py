@@ -1,4 +1,4 @@
-"""What it costs to enqueue, counted in what no clock can swing: statements and pages."""
+"""The cost of an enqueue, counted in statements and pages, which do not depend on the clock."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_a_bulk_enqueue_fills_the_pages_of_its_indexes_one_after_the_other
 
     for index in ("job_pkey", "ready_pkey"):
         pages = await _value(store, f"SELECT pg_relation_size('timeball.{index}') / 8192")
-        # A page of its own for what stands in every index, one for its root, and the last, which is being filled.
+        # One page for the metadata of the index, one for its root, and the last, which is being filled.
         assert pages <= MANY / _ENTRIES_A_PAGE + 3
 
 
@@ -58,7 +58,7 @@ async def test_a_bulk_enqueue_keeps_its_order(store: Store) -> None:
 
 @pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
 async def test_an_enqueue_is_one_statement(store: Store) -> None:
-    """Whoever asks for it: each statement is a commit, unless it stands in a transaction."""
+    """For any caller: each statement is a commit, unless it is part of a transaction."""
     commands = Commands(store, store.env)
     prepared = commands.jobs.prepared_job(JobSpec(handler="work"))
     assert prepared is not None
@@ -115,7 +115,7 @@ async def test_enqueues_that_come_together_are_one_statement(store: Store) -> No
 
 @pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
 async def test_a_bulk_is_one_statement_until_it_is_very_large(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A statement is all or nothing by itself; two of them need a transaction around them."""
+    """A single statement is atomic; two of them need a transaction."""
     commands = Commands(store, store.env)
     sent: list[str] = []
     run = store.database._run
@@ -140,7 +140,7 @@ async def test_a_bulk_is_one_statement_until_it_is_very_large(store: Store, monk
 async def test_a_bulk_encodes_the_next_slice_while_the_database_writes(
     store: Store, monkeypatch: pytest.MonkeyPatch, delay: timedelta | None
 ) -> None:
-    """Here the database does not answer before that: if it were waited for, this would never end."""
+    """The database does not answer before that here: waiting for it would never end."""
     monkeypatch.setattr("timeball.store.enqueue._BULK_SLICE", 10)
     has_been_made, run = [asyncio.Event() for _ in range(5)], store.database._run
 
@@ -169,7 +169,7 @@ async def test_a_bulk_encodes_the_next_slice_while_the_database_writes(
 
 @pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
 async def test_an_enqueue_checks_and_encodes_only_its_own_values(store: Store) -> None:
-    """What jobs have in common is not looked at again: that took more calls than all the rest."""
+    """The shared fields of jobs are not checked again: that took more calls than all the rest."""
     commands = Commands(store, store.env)
     prepared = commands.jobs.prepared_job(JobSpec(handler="work"))
     assert prepared is not None

@@ -1,4 +1,4 @@
-"""Executions as people read them, whatever their table; and the days that the history is kept in."""
+"""Reading executions of all state tables, and the daily partitions of the history."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def found_one(store: Store, execution_id: ExecutionId) -> Execution:
 
 
 def ended(number: int, finished_at: datetime, **more: Any) -> dict[str, Any]:
-    """A row of the history; of an enqueued job, unless another is given."""
+    """A row of the history, of an enqueued job by default."""
     row: dict[str, Any] = {
         "id": UUID(int=number),
         "job_id": UUID(int=number),
@@ -104,7 +104,7 @@ async def test_a_held_execution_shows_as_queued(store: Store) -> None:
     execution = await enqueue(store)
     await claim_all(store)
     async with store.database.connection() as connection:
-        # What people read goes by the database's own clock.
+        # The view uses the clock of the database.
         await connection.execute("UPDATE timeball.running SET run_at = now() + interval '1 hour'")
 
     held = await found_one(store, execution)
@@ -150,7 +150,7 @@ async def test_log_lines_are_read_after_a_cursor(store: Store, clock: VirtualClo
     ]
 
     await store.history.write_log([*lines, LogRecord(other, 1, 1, clock.now(), "info", "other")])
-    await store.history.write_log(lines)  # a reply was lost: written again, kept once
+    await store.history.write_log(lines)  # a reply was lost: written again, stored once
 
     assert await store.history.log(execution) == lines
     assert await store.history.log(execution, after=(1, 1)) == lines[1:]
@@ -228,7 +228,7 @@ async def test_a_one_off_that_has_another_execution_stays(store: Store) -> None:
 
 
 def in_state_table(state_table: str, row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the history as it would stand in another table."""
+    """A row of the history with the columns of another table."""
     if state_table == "finished":
         return row
     row = {name: value for name, value in row.items() if name not in ("state", "finished_at")} | {"run_at": NOON}

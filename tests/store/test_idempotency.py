@@ -1,4 +1,4 @@
-"""Requests under an Idempotency-Key: how long a key is taken, and by whom."""
+"""Requests under an Idempotency-Key: for how long a key is reserved, and by which caller."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_a_key_that_is_reserved_again_at_that_moment_is_not_deleted(
         forgetting = asyncio.create_task(
             database.fetch(statement, keep=IDEMPOTENCY_KEYS_KEPT_FOR, before=old, limit=10)
         )
-        # Either it is done, or it waits for us and goes on as soon as we have committed.
+        # Either it is done, or it waits for this transaction and continues after the commit.
         await asyncio.wait([forgetting], timeout=0.5)
     await forgetting
 

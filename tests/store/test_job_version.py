@@ -1,4 +1,4 @@
-"""What is queued runs the handler and the payload of one version of its job, whatever is edited meanwhile and however it is claimed."""
+"""A queued execution runs with the handler and the payload of one version of its job, whatever is edited, and however it is claimed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def edit(store: Store, job_id: JobId, **fields: Any) -> None:
 
 
 async def edit_both(store: Store, job_id: JobId) -> None:
-    """Another handler and another payload, by two edits: neither version after the first may show in what is queued."""
+    """Two edits, of the handler and of the payload: a queued execution may have neither."""
     await edit(store, job_id, payload={"of": "between"})
     await edit(store, job_id, handler=NEW, payload={"of": "new"})
 
@@ -256,7 +256,7 @@ async def test_a_waiting_backfill_keeps_its_version(store: Store, clock: Virtual
 
 
 async def test_a_retry_by_a_person_has_the_present_version(store: Store) -> None:
-    """The job is mended, then what died is run again: by the mended version, all of it."""
+    """The job is repaired, and its dead execution is retried: wholly with the repaired version."""
     job = await make_job(store, handler=OLD, payload={"of": "old"})
     triggered = await trigger(store, job.id)
     (first,) = await claim_all(store, handlers=[OLD])

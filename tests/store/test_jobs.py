@@ -1,4 +1,4 @@
-"""Jobs are made and found: one statement writes the definition and the first execution, into the table where it belongs."""
+"""Creating and finding jobs: one statement writes the definition, and the first execution into its state table."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from timeball.store.types import ClaimRequest, FirstExecution
 from timeball.testing import VirtualClock
 from timeball.testing.environment import START
 
-# A value of its own for each field, so that two swapped columns are noticed.
+# A distinct value for each field, so that swapped columns are noticed.
 EVERYTHING: dict[str, Any] = {
     "name": "nightly report",
     "description": "for the board",
@@ -167,7 +167,7 @@ async def test_a_one_off_without_an_instant_is_due_by_the_clock_of_the_database(
 
 
 async def test_a_plain_one_off_is_written_like_others(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commonest wish has statements of its own: for one, for some that are alike, for some that are not."""
+    """The usual enqueue has statements of its own: for one job, for several that are alike, for several that are not."""
     plain = {name: EVERYTHING[name] for name in EVERYTHING if name in enqueue_module.PLAIN_COLUMNS | {"delivery"}}
     asked: list[str] = []
     store.database.env.fault = asked.append
@@ -345,7 +345,7 @@ async def test_two_of_one_batch_with_one_key_give_one_execution(store: Store, cl
 async def test_a_key_whose_execution_finishes_meanwhile_is_taken(
     fresh_database: FreshDatabase, open_store: Callable[..., Awaitable[Store]], env: Env
 ) -> None:
-    """Between "the key is alive" and "whose is it" the holder may end: nobody is told that nothing was made."""
+    """The execution of a key may finish before it is looked up: then the job is created after all."""
 
     def end_holder(point: str) -> None:
         if point == "live_keys.before":
@@ -382,7 +382,7 @@ async def test_the_newest_job_of_a_shared_limit_sets_it(store: Store) -> None:
 
 @pytest.mark.parametrize("fields", [{"scheduled_at": START + timedelta(days=1)}, {"interval_seconds": 60}, {}])
 async def test_a_new_job_with_a_lower_limit_blocks_the_excess(store: Store, fields: dict[str, Any]) -> None:
-    """Whatever shares the limit: the least urgent waits again, what runs goes on and counts."""
+    """Of all executions of the limit, the least urgent waits again; running ones go on and count."""
     running, middle, urgent, lazy = [
         await enqueue(store, queue=queue, priority=priority, max_running=4, limit_key="printer")
         for queue, priority in (("first", 1), ("default", 50), ("default", 99), ("default", 0))
@@ -511,7 +511,7 @@ async def test_a_bulk_write_is_all_or_nothing(
 async def test_an_abandoned_bulk_write_leaves_nothing_and_affects_no_other(
     store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
 ) -> None:
-    """The first rows are being written while the next ones are made."""
+    """The first rows are written while the next ones are made."""
     monkeypatch.setattr("timeball.store.enqueue._BULK_SLICE", 2)
     template, at_work = define_job(store, name=None, scheduled_at=clock.now()), asyncio.current_task()
     assert at_work is not None
@@ -532,7 +532,7 @@ async def test_an_abandoned_bulk_write_leaves_nothing_and_affects_no_other(
 
 
 async def test_the_schema_refuses_invalid_schedules(store: Store) -> None:
-    """Fault 27. Whoever writes past every front is stopped here."""
+    """Fault 27. The schema stops writes that bypass every API."""
     await make_recurring(store, 60)
     impossible = [
         *("interval_seconds = 0", "interval_seconds = -1", "interval_seconds = NULL"),
@@ -547,7 +547,7 @@ async def test_the_schema_refuses_invalid_schedules(store: Store) -> None:
                 await connection.execute(f"UPDATE timeball.job SET {assignment}")
 
 
-# Each rule of the schema by its name, and what breaks it and no other.
+# Each rule of the schema by its name, and values that break this rule alone.
 _BREACHES = {
     "job_kind_check": ["kind = 'sometimes'", "kind = ''"],
     "once_has_instant": ["scheduled_at = NULL"],
@@ -582,7 +582,7 @@ _BREACHES = {
 
 @pytest.mark.parametrize("rule", _BREACHES)
 async def test_the_schema_names_the_rule_that_a_one_off_breaks(store: Store, clock: VirtualClock, rule: str) -> None:
-    """Fault 27. What the usual one-off is taken for at a glance must not hide what is wrong with another."""
+    """Fault 27. The shortcut for usual one-offs must not accept a wrong one."""
     await store.enqueuer.create([define_job(store, name=None, scheduled_at=clock.now())], [])
 
     for assignment in _BREACHES[rule]:

@@ -1,4 +1,4 @@
-"""Counters that have come near the ends of their ranges, and near those of other people's: nothing fails."""
+"""Counters near the ends of their ranges, and near those of 32 and 53 bits: nothing fails."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_a_fence_grows_beyond_32_and_53_bits(store: Store, clock: VirtualC
 
 
 async def test_counters_stay_at_their_maximum(store: Store) -> None:
-    """Fault 32. One row that cannot be counted on must not stop the claims of all others."""
+    """Fault 32. One row with a full counter must not stop the claims of all others."""
     await enqueue(store)
     await set_all(store, "ready", fence=INT8, attempts=INT4, lost=INT4)
     await enqueue(store)

@@ -1,4 +1,4 @@
-"""Leases and shards: who is believed alive, and who owns which slice of the schedule."""
+"""Nodes: their leases, and the owners of shards."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from timeball.testing import VirtualClock
 
 
 async def own(store: Store, *shards: int) -> tuple[Incarnation, dict[int, int]]:
-    """A living scheduler, and what it got of these shards."""
+    """A living scheduler, and the shards that it took."""
     incarnation = await make_node(store, NodeKind.SCHEDULER)
     return incarnation, await store.nodes.take_shards(incarnation, shards)
 
 
 class Shard(NamedTuple):
-    """A shard, its owner, and whether that one is alive."""
+    """A shard, its owner, and whether the owner is alive."""
 
     owner: Incarnation | None
     epoch: int
@@ -84,7 +84,7 @@ async def test_a_node_that_serves_every_queue_names_none(store: Store) -> None:
 
 
 async def test_a_renewal_returns_the_peers_of_a_worker(store: Store, clock: VirtualClock) -> None:
-    """Itself included, and nobody who serves other queues, knows other handlers, gets tickets elsewhere, leaves, or is dead."""
+    """Including itself; no worker with other queues, handlers or broker, and none that drains or is dead."""
     alike: dict[str, Any] = {"slots": 5, "queues": ("mail", "reports"), "handlers": ("app:h", "app:i")}
     await make_node(store, **alike)
     clock.advance(LEASE.span)

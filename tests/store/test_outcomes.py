@@ -1,4 +1,4 @@
-"""From running to wherever the outcome leads, each only while its row still names the claim."""
+"""From running to the table of the outcome, only while the row still names the claim."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ STANDING = AttemptFacts(attempts=4, lost=2, retry=RetryPolicy())
 
 @dataclass(frozen=True)
 class Running:
-    """A row in `running` with a value of its own in each column, and the claim it names."""
+    """A row in `running` with a distinct value in each column, and its claim."""
 
     job: Job
     row: dict[str, Any]
@@ -114,7 +114,7 @@ def finding(running: Running, outcome: Outcome) -> FinishedAttempt:
 
 
 def in_history(running: Running, state: str, **more: Any) -> dict[str, Any]:
-    """The row of `finished` that this execution should leave."""
+    """The expected row of `finished` for this execution."""
     same = ("id", "job_id", "origin", "version", "queue", "priority", "handler", "scheduled_for", "queued_at")
     kept = {
         name: running.row[name]
@@ -130,7 +130,7 @@ def in_history(running: Running, state: str, **more: Any) -> dict[str, Any]:
 
 
 def waiting_again(running: Running, **more: Any) -> dict[str, Any]:
-    """What a row of `due` or `ready` keeps of a running one."""
+    """The columns that a row of `due` or `ready` keeps of a running one."""
     own = ("holder", "claim_id", "claimed_at")
     return {name: value for name, value in running.row.items() if name not in own} | more
 
@@ -356,7 +356,7 @@ async def test_a_stale_outcome_changes_nothing(store: Store, running: Running, s
 async def test_the_outcome_of_the_present_claim_counts_of_two_in_a_batch(
     store: Store, running: Running, *, is_late_first: bool
 ) -> None:
-    """A worker that lost its claim and got another on the same execution may hand in both together."""
+    """A worker that lost its claim and got another of the same execution may record both outcomes together."""
     honest = finding(running, Succeeded("1"))
     late = found(with_foreign_claim(running.claimed), Succeeded("2"), finished_at=honest.finished_at + seconds(1))
     order = -1 if is_late_first else 1

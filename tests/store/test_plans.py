@@ -1,8 +1,8 @@
 """The hot statements still use their index: with a million rows, and whatever the planner believes about them.
 
-Plans are not compared by their shape but by what they read: each statement is run, and the rows that its scans touched are counted, and the
-pages. A statement that needs a hundred rows of a million and touches thousands has lost its index; one that touches few, but reads an index
-from one end to the other to find them, has not found its own.
+Plans are compared by what they read, not by their shape: each statement is run, and the rows and pages that its scans read are counted. A
+statement that needs a hundred rows of a million and reads thousands does not use its index. One that reads few rows but many pages reads a
+wrong index from one end to the other.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HALF = MILLION // 2
 LIMITS = 10
 
 # Row n has the id n, so that each table has ids of its own; every other row belongs to a job of its own.
-# All n have seven hexadecimal digits, which makes an id by plain concatenation: that is where the time goes.
+# All n have seven hexadecimal digits, so that an id is a plain concatenation, which saves most of the time.
 _DUE, _READY, _RUNNING, _FINISHED, _BLOCKED = (number * MILLION for number in range(17, 22))
 _ID = f"('{'0' * 25}' || to_hex(n))::uuid"
 _JOB = f"(CASE WHEN n % 2 = 0 THEN '{'0' * 25}' ELSE 'f{'0' * 24}' END || to_hex(n))::uuid"
@@ -97,7 +97,7 @@ def server(servers: Servers) -> PostgresServer:
 def crowded(server: PostgresServer, template_of: Callable[[PostgresServer], str]) -> Iterator[str]:
     """A database with a million rows in due and in ready, half of them due; its name."""
     name = server.create_database(template_of(server))
-    # The indexes are made again behind the rows: that takes half the time.
+    # The indexes are created after the rows, which takes half the time.
     asked = "SELECT indexname, indexdef FROM pg_indexes WHERE tablename IN ('due', 'ready') AND indexname !~ 'pkey$'"
     indexes = server.execute(asked, name)
     drops = [f"DROP INDEX timeball.{index}" for index, _ in indexes]
@@ -139,7 +139,7 @@ def at(number: int) -> datetime:
 
 
 def odd(state_table: int) -> list[int]:
-    """A batch of a table's rows that have just fallen due, each of a job of its own."""
+    """A batch of rows of a table that have just become due, each of a job of its own."""
     return list(range(state_table + HALF - 2 * BATCH + 1, state_table + HALF, 2))
 
 
@@ -179,14 +179,14 @@ _JOB_COLUMNS = {"job_id": job(odd(_DUE)[0]), "parked_at": PARKED_AT, "reason": "
 
 _PAST = {"start": NOW - timedelta(days=400), "first_id": UUID(int=0), "last_id": UUID(int=2**128 - 1)}
 
-# What has tests of its own below.
+# Statements with tests of their own below.
 TRIED_APART = ("has_unclaimed",)
 
-# Statement, parameters, and how many rows of the tables it may touch at most.
+# Statement, parameters, and the most rows of all tables that it may read.
 HOT: dict[str, tuple[dict[str, Any], int]] = {
-    # Each lane is read twice a batch deep, and each row that may be taken is locked and taken once.
+    # Two batches of each lane are read, and each claimed row is locked and deleted once.
     "claim": (_CLAIM, 2 * len(LANES) * 3 * BATCH + 4 * BATCH),
-    # Each row is looked up, locked and taken once; and each of its queues is looked at.
+    # Each row is looked up, locked and deleted once; and its queue is read.
     "claim_tickets": (
         {
             "ids": [id_(number) for number in odd(_READY)],
@@ -247,14 +247,14 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     "attempt_facts": ({"ids": _HELD, "fences": [1] * BATCH, "claim_ids": _HELD}, 2 * BATCH),
     "already_recorded": ({"ids": _HELD, "claim_ids": _HELD}, 3 * BATCH),
     "find_execution": ({"id": id_(_FINISHED + 77)}, 10),
-    # What a page of jobs says of each of them, and the answer to every POST of one: tables are asked eight times, and the history twice.
+    # For a page of jobs, and the answer to every POST of one: eight look-ups in state tables for each job, and two in the history.
     "job_situations": ({"ids": [id_(number) for number in (*odd(_DUE), *odd(_READY))]}, 12 * 2 * BATCH),
     "recent_runs_of_jobs": ({"ids": [job(number) for number in odd(_DUE)], "count": 20}, 21 * BATCH),
-    # Every limit lets in as many as it has places, most urgent first.
+    # As many executions of each limit as it has places, the most urgent first.
     "unblock": ({"keys": ["limit 3", "limit 4"]}, 2 * 3 * BATCH),
     "blocked_keys": ({"after": "", "limit": 500}, 2 * LIMITS),
     "request_stop_of_superseded": ({"keys": ["limit 3", "limit 4"], "reason": "test"}, 10),
-    # What every change of a job does.
+    # The statements of every change of a job.
     "take_occurrence": (_JOB_COLUMNS, 5),
     "promoted_until": (_JOB_COLUMNS | {"first_ahead": id_(_FINISHED)}, 10),
     "drop_resumption": (_JOB_COLUMNS, 5),
@@ -266,12 +266,12 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     "waiting_of_job": (_JOB_COLUMNS, 10),
     "cancel_waiting": ({"ids": [id_(number) for number in odd(_DUE)], "reason": "test"}, 4 * BATCH),
     "cancellable": ({"ids": [id_(number) for number in odd(_DUE)]}, 4 * BATCH),
-    # A little more than it needs: others have left dead entries in its indexes.
+    # A little more than it needs, for dead entries in its indexes.
     "request_stop": ({"ids": _HELD, "reason": "test"}, 2 * BATCH + 20),
     "request_stop_of_jobs": ({"job_ids": [job(number) for number in odd(_RUNNING)], "reason": "test"}, 2 * BATCH),
     "stops": ({"incarnation": _HELD[0]}, 5),
     "count_running_of_queue": ({"queue": "q1"}, 5),
-    # What is looked at to explain one execution.
+    # The facts of one explanation.
     "locate_execution": ({"id": id_(odd(_READY)[0])}, 5),
     "gate_facts": ({"queue": "q1", "limit_key": "k", "unique_key": "u"}, 5),
     "competitors": (
@@ -281,7 +281,7 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     "queue_position": ({"queue": "q1", "priority": 50, "run_at": NOW, "limit": 100}, 102 * PRIORITIES),
     "typical_durations_of_jobs": ({"ids": [job(number) for number in odd(_FINISHED)], "limit": 50}, 2 * BATCH),
     "typical_durations_of_handlers": ({"limit": BATCH}, 2 * BATCH),
-    # What is looked at to draw time lines and to foresee.
+    # Timelines and forecasts.
     "futures": ({"limit": BATCH}, BATCH),
     "future_of_job": (_JOB_COLUMNS, 5),
     "one_offs": ({"start": NOW, "until": NOW + timedelta(days=9), "queue": None, "each": 10}, 64 * 10 + 2 * 64),
@@ -309,7 +309,7 @@ def test_a_hot_statement_touches_little(server: PostgresServer, crowded: str, be
 
 @pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)
 def test_a_promotion_deletes_its_rows_by_ctid(server: PostgresServer, crowded: str, belief: str) -> None:
-    """Comparing each with a list of all would read no more rows, and yet cost the square of the batch."""
+    """Comparing each row with the whole list would read no more rows, but cost the square of the batch."""
     with session(server, crowded, belief) as connection:
         scans = rows_touched(run_explained(connection, "promote", HOT["promote"][0]))
 
@@ -318,7 +318,7 @@ def test_a_promotion_deletes_its_rows_by_ctid(server: PostgresServer, crowded: s
 
 @pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)
 def test_successes_are_looked_up_one_by_one(server: PostgresServer, crowded: str, belief: str) -> None:
-    """As they are given, in the order of ids: all at a time they could be locked in the order in which they lie."""
+    """In the order in which they are given: all at once, they could be locked in the order of the pages."""
     for plan_cache_mode in ("force_custom_plan", "force_generic_plan"):
         with session(server, crowded, belief) as connection:
             connection.execute(f"SET plan_cache_mode = {plan_cache_mode}")
@@ -337,7 +337,7 @@ def test_successes_are_looked_up_one_by_one(server: PostgresServer, crowded: str
 @pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)
 @pytest.mark.parametrize("lanes", [1, len(LANES)])
 def test_a_claim_reads_the_heads_of_its_lanes(server: PostgresServer, crowded: str, belief: str, lanes: int) -> None:
-    """They are read inside a function, which no plan shows."""
+    """A function reads them, and plans do not show that."""
     given = _CLAIM | {name: _CLAIM[name][:lanes] for name in ("queues", "priorities", "bounds", "first_ids")}
     for plan_cache_mode in ALL_MODES:
         with session(server, crowded, belief) as connection:

@@ -1,4 +1,4 @@
-"""From due to ready: what falls due is read ahead, and moved only if it still is as it was read."""
+"""From due to ready: due rows are read ahead, and promoted only if they still are as they were read."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SHARD = 5
 
 
 def waiting(now: datetime) -> dict[str, Any]:
-    """A retry in `due`, with a value of its own in each column."""
+    """A retry in `due`, with a distinct value in each column."""
     return {
         "id": EXECUTION,
         "job_id": JOB,
@@ -382,7 +382,7 @@ async def planned(store: Store, clock: VirtualClock) -> tuple[Promotion, ShardOw
 
 
 async def refused(store: Store, plan: Promotion, owner: ShardOwnership) -> bool:
-    """Whether the plan was refused, and nothing changed."""
+    """Whether the promotion was refused, and nothing changed."""
     before = await table(store, "execution")
     done = await promote(store, [plan], owner)
     assert bool(done) == (await table(store, "execution") != before)

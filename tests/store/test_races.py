@@ -1,6 +1,6 @@
-"""Each pair of verbs that share rows, on two connections, in both orders, with both endings: exactly one truth comes of it.
+"""Each pair of methods that share rows, on two connections, in both orders, with both endings: the result is always consistent.
 
-The first party has done its work and stops before COMMIT; the second runs into it; then the first commits or rolls back.
+The first has done its work and stops before COMMIT; the second meets its locks; then the first commits or rolls back.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ async def race(fresh_database: FreshDatabase, store: Store, env: Env, clock: Vir
 
 
 class Scheduled:
-    """A job whose occurrence has fallen due, the scheduler that owns it, and what that one means to do."""
+    """A job with a due occurrence, its scheduler, and the promotion that the scheduler has planned."""
 
     def __init__(self, job: Job, owner: ShardOwnership, plan: Promotion) -> None:
         self.job = job
@@ -139,7 +139,7 @@ async def check(store: Store, job: Job) -> None:
 async def test_a_promotion_that_comes_after_an_edit(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
-    """Fault 28. The edit keeps the schedule, so the pending occurrence keeps its id and its instant: only its version tells."""
+    """Fault 28. The edit keeps the schedule, so the pending occurrence keeps its id and its instant: only its version differs."""
     job, anchor = scheduled.job, scheduled.plan.row.scheduled_for
 
     result = await race.run(
@@ -163,7 +163,7 @@ async def test_an_edit_that_comes_after_a_promotion(
     )
 
     assert result.second_waited
-    # What was promoted runs by the old version; otherwise the edit has skipped it.
+    # A promoted occurrence has the old version; otherwise the edit has skipped it.
     records = [row for state_table in ("ready", "finished") for row in await table(store, state_table)]
     assert [(row["version"], row["scheduled_for"]) for row in records] == [(1, scheduled.plan.row.scheduled_for)]
     assert len(await table(store, "ready")) == (1 if commits else 0)
@@ -173,7 +173,7 @@ async def test_an_edit_that_comes_after_a_promotion(
 async def test_an_edit_that_misses_the_new_occurrence_is_refused_by_the_index_and_repeated(
     race: Race, store: Store, scheduled: Scheduled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Looking again after a lock wait finds the successor first; this is what stands behind it."""
+    """Usually the look-up after a lock wait finds the successor; this tests the index without it."""
 
     async def look_once(connection: Any, job_id: JobId) -> NextOccurrence | None:
         row = await store.database.fetch_row("take_occurrence", connection, job_id=job_id)
@@ -193,7 +193,7 @@ async def test_an_edit_that_misses_the_new_occurrence_is_refused_by_the_index_an
 async def test_a_promotion_planned_before_an_edit_is_refused(
     store: Store, scheduled: Scheduled, clock: VirtualClock
 ) -> None:
-    """The edit is committed; the occurrence it put in place looks just like the one the plan was made for."""
+    """The edit is committed; its new occurrence equals the planned one in id and instant."""
     job = scheduled.job
     ahead = await make_recurring(store, 60)
     plan = await plan_row(store, await due_row(store, ahead.id))
@@ -220,11 +220,11 @@ async def test_two_edits_follow_one_another(race: Race, store: Store, scheduled:
     await check(store, job)
 
 
-# edit, and what is queued of the job or asked for
+# edit, and queued or requested executions of the job
 
 
 async def what_runs(store: Store, **wish: Any) -> list[tuple[str, int, Any]]:
-    """Handler, version and payload of what a worker is given."""
+    """Handler, version and payload of a claimed execution."""
     claims = {claimed.id: claimed for claimed in await claim_all(store, handlers=["app:old", "app:new"], **wish)}
     rows = [row for row in await table(store, "running") if row["id"] in claims]
     return [(claims[row["id"]].handler, row["version"], json.loads(claims[row["id"]].payload)) for row in rows]
@@ -254,7 +254,7 @@ async def test_a_claim_that_comes_while_an_edit_is_under_way(
 async def test_an_edit_that_comes_while_a_claim_is_under_way(
     race: Race, store: Store, clock: VirtualClock, by_hand: Job, *, commits: bool
 ) -> None:
-    """Fault 28. The claim's own reply is of the old version, and so is the next try of what it took, or of what it did not take."""
+    """Fault 28. The reply of the claim has the old version, and so has the next attempt, whether it took the execution or not."""
     owner, worker = await make_owner(store), await make_node(store)
     await ask_for(store, by_hand.id)
     wish = ClaimRequest(worker, ["app:old", "app:new"], 1, 0)
@@ -337,7 +337,7 @@ async def test_an_edit_that_comes_while_an_attempt_fails(
 async def test_a_request_checks_the_right_to_the_handler_that_will_run(
     race: Race, store: Store, by_hand: Job, *, commits: bool
 ) -> None:
-    """While an administrator makes a command of the job, an editor triggers it with a payload meant for what it was."""
+    """While an administrator gives the job another handler, an editor triggers it with a payload for the former one."""
     editor = Actor("editor", is_administrator=False)
     payload = {"command": "id"}
 
@@ -385,7 +385,7 @@ def end(store: Store, scheduled: Scheduled) -> Awaitable[bool]:
 
 
 async def recorded(store: Store) -> list[tuple[str, int]]:
-    """The table and the version of whatever has the instant of the occurrence."""
+    """The table and the version of the record with the instant of the occurrence."""
     found = [
         (state_table, row["version"])
         for state_table in ("ready", "finished")
@@ -396,7 +396,7 @@ async def recorded(store: Store) -> list[tuple[str, int]]:
 
 
 async def ended_by(store: Store) -> list[str | None]:
-    """By which data the versions of the job owe nothing more."""
+    """The time-zone data by which the versions of the job have ended."""
     return [row["tzdata"] for row in sorted(await table(store, "job_version"), key=lambda row: row["version"])]
 
 
@@ -428,7 +428,7 @@ async def test_an_end_that_comes_after_a_promotion(
 async def test_an_edit_that_comes_after_the_end(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
-    """It finds nothing pending, and the version that it closes says by which data it had ended."""
+    """It finds no pending occurrence, and closes a version that cites the data by which it had ended."""
     job = scheduled.job
 
     result = await race.run(end(race.ahead, scheduled), edit(race.behind, job, interval_seconds=45), commits=commits)
@@ -444,7 +444,7 @@ async def test_an_edit_that_comes_after_the_end(
 async def test_an_end_that_comes_after_an_edit(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
-    """The occurrence that waits now is not the one that was read, though it may have its id and its instant."""
+    """The pending occurrence is not the one that was read, although it may have its id and its instant."""
     job, anchor = scheduled.job, scheduled.plan.row.scheduled_for
     first = edit(race.ahead, job, payload={"v": 2}, scheduled_at=anchor)
 
@@ -487,7 +487,7 @@ async def test_a_pause_that_comes_after_a_promotion(
 async def test_a_retry_that_is_promoted_while_its_job_is_paused_is_parked(
     race: Race, store: Store, clock: VirtualClock, *, commits: bool
 ) -> None:
-    """It is in due when the pause looks there, and in ready when it is committed."""
+    """It is in due when the pause reads that table, and in ready when the pause commits."""
     job = await make_job(store)
     owner = await make_owner(store)
     execution = (await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger"))[0]
@@ -504,7 +504,7 @@ async def test_a_retry_that_is_promoted_while_its_job_is_paused_is_parked(
 
 @both_endings
 async def test_a_parked_retry_is_not_promoted(race: Race, store: Store, clock: VirtualClock, *, commits: bool) -> None:
-    """Neither its id nor its version changes: only its instant tells."""
+    """Its id and its version stay: only its instant differs."""
     job = await make_job(store)
     owner = await make_owner(store)
     execution = (await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger"))[0]
@@ -523,7 +523,7 @@ async def test_a_parked_retry_is_not_promoted(race: Race, store: Store, clock: V
 async def test_a_retry_is_not_parked_after_the_resumption_of_its_job(
     race: Race, store: Store, clock: VirtualClock, *, commits: bool
 ) -> None:
-    """The scheduler read it while its job was paused; nobody would wake it after the job was resumed."""
+    """The scheduler read it while its job was paused; parked after the resumption, it would wait for ever."""
     job, row = await _retrying_of_paused(store, clock)
 
     result = await race.run(resume(race.ahead, job), race.behind.executions.park([row]), commits=commits)
@@ -823,7 +823,7 @@ async def test_two_claims_by_id_take_an_execution_once_without_waiting(
 
 
 async def test_a_limit_is_set_during_a_long_read(store: Store) -> None:
-    """A backup, a proof over all history: neither keeps a limit from being set, nor claims from being made behind it."""
+    """A backup or a verification blocks neither the new limit nor the claims after it."""
     await enqueue(store, queue="other")
     async with store.database.transaction() as reader:
         await reader.fetch("SELECT * FROM timeball.queue")
@@ -851,7 +851,7 @@ async def test_two_unblock_at_the_limit_of_a_job(race: Race, store: Store, *, co
 
 @both_endings
 async def test_an_unblock_counts_what_another_is_unblocking(race: Race, store: Store, *, commits: bool) -> None:
-    """Without the lock each would take another row, and neither would see the other's."""
+    """Without the lock each would unblock another row without seeing that of the other."""
     first = await enqueue(store, max_running=1, limit_key="l")
     await enqueue(store, max_running=1, limit_key="l")
     await store.database.fetch("cancel_waiting", ids=[first], reason="frees its place, and nobody hands it on")
@@ -871,7 +871,7 @@ async def test_an_unblock_counts_what_another_is_unblocking(race: Race, store: S
 
 @both_endings
 async def test_a_claim_frees_no_place_during_an_unblock(race: Race, store: Store, *, commits: bool) -> None:
-    """An execution on its way from ready to running is in one of them by any snapshot."""
+    """In any snapshot, an execution that is being claimed is in ready or in running."""
     for _ in range(2):
         await enqueue(store, max_running=1, limit_key="l")
 
@@ -899,7 +899,7 @@ async def test_a_limit_that_is_lowered_during_an_unblock(race: Race, store: Stor
 
 
 def say_less(store: Store) -> Awaitable[ExecutionId]:
-    """A new job under a shared limit, which it lowers; it is to run later itself."""
+    """A new job that lowers a shared limit; it is due later itself."""
     return enqueue(store, after=60, max_running=1, limit_key="l")
 
 
@@ -912,14 +912,14 @@ async def ready_and_running(store: Store) -> int:
 async def test_a_new_job_lowers_a_shared_limit_while_a_claim_is_under_way(
     race: Race, store: Store, *, commits: bool, claims_the_lazy_one: bool
 ) -> None:
-    """Whichever of the two is being claimed: that one counts, and the other waits for its place."""
+    """Whichever of the two is being claimed counts, and the other is blocked."""
     worker = await make_node(store)
     urgent, lazy = [await enqueue(store, queue="q", priority=each, max_running=2, limit_key="l") for each in (99, 1)]
     first = claim_freely(race.ahead, worker, "by name", lazy if claims_the_lazy_one else urgent)
 
     result = await race.run(first, say_less(race.behind), commits=commits)
 
-    # What is taken back first is the lazy one: only if that is being claimed, somebody has to wait for the claim.
+    # The less urgent one is blocked first: only if it is being claimed, the new job waits for the claim.
     assert result.second_waited == claims_the_lazy_one
     assert (await ready_and_running(store), len(await table(store, "blocked"))) == (1, 1)
     assert len(await table(store, "running")) == (1 if commits else 0)
@@ -946,7 +946,7 @@ async def two_places_and_one_is_free(store: Store) -> None:
 
 @both_endings
 async def test_a_new_job_lowers_a_shared_limit_during_an_unblock(race: Race, store: Store, *, commits: bool) -> None:
-    """What was being let in is seen only behind the lock."""
+    """An execution that is being unblocked is seen only after the lock."""
     await two_places_and_one_is_free(store)
 
     result = await race.run(race.ahead.executions.unblock(["l"]), say_less(race.behind), commits=commits)
@@ -984,7 +984,7 @@ async def test_two_new_jobs_lower_a_shared_limit(race: Race, store: Store, *, co
     await check_rooms(store)
 
 
-# renew and bury
+# renew and remove expired nodes
 
 
 @both_endings
@@ -1017,7 +1017,7 @@ async def test_a_renewal_that_comes_after_a_removal(
     assert len(await table(store, "node")) == (0 if commits else 1)
 
 
-# two who take a shard
+# take shards and take shards
 
 
 @both_endings
@@ -1138,7 +1138,7 @@ async def test_a_claim_that_comes_after_a_cancellation(race: Race, store: Store,
 
     result = await race.run(cancel(race.ahead, execution), claim(race.behind), commits=commits)
 
-    assert not result.second_waited  # a claim takes only what nobody touches
+    assert not result.second_waited  # claim and cancel
     assert result.second == []
     assert await tables_of(store, execution) == ["finished" if commits else "ready"]
 
@@ -1215,7 +1215,7 @@ async def turn_over(store: Store, state_table: str) -> list[ExecutionId]:
 async def locks_the_first_before_any_other(
     race: Race, state_table: str, ids: Sequence[ExecutionId], batch: Awaitable[Any]
 ) -> Any:
-    """Let a batch run into the smallest of its ids, which somebody holds, and look whether it holds another one by then."""
+    """Let a batch wait for its smallest id, which is locked, and check whether it has locked another one by then."""
     row = f"SELECT id FROM timeball.{state_table} WHERE id = ANY ($1) FOR UPDATE"
     async with race.ahead.database.connection() as holder:
         async with holder.transaction():
@@ -1260,7 +1260,7 @@ async def test_a_batch_of_due_rows_is_locked_in_the_order_of_ids(race: Race, sto
 
 
 async def test_both_transactions_of_a_deadlock_succeed(race: Race, store: Store) -> None:
-    """A deadlock: the database ends one of the two, and that one begins again."""
+    """A deadlock: the database cancels one of the two, which is repeated."""
     ids = [await enqueue(store) for _ in range(2)]
     both_have_one = asyncio.Barrier(2)
     tries: list[ExecutionId] = []
@@ -1278,7 +1278,7 @@ async def test_both_transactions_of_a_deadlock_succeed(race: Race, store: Store)
     async with asyncio.timeout(PATIENCE_SECONDS):
         await asyncio.gather(take(race.ahead, ids), take(race.behind, ids[::-1]))
 
-    # Or more: who begins again may meet the other once more.
+    # Or more: the repeated one may meet the other once more.
     assert len(tries) >= 3
     assert [row["lost"] for row in await table(store, "ready")] == [2, 2]
 
@@ -1301,7 +1301,7 @@ async def test_a_statement_that_met_a_deadlock_is_repeated(store: Store, monkeyp
     assert tries == 4
 
 
-# what people say, and what is to be tried again
+# requests and retries
 
 
 async def given_to_a_worker(store: Store) -> tuple[Job, ClaimedExecution]:
@@ -1329,7 +1329,7 @@ both_again = pytest.mark.parametrize(
 async def test_an_outcome_waits_for_a_request_and_is_decided_again(
     race: Race, store: Store, *, word: str, outcome: Outcome, commits: bool
 ) -> None:
-    """Else what was lost with its worker would be started again by the pause, or the cancellation, that it passed on its way."""
+    """Otherwise a lost execution would run again although a pause or cancellation came before."""
     job, claimed = await given_to_a_worker(store)
     finding = found(claimed, outcome)
     moves = await moves_of(store, [finding])
@@ -1352,7 +1352,7 @@ async def test_an_outcome_waits_for_a_request_and_is_decided_again(
 async def test_an_outcome_decided_before_a_request_is_decided_again(
     store: Store, *, word: str, outcome: Outcome
 ) -> None:
-    """Nobody waits for anybody: what was said is there, and only the comparison with what was known can tell."""
+    """Without any lock wait: only the comparison with the facts of the decision shows the request."""
     job, claimed = await given_to_a_worker(store)
     finding = found(claimed, outcome)
     moves = await moves_of(store, [finding])
@@ -1429,7 +1429,7 @@ async def test_an_enqueue_that_comes_after_the_holder_of_its_key_finished(
 
 @both_endings
 async def test_a_finish_that_comes_after_an_enqueue_with_its_key(race: Race, store: Store, *, commits: bool) -> None:
-    """The enqueue found the key alive, and has written nothing; by the time it asks whose it is, it is free."""
+    """The enqueue finds the key taken and writes nothing; when it looks up the execution of the key, the key is free."""
     await enqueue(store, unique_key="k")
     (claimed,) = await claim_all(store)
 
@@ -1513,7 +1513,7 @@ def _trigger(store: Store, job: Job) -> ExecutionRequest:
 
 
 async def _retrying_of_paused(store: Store, clock: VirtualClock) -> tuple[Job, DueRow]:
-    """A paused job, one attempt of which has failed since, and what the scheduler reads of it."""
+    """A paused job with an attempt that has failed since, and the row that the scheduler reads."""
     job = await make_job(store)
     await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger")
     (claimed,) = await claim_all(store)
@@ -1524,7 +1524,7 @@ async def _retrying_of_paused(store: Store, clock: VirtualClock) -> tuple[Job, D
 
 
 def _columns(claimed: ClaimedExecution) -> dict[str, Any]:
-    """The arguments of `finish_succeeded` alone, without the handing on that follows it."""
+    """The arguments of the statement `finish_succeeded`, without the unblock that follows it."""
     finding = found(claimed)
     return {
         "ids": [claimed.id],
@@ -1536,11 +1536,11 @@ def _columns(claimed: ClaimedExecution) -> dict[str, Any]:
     }
 
 
-# an execution asked for, and the janitor
+# a requested execution, and the janitor
 
 
 async def spent_one_off(store: Store) -> tuple[JobId, int]:
-    """A one-off whose only execution lies in a partition that is about to be dropped."""
+    """A one-off whose only execution is in a partition that is about to be dropped."""
     job_id = JobId(await enqueue(store))
     await store.executions.finish_succeeded([found(claimed) for claimed in await claim_all(store)])
     async with store.database.connection() as connection:
@@ -1579,7 +1579,7 @@ async def test_a_retry_comes_after_the_janitor_has_deleted_its_job(race: Race, s
     assert len(await table(store, "job")) == len(await table(store, "ready")) == (0 if commits else 1)
 
 
-# a limit that nobody shares any more, and the janitor
+# an unused limit, and the janitor
 
 
 async def unused_limit(store: Store) -> None:

@@ -1,7 +1,7 @@
-"""What fronts and services ask for costs what they are shown, however full the house is and whatever the planner believes about it.
+"""Statements of APIs and services read only what they return, however full the database is and whatever the planner believes about it.
 
-As in `test_plans`, which has the hot path: each statement is run, and what its scans touched is counted. Every statement of the store is
-tried there or here, or it is said why not: a new one that is not makes the last test fail.
+As in `test_plans`, which has the hot path: each statement is run, and the rows that its scans read are counted. Every statement of the store
+is tried there or here, or has an excuse: a new one that is not makes the last test fail.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from timeball.testing import VirtualClock
 PAGE = 50
 SHARDS = 64
 PARTITIONS = DAYS + 2
-# A summary is of sixteen pages, all rows of which are looked at if one of them is wanted.
+# A summary is of sixteen pages. All rows of them are read if one matches.
 SUMMARY = 16 * 100
 
 
@@ -164,13 +164,13 @@ _DEFINITION = {
     "version": 101,
 }
 
-# What is asked (a statement, and in what case), with what, and how many rows of all tables it may touch at most.
+# A statement and its case, its parameters, and the most rows of all tables that it may read.
 TABLE: dict[str, tuple[dict[str, Any], int]] = {
-    # The change stream: what is new, and of each table what shares a summary with it.
+    # The change stream: new rows, and those of each table that share a summary with them.
     "changes": ({"position": ..., "limit": 1_000}, 4 * LATEST + 2 * SUMMARY),
     "started_executions": ({"limit": PAGE}, RUNNING),
-    # Claims and outcomes beside the hot path. The running table is no larger than all slots:
-    # what is seldom asked for reads all of it.
+    # Claims and outcomes beside the hot path. `running` has no more rows than there are slots:
+    # rare statements read all of it.
     "lock_queue": ({"queue": "limited 1"}, 1),
     "mark_queue_limited": ({}, RUNNING + QUEUES * RUNNING),
     "read_back_claim": ({"incarnation": holder(1), "claim_id": id_(RUNS + 1)}, RUNNING + 1),
@@ -182,7 +182,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "report_progress": ({"progress": 0.5, "note": None, "id": id_(RUNS + 1), "fence": 1, "claim_id": id_(RUNS + 1)}, 1),
     "orphaned_claims": ({"limit": PAGE}, RUNNING + NODES * 2 + RUNNING),
-    # One execution, and what stands beside it.
+    # One execution, and its neighbours.
     "payload_override": ({"id": id_(ENDED + 77)}, 1),
     "execution_extras": ({"id": id_(ENDED + 77)}, 3),
     "attempts_of": ({"id": id_(ENDED + 77)}, 1),
@@ -332,7 +332,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "write_template": (_TEMPLATE, 1),
     "delete_template": (_TEMPLATE, 1),
     "list_templates": ({"after": "template 5", "limit": PAGE}, PAGE),
-    # What workers have published of their handlers: a few contracts of each, with the workers that have them.
+    # Published handlers: a few contracts of each, with the workers that have them.
     "contract_versions": ({"names": ["published 77", "published 78"]}, 2 * 4 + 2 * 4 * NODES),
     "contract_schemas": ({"names": ["published 77"], "fingerprints": ["fingerprint 308", "fingerprint 309"]}, 4),
     "handler_names": ({"after": "published 5", "limit": PAGE}, 2 * PAGE),
@@ -343,7 +343,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
         PAGE + DELETED,
     ),
     "payloads_of_jobs, behind the last": ({"handlers": [], "after": id_(JOB + RECURRING), "limit": PAGE}, 0),
-    # A page of each table, and the job of each that is shown.
+    # A page of each table, and the job of each row.
     "waiting_payloads": ({"handlers": ["handler 7"], "after": id_(DUE + 777), "limit": PAGE}, 5 * PAGE),
     "waiting_payloads, from the first": ({"handlers": ["handler 7"], "after": UUID(int=0), "limit": PAGE}, 5 * PAGE),
     "waiting_payloads, behind the last": ({"handlers": ["handler 7"], "after": UUID(int=2**128 - 1), "limit": PAGE}, 0),
@@ -396,11 +396,11 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "lock_jobs": ({"ids": ids(JOB), "before": NOW}, PAGE),
     "delete_spent_jobs": ({"ids": ids(JOB + RECURRING), "partition": 0, "own_is_there": False}, 3 * PAGE),
     "delete_spent_jobs, of a day": ({"ids": ids(ENDED + 1), "partition": 0, "own_is_there": True}, 3 * PAGE),
-    # How many of a day's are looked at before enough are found is the day's own affair; here every tenth is wanted.
+    # How many rows of a day are read depends on the share that matches; here every tenth does.
     "delete_finished": (_LAST_DAY | {"states": ["dead"]}, 20 * PAGE + 10 * PAGE),
 }
 
-# What reads no table at all: it writes what it is given, or asks the server itself.
+# Statements that read no table: they insert their parameters, or ask the server itself.
 READS_NO_TABLE = (
     *("position", "moment", "read_clock", "read_identity", "server_facts", "database_numbers"),
     *("create_jobs", "create_plain_jobs", "enqueue_one", "enqueue_alike", "enqueue_jobs", "enqueue_ready"),
@@ -414,7 +414,7 @@ _ONCE_A_DAY = (
     "has no index, which every write would have to keep up: once a day the janitor reads the table from end to end"
 )
 _REHEARSAL = "asked by a test of its own small database"
-# What reads a table from end to end, or has no plan, and why.
+# Statements that read a whole table, or have no plan, and why.
 READS_ALL = {
     "lock_out_claims": "a lock, which has no plan",
     "days_outside": "the default partitions, which are empty unless days were not made in time",
@@ -435,7 +435,7 @@ _BELIEFS = {"fresh statistics": "ANALYZE", "emptied tables": EMPTIED, "no statis
 
 @pytest.fixture(scope="module")
 def house_on(servers: Servers, template_of: Callable[[PostgresServer], str]) -> Iterator[Callable[[str], FullHouse]]:
-    """The full house on a kind of server, filled when first asked for."""
+    """The full database on a kind of server, filled at its first use."""
     houses: dict[str, FullHouse] = {}
 
     def house(kind: str) -> FullHouse:
@@ -451,7 +451,7 @@ def house_on(servers: Servers, template_of: Callable[[PostgresServer], str]) -> 
 
 @dataclass(frozen=True)
 class Planner:
-    """A session in a full house, whose planner believes something about it."""
+    """A session in a full database, with a belief of its planner."""
 
     house: FullHouse
     connection: psycopg.Connection[Any]
@@ -473,7 +473,7 @@ def planner(request: pytest.FixtureRequest, house_on: Callable[[str], FullHouse]
         give_up_on(error)
         raise
     house.server.execute(_BELIEFS[belief], house.name)
-    # It may idle for long while others have the machine.
+    # It may be idle for long while others use the machine.
     with query_plans.session(house.server, house.name, "SET idle_in_transaction_session_timeout = 0") as connection:
         yield Planner(house, connection)
 
@@ -493,7 +493,7 @@ def statement_of(case: str) -> str:
 
 
 def test_late_executions_are_searched_from_the_first_of_each_lane(planner: Planner) -> None:
-    """In vain, where nothing is late: an index that is read from one end to the other shows in no row."""
+    """Where nothing is late: reading an index from one end to the other returns no row that shows it."""
     given, _ = TABLE["present_numbers, and nothing is late"]
     for plan_cache_mode in ALL_MODES:
         plan = query_plans.run_explained(planner.begin(plan_cache_mode), "present_numbers", given, NOW)
@@ -506,7 +506,7 @@ def test_late_executions_are_searched_from_the_first_of_each_lane(planner: Plann
 
 
 async def test_the_first_page_of_executions_is_read_in_the_order_of_an_index(planner: Planner) -> None:
-    """It is composed, and has no name."""
+    """It is a composed query without a name."""
     store = Store(planner.house.server.dsn(planner.house.name), Env(VirtualClock(NOW), Random(1)))
     await store.open(migrates=False)
     listing = ListingStore(store.database)

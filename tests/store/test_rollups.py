@@ -1,4 +1,4 @@
-"""Rollups equal a recount of the history, whatever the order of commits, whoever folds, and wherever the fold is cut off."""
+"""Rollups equal a recount of the history, in any order of commits, in any process, and after any interruption of a fold."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _truncated(at: datetime) -> list[tuple[str, datetime]]:
 
 
 async def recount(store: Store) -> dict[Key, dict[str, Any]]:
-    """What the rollups must say, by going through the whole history."""
+    """The expected rollups, computed from the whole history."""
     told: dict[Key, dict[str, Any]] = defaultdict(lambda: {"tally": Counter(), "late": [], "lasted": []})
     recurring = {row["id"] for row in await table(store, "job") if row["kind"] != "once"}
     executions = {row["id"]: row for row in await table(store, "execution")}
@@ -108,7 +108,7 @@ async def assert_rollups_are_right(store: Store) -> None:
 
 
 async def fold_all(store: Store, most: int = 2_000) -> int:
-    """Fold until there is nothing left; returns how many records were taken."""
+    """Fold until nothing is left; returns the number of records."""
     records = 0
     while True:
         folded = await store.rollups.fold(most)
@@ -217,7 +217,7 @@ async def test_nothing_is_folded_twice(store: Store, clock: VirtualClock) -> Non
 
 
 async def test_records_that_commit_late_are_folded(store: Store, clock: VirtualClock) -> None:
-    """Written first, committed last: its transaction is older than all that were folded meanwhile."""
+    """Written first, committed last: its transaction is older than all that were folded before."""
     async with store.database.transaction() as slow:
         await put_finished(slow, store, clock.now(), queue="slow")
         for _ in range(3):
@@ -270,7 +270,7 @@ STEPS = st.lists(
 async def test_rollups_equal_a_recount_whatever_the_order_of_commits(
     store: Store, clock: VirtualClock, steps: list[str], chance: Any
 ) -> None:
-    """Up to three writers at once, that commit or roll back in any order, and folds in between."""
+    """Up to three concurrent writers that commit or roll back in any order, and folds in between."""
     writers: list[tuple[Any, Any]] = []
     connections = [await store.database.connect() for _ in range(3)]
     try:
@@ -379,7 +379,7 @@ async def test_a_row_that_moves_to_the_partition_of_its_day_is_counted_once(stor
 
 @on_one_server
 async def test_a_restored_database_continues_to_count(store: Store, clock: VirtualClock) -> None:
-    """A dump carries the numbers of the old server's transactions along; the new one begins at small numbers again."""
+    """A dump has the transaction numbers of the old server; the new server begins with small numbers again."""
     async with store.database.transaction() as connection:
         await put_finished(connection, store, clock.now(), recorded=4_000_000_000_000)
         await connection.execute("UPDATE timeball.fold SET seen = '4000000000000:4000000000000:'")
@@ -409,7 +409,7 @@ async def test_old_minutes_are_deleted_and_their_hours_stay(store: Store, clock:
     ages = Counter(
         (row["span"], (now - row["at"]).days) for row in await table(store, "rollup") if row["span"] != "ever"
     )
-    # Each of its queue and handler, of its queue, and of the whole house.
+    # The series of its queue and handler, of its queue, and of the installation.
     assert ages == {("minute", 0): 3, ("minute", 7): 3, ("hour", 0): 3, ("hour", 7): 3, ("hour", 9): 3}
     (ever,) = [row for row in await table(store, "rollup") if row["span"] == "ever"]
     assert ever["succeeded"] == 4

@@ -1,4 +1,4 @@
-"""Claims by ticket: a ticket proves nothing, so every rule is asked again; and which executions get one at all."""
+"""Claims by ticket, which follow every rule of claims; and the executions that get a ticket."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def test_a_claim_by_lane_can_leave_recent_executions_alone(store: Store, c
     assert [claimed.id for claimed in claims.executions] == [old]
 
 
-# who gets a ticket
+# executions that get a ticket
 
 
 async def test_the_most_urgent_of_each_queue_get_a_ticket(store: Store, clock: VirtualClock) -> None:
@@ -178,7 +178,7 @@ async def test_a_released_execution_has_another_fence(store: Store) -> None:
     assert row.fence == claimed.fence
 
 
-# who shares a broker
+# sharing a broker
 
 
 async def test_inboxes_are_those_of_living_workers_on_that_broker(store: Store, clock: VirtualClock) -> None:

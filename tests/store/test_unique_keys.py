@@ -1,4 +1,4 @@
-"""A unique key is held by an unfinished execution for exactly as long as that is unfinished, however it ends."""
+"""An execution has its unique key exactly as long as it is unfinished, however it ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from timeball.store.store import Store
 from timeball.store.types import ExecutionRequest, ShardOwnership
 from timeball.testing import VirtualClock
 
-# What a row keeps on its way from table to table.
+# The columns that a row keeps from table to table.
 SHARED = ("id", "job_id", "origin", "version", "queue", "priority", "handler", "scheduled_for", "run_at", "unique_key")
 
 
@@ -56,7 +56,7 @@ async def delete(store: Store, job_id: JobId) -> None:
 
 
 async def promoted(store: Store, clock: VirtualClock, **fields: object) -> tuple[Job, ShardOwnership, ExecutionId]:
-    """A recurring job with a key, whose first occurrence is ready and holds it."""
+    """A recurring job with a key, whose first occurrence is ready and has it."""
     job = await make_recurring(store, 60, unique_key="k", **fields)
     owner = await make_owner(store)
     clock.advance("60s")
@@ -87,7 +87,7 @@ async def test_a_blocked_occurrence_frees_its_key_when_its_job_is_paused(store: 
 
 
 async def test_a_requested_execution_keeps_its_key_during_a_pause(store: Store) -> None:
-    """It will run when the job is resumed: it is unfinished."""
+    """It is unfinished: it will run when the job is resumed."""
     job = await make_job(store, unique_key="k")
     triggered = await trigger(store, job)
 
@@ -146,7 +146,7 @@ async def test_a_purge_frees_the_keys(store: Store) -> None:
 async def test_a_named_one_off_that_is_due_at_once_takes_its_key_with_the_promotion(
     store: Store, clock: VirtualClock
 ) -> None:
-    """So it does not go straight to ready, as others do: only the promotion can skip it for a key that is held."""
+    """So it does not go to ready at once, like others: only a promotion can skip it because its key is taken."""
     held = await make_job(store, name="held", scheduled_at=clock.now(), unique_key="k")
     refused = await make_job(store, name="refused", scheduled_at=clock.now(), unique_key="k")
     assert {row["job_id"] for row in await table(store, "due")} == {held.id, refused.id}

@@ -1,4 +1,4 @@
-"""Fault 15 for all that people ask for: the reply to a COMMIT is lost, and still it is done once, noted once, and told as done."""
+"""Fault 15 for requests of people: the reply to a COMMIT is lost, and the request is still done once, audited once, and answered."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def proxy(fresh_database: FreshDatabase, short_folder: Path) -> Iterator[Proxy]:
 
 @dataclass(frozen=True)
 class Front:
-    """Reaches the database through the proxy; what it finds there was made by another way."""
+    """A store that uses the proxy; the fixtures wrote to the database without it."""
 
     store: Store
     commands: Commands
@@ -56,7 +56,7 @@ class Front:
 async def front(
     proxy: Proxy, fresh_database: FreshDatabase, store: Store, env: Env, clock: VirtualClock
 ) -> AsyncIterator[Front]:
-    """There is a job that runs every minute, an execution that waits, and one that has ended."""
+    """A job that runs every minute, an execution that waits, and one that has finished."""
     created = await Commands(store, env).jobs.create(SPEC)
     ended = await enqueue(store)
     (claimed,) = await claim_all(store)
@@ -73,7 +73,7 @@ async def executions_made(store: Store) -> list[Any]:
     return sorted(row["id"] for row in rows if row["origin"] not in ("enqueue", "schedule"))
 
 
-# What makes executions: it is told which, and there are no others.
+# Requests that create executions: they return the ids, and there are no other executions.
 
 
 async def trigger(front: Front) -> list[ExecutionId]:
@@ -149,7 +149,7 @@ async def test_an_uncommitted_write_is_repeated(
 async def test_a_commit_that_arrives_after_the_look_up_is_the_only_one(
     front: Front, store: Store, monkeypatch: pytest.MonkeyPatch, is_claimed: bool
 ) -> None:
-    """The look finds nothing, and then the first transaction ends after all. What it made may even be under way by then."""
+    """The look-up finds nothing, and then the first transaction commits. Its executions may even be running by then."""
     first = await store.database.connect()
     transaction = first.transaction()
     repeat, tries = front.store.database.repeat, []
@@ -183,7 +183,7 @@ async def test_a_commit_that_arrives_after_the_look_up_is_the_only_one(
     assert [row["action"] for row in await table(store, "audit")] == ["job.create", "job.trigger"]
 
 
-# What changes things: no error for what was done, and one note of it.
+# Requests that change something: no error if it was done, and one audit row.
 
 
 async def drain(front: Front, store: Store) -> None:
@@ -300,7 +300,7 @@ async def test_a_committed_bulk_enqueue_is_returned(
     assert sorted(row["id"] for row in state_table if row["queue"] == "bulk") == sorted(made)
 
 
-# What comes to no commit was not done, and that is told at once.
+# A write without a commit was not done, and fails at once.
 
 
 async def test_a_bulk_enqueue_that_was_cut_off_before_its_commit_is_not_repeated(

@@ -1,4 +1,4 @@
-"""The schema: applied once however many start at once, checked, and never touched by an older program."""
+"""Migrations: applied once by any number of concurrent starts, checked, and never by an older program."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def database(empty_database: str) -> Database:
 
 
 class Releases:
-    """Releases of this program with migrations of their own behind ours."""
+    """Later releases of this program, with further migrations."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self._folder = folder
@@ -164,7 +164,7 @@ async def test_the_rules_of_jobs_are_one_constraint_that_every_update_checks(dat
 
     rules = "SELECT conname, contype::text FROM pg_constraint WHERE contype IN ('c', 'x') AND conrelid = 'timeball.job'::regclass"
     assert [tuple(row) for row in await connection.fetch(rules)] == [("job_is_sound", "x")]
-    # An update that leaves all indexed columns alone, and would be none of the business of an index that names only some.
+    # An update of no indexed column, which an index over some columns would not check.
     for broken in ("priority = 101", "max_lost = 0", "scheduled_at = NULL"):
         with pytest.raises(asyncpg.CheckViolationError):
             await connection.execute(f"UPDATE timeball.job SET {broken}")
@@ -181,7 +181,7 @@ async def test_a_rule_of_jobs_is_added_by_its_name(database: Database, releases:
 
     await migrate(database, shards=8)
 
-    # A session that has prepared the rules before hears of the new one.
+    # A session that has prepared the rules before uses the new one.
     with pytest.raises(asyncpg.CheckViolationError) as refused:
         await connection.execute(_INSERT_JOB, "after", 61)
     assert refused.value.constraint_name == "no_haste"
@@ -231,7 +231,7 @@ async def test_an_older_schema_is_reported_to_need_a_migration(
     with pytest.raises(SchemaMismatch, match=r"has schema 0, this program needs \d+; run: timeball db migrate"):
         await Store(empty_database, Env()).open(migrates=False)
 
-    # Who is refused holds no connection.
+    # A refused store keeps no connection.
     wait_until(lambda: not sessions_of(postgres_server, empty_database), "its connections are gone")
 
 

@@ -1,4 +1,4 @@
-"""Hints: the first goes out at once, those right behind it together; losing one costs time, never work."""
+"""Wake-ups: the first is sent at once, those right after it together; losing one costs time, never work."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.parametrize("fresh_database", ["pg15", "pgbouncer"], in
 
 
 class Ear:
-    """Hears what is notified."""
+    """Receives the notifications."""
 
     def __init__(self) -> None:
         self._heard: asyncio.Queue[str] = asyncio.Queue()
@@ -54,7 +54,7 @@ class Ear:
         return Wakeup.decode(await asyncio.wait_for(self._heard.get(), 10))
 
     async def all(self, store: Store) -> Wakeup:
-        """Everything that was told so far: a message of our own marks the end."""
+        """All wake-ups so far: a message of its own marks the end."""
         await store.notifier.flush()
         await store.database.notify("end")
         together = Wakeup()
@@ -91,21 +91,21 @@ async def test_an_empty_wakeup_is_not_sent(store: Store, ear: Ear) -> None:
 
 async def test_wakeups_close_together_are_one_message(store: Store, clock: VirtualClock, ear: Ear) -> None:
     for shard in range(50):
-        hints = Wakeup()
-        hints.add_shard(shard, clock.now())
-        store.notifier.tell(hints)
+        wakeup = Wakeup()
+        wakeup.add_shard(shard, clock.now())
+        store.notifier.tell(wakeup)
 
     assert set((await ear.next()).shards) == set(range(50))
 
 
 async def test_wakeups_of_threads_are_sent_by_the_loop_of_the_store(store: Store, ear: Ear) -> None:
-    """Some of them drive a loop of their own, which ends with their statement."""
+    """Some threads run a loop of their own, which ends with their statement."""
 
     async def tell(first: int) -> None:
         for shard in range(first, first + 25):
-            hints = Wakeup()
-            hints.add_shard(shard, store.env.clock.now())
-            store.notifier.tell(hints)
+            wakeup = Wakeup()
+            wakeup.add_shard(shard, store.env.clock.now())
+            store.notifier.tell(wakeup)
 
     await asyncio.gather(*(asyncio.to_thread(asyncio.run, tell(first)) for first in (0, 25)))
 
@@ -159,7 +159,7 @@ async def test_the_next_statement_carries_pending_wakeups(store: Store, clock: V
 async def test_the_last_wakeups_of_a_stream_are_sent(
     store: Store, clock: VirtualClock, ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look would take time of those that pass by, which take everything along by themselves."""
+    """Each check would take time of the statements, which carry all wake-ups anyway."""
     waits: list[float] = []
 
     async def let_one_pass(wait: float) -> None:
@@ -175,16 +175,16 @@ async def test_the_last_wakeups_of_a_stream_are_sent(
         SimpleNamespace(sleep=let_one_pass, wait=asyncio.wait, get_running_loop=asyncio.get_running_loop),
     )
     store.notifier.tell(Wakeup(shards={100: clock.now()}))
-    hints = await ear.next()
+    wakeup = await ear.next()
 
-    assert hints.shards.keys() == {110}
+    assert wakeup.shards.keys() == {110}
     assert len(waits) == 11
     assert all(wait <= 0.0075 for wait in waits[:4])
     assert all(0.0075 < wait <= 0.025 for wait in waits[4:])
 
 
 async def test_the_wakeups_of_a_failed_statement_are_sent(store: Store, clock: VirtualClock, ear: Ear) -> None:
-    """It announced the work of others too."""
+    """They announce the work of other statements, too."""
     store.notifier.take_pending(Wakeup(nodes_changed=True))
     waiting = Wakeup()
     waiting.add_shard(5, clock.now())
@@ -212,7 +212,7 @@ async def test_a_wakeup_that_cannot_be_sent_is_dropped(store: Store) -> None:
 
 
 async def test_each_method_wakes_the_nodes_that_can_act(store: Store, clock: VirtualClock, ear: Ear) -> None:
-    """Where something became ready, due, or to be stopped, the hint names the place and no later an instant."""
+    """The wake-up names the lane, shard or holder, and an instant that is not too late."""
 
     async def hints_of(deed: Awaitable[object]) -> Wakeup:
         await deed
@@ -274,7 +274,7 @@ async def test_the_transaction_of_a_caller_sends_no_wakeup(store: Store, ear: Ea
 
 
 async def test_every_message_has_a_nonce(store: Store, clock: VirtualClock) -> None:
-    """It decides which worker looks: with the same one, it would always be the same worker."""
+    """The nonce decides which worker claims: with a constant, it would always be the same worker."""
     notifier = Notifier(store.database)
     lots = []
     for _ in range(3):
@@ -287,7 +287,7 @@ async def test_every_message_has_a_nonce(store: Store, clock: VirtualClock) -> N
 
 
 async def test_wakeups_count_enqueued_and_promoted_executions(store: Store, clock: VirtualClock, ear: Ear) -> None:
-    """So that one does not wake all workers."""
+    """So that one execution does not wake all workers."""
     await enqueue(store)
     assert (await ear.all(store)).executions == 1
 
@@ -303,7 +303,7 @@ async def test_wakeups_count_enqueued_and_promoted_executions(store: Store, cloc
 
 
 async def test_a_released_execution_wakes_any_worker(store: Store, ear: Ear) -> None:
-    """Its worker was full, and may be the one that its lot would draw."""
+    """The worker that released it had no slot, and the nonce might choose the same worker again."""
     await enqueue(store)
     (claimed,) = await claim_all(store)
     await ear.all(store)

@@ -1,4 +1,4 @@
-"""Behind PgBouncer in transaction mode a server connection is ours for a transaction, and not between two messages."""
+"""Behind PgBouncer in transaction mode a session has a server connection for one transaction, and none between two messages."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.parametrize("fresh_database", ["pgbouncer"], indirect=T
 
 
 @pytest.fixture
-def strays(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was parsed outside of a transaction: by the time it is executed, the server may be another one."""
+def unprotected(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The statements that were parsed outside of a transaction: another server connection may execute them."""
     found: list[str] = []
     execute = asyncpg.Connection._execute
 
@@ -30,7 +30,9 @@ def strays(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-async def test_a_heartbeat_on_its_own_connection_keeps_its_server_connection(store: Store, strays: list[str]) -> None:
+async def test_a_heartbeat_on_its_own_connection_keeps_its_server_connection(
+    store: Store, unprotected: list[str]
+) -> None:
     incarnation = await make_node(store)
     connection = await store.database.connect()
 
@@ -38,11 +40,11 @@ async def test_a_heartbeat_on_its_own_connection_keeps_its_server_connection(sto
     assert await store.nodes.identity(connection) is not None
 
     await connection.close()
-    assert strays == []
+    assert unprotected == []
 
 
 async def test_no_statement_is_parsed_and_executed_by_different_server_connections(
-    store: Store, strays: list[str]
+    store: Store, unprotected: list[str]
 ) -> None:
     await store.database.notify("{}")
     await store._read_schema(checks=True)
@@ -50,4 +52,4 @@ async def test_no_statement_is_parsed_and_executed_by_different_server_connectio
     await ListingStore(store.database).executions(ExecutionFilter(), PageRequest())
     await store.nodes.list()
 
-    assert strays == []
+    assert unprotected == []

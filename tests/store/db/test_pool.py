@@ -1,4 +1,4 @@
-"""Connections stay at hand, and nobody goes short of one, or gets one that is broken."""
+"""Connections stay open; no caller waits for one in vain, or gets a broken one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BACKEND = "SELECT pg_backend_pid()"
 
 @pytest.fixture
 async def database(fresh_database: FreshDatabase) -> AsyncIterator[Database]:
-    """A database that may have two connections."""
+    """A database with a pool of two connections."""
     opened = Database(fresh_database.dsn, Env(), pool_size=2)
     await opened.open()
     yield opened
@@ -42,7 +42,7 @@ async def test_the_connection_used_last_is_used_again(database: Database) -> Non
 
 
 async def test_a_waiting_caller_gets_the_next_free_connection(database: Database) -> None:
-    """Ten want one of two: those at hand are not kept from them."""
+    """Ten callers share two connections."""
     async with asyncio.timeout(20):
         answers = await asyncio.gather(*(ask(database, "SELECT pg_sleep(0.01)::text") for _ in range(10)))
     assert len(answers) == 10
@@ -63,7 +63,7 @@ async def test_a_connection_that_the_server_closed_is_replaced(database: Databas
 
 
 async def test_a_cancelled_statement_does_not_affect_the_next(database: Database) -> None:
-    """Its connection goes through the pool, which waits until the server has given the statement up."""
+    """The pool waits until the server has cancelled the statement."""
     for _ in range(3):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
@@ -75,7 +75,7 @@ async def test_a_cancelled_statement_does_not_affect_the_next(database: Database
 async def test_a_statement_on_a_direct_connection_is_one_transaction_behind_pgbouncer(
     fresh_database: FreshDatabase, monkeypatch: pytest.MonkeyPatch, *, behind_pgbouncer: bool
 ) -> None:
-    """In transaction mode its parsing and its execution could else meet different servers: a heart would miss its beat, or worse."""
+    """In transaction mode, different server connections could otherwise parse and execute it, and a heartbeat would fail."""
     database = Database(fresh_database.dsn, Env(), behind_pgbouncer=behind_pgbouncer)
     nodes = NodeStore(database, Notifier(database))
     run, held_together = database._run, []
@@ -93,7 +93,7 @@ async def test_a_statement_on_a_direct_connection_is_one_transaction_behind_pgbo
     assert held_together == [behind_pgbouncer] * 2
 
 
-# who must have a lease
+# leases
 
 
 async def test_a_node_confirms_every_new_connection_before_its_use(database: Database) -> None:
@@ -161,7 +161,7 @@ async def test_an_abandoned_transaction_is_rolled_back(database: Database) -> No
 
 
 async def test_a_transaction_whose_commit_may_be_lost_is_not_repeated(database: Database) -> None:
-    """Its connection breaks in the middle of COMMIT: whether it was done is for the caller to look up, by its key."""
+    """The connection breaks during COMMIT: the caller looks up by key whether it was done."""
     tries = 0
 
     async def work(connection: Any) -> None:

@@ -26,14 +26,14 @@ from timeball.store.store import Store
 from timeball.store.types import ClaimRequest
 from timeball.testing import VirtualClock
 
-# PostgreSQL plans a statement so often for the values it is given, before it asks whether one plan would do for all.
+# PostgreSQL plans a statement so often for its values, before it considers one plan for all values.
 _TRIALS = 5
 # Several connections of the pool take turns.
 _ROUNDS = 5 * _TRIALS
 
 
 async def plans_of(store: Store) -> dict[str, tuple[int, int]]:
-    """How often each statement was planned for its values, and how often it was run by a plan for all, in this session."""
+    """How often each statement was planned for its values, and how often it ran with a plan for all values, in this session."""
     async with store.database.connection() as connection:
         return await plans_on(connection)
 
@@ -58,7 +58,7 @@ async def enqueue_alike(store: Store, number: int) -> None:
 @pytest.mark.parametrize("fresh_database", VERSIONS, indirect=True)
 @pytest.mark.parametrize("crowd", [1, 40])
 async def test_a_hot_statement_is_planned_once(store: Store, clock: VirtualClock, crowd: int) -> None:
-    """Whether it moves one row or many: how many there are is hidden from the planner, which would think of each number anew."""
+    """For one row or many: the number is hidden from the planner, which would otherwise plan for each number anew."""
     owner = await make_owner(store)
     for _ in range(crowd):
         await make_recurring(store, every=1)
@@ -81,7 +81,7 @@ async def test_a_hot_statement_is_planned_once(store: Store, clock: VirtualClock
 
 @pytest.mark.parametrize("fresh_database", VERSIONS, indirect=True)
 async def test_after_a_warm_up_every_idle_connection_has_its_plans(store: Store) -> None:
-    """What comes first need not wait for types to be asked for, and plans to be made."""
+    """The first claim does not wait for types and plans."""
     await store.executions.warm_up()
 
     planned: dict[int, dict[str, tuple[int, int]]] = {}

@@ -1,4 +1,4 @@
-"""Connections that die in silence: the wait is bounded, the rest is thrown away, and new ones are used at once."""
+"""Connections that stop answering: waits are bounded, idle connections are discarded, and new ones are used at once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def database(fresh_database: FreshDatabase, proxy: Proxy) -> AsyncIterator
 
 
 async def ask(database: Database) -> object:
-    """Something swift."""
+    """A fast statement."""
     return await database.fetch("claim_keys", incarnation=Incarnation(database.env.new_id()))
 
 
@@ -60,7 +60,7 @@ async def test_a_statement_without_reply_fails_in_time_and_the_next_uses_a_new_c
 
     async with asyncio.timeout(20):
         failure = await asyncio.gather(ask(database), return_exceptions=True)
-        # Those that lay idle beside it went the same way: none of these is asked in vain.
+        # The idle connections were discarded as well: none of these statements waits in vain.
         assert await ask_all_at_once(database) == [[]] * 5
         assert [await ask(database) for _ in range(20)] == [[]] * 20
 
@@ -98,7 +98,7 @@ async def test_a_commit_without_reply_is_abandoned(database: Database, proxy: Pr
 async def test_a_slow_database_is_given_more_time_and_asked_to_cancel_abandoned_statements(
     database: Database, fresh_database: FreshDatabase
 ) -> None:
-    """A lock stands for a busy server. Twice as long after each time, so that what takes a while comes through in the end."""
+    """A lock simulates a busy server. The timeout doubles each time, so that a slow statement succeeds in the end."""
     waits: list[float] = []
     database._fast_seconds = _noting(database._fast_seconds, waits)  # type: ignore[method-assign]
     other = await Database(fresh_database.dsn, Env()).connect()
@@ -110,7 +110,7 @@ async def test_a_slow_database_is_given_more_time_and_asked_to_cancel_abandoned_
     for _ in range(3):
         with pytest.raises(StoreUnavailable):
             await database.fetch("lock_queue", queue="narrow")
-        # Those under way together count once; here they come one after the other.
+        # Concurrent timeouts count once; these are one after the other.
         database._last_timeout_at = float("-inf")
     async with asyncio.timeout(20):
         while await _waiting_for_locks(other):
@@ -149,7 +149,7 @@ async def test_waiting_for_a_connection_ends_with_an_error(database: Database, m
             await holder.__aexit__(None, None, None)
 
 
-# what is swift
+# fast statements
 
 
 def test_every_fast_statement_exists_and_none_reads_a_whole_table() -> None:
@@ -168,12 +168,12 @@ def test_every_fast_statement_exists_and_none_reads_a_whole_table() -> None:
     assert not {name for name in swift if name.startswith(("verify_", "trim_", "rollup_", "fold"))}
 
 
-# the kernel's watch
+# TCP settings
 
 
 @asynccontextmanager
 async def over_tcp(fresh_database: FreshDatabase) -> AsyncIterator[str]:
-    """The address of a TCP port that leads to the server's socket."""
+    """The address of a TCP port that forwards to the socket of the server."""
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):

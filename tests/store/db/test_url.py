@@ -1,4 +1,4 @@
-"""The URL of the database: read as libpq reads it, told to both drivers alike, refused by the name of what cannot be honoured."""
+"""The database URL: read as libpq reads it, the same for both drivers; unsupported parameters are refused by name."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ async def test_hosts_are_tried_in_a_random_order_only_when_that_is_asked_for() -
 
 @pytest.fixture
 def silent_host() -> Iterator[int]:
-    """A port behind which nothing answers: connections are taken, and nothing is said."""
+    """A port that accepts connections and never answers."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
@@ -272,7 +272,7 @@ async def test_every_failed_host_is_reported_with_its_reason(silent_host: int) -
 
 
 class TlsServer(PostgresServer):
-    """A PostgreSQL on loopback that wants TLS and a password; its certificate is by an authority of the tests."""
+    """A PostgreSQL on loopback that requires TLS and a password; an authority of the tests signed its certificate."""
 
     authority: Authority
     port: int
@@ -320,7 +320,7 @@ def tls_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsServer]:
 
 
 async def tls_of_both_drivers(url: str) -> list[bool]:
-    """Connect by each driver, and ask the server whether the connection is encrypted."""
+    """Connect with each driver, and ask the server whether the connection is encrypted."""
     database = Database(url, Env())
     question = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
     connection = await database.connect()
@@ -385,7 +385,7 @@ async def test_a_wrong_name_is_refused_by_verify_full(tls_server: TlsServer) -> 
 
 
 class StrictPgBouncer(PgBouncer):
-    """One that passes on nothing that it does not know, as PgBouncer does unless it is told otherwise."""
+    """A PgBouncer that refuses unknown startup parameters, as by default."""
 
     def _settings(self) -> str:
         return "\n".join(line for line in super()._settings().splitlines() if not line.startswith("ignore_")) + "\n"

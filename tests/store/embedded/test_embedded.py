@@ -1,4 +1,4 @@
-"""The PostgreSQL of the wheel: shared by the processes of a machine, and there again whatever was killed."""
+"""The embedded PostgreSQL: shared by the processes of a machine, and available again after any process was killed."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Member:
 
 
 class Place:
-    """A temporary folder with what the tests made in it."""
+    """A temporary folder and the processes of a test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -108,7 +108,7 @@ class Place:
         return [found.parent for found in self.folder.rglob("PG_VERSION") if found.parent.name.startswith("postgres")]
 
     def server_processes(self) -> list[int]:
-        """All processes that stand in a cluster of this place: the server and its children."""
+        """All processes in a cluster below this folder: the server and its children."""
         return [pid for cluster in self.clusters() for pid in processes_in(cluster)]
 
     def kill_server(self) -> None:
@@ -118,7 +118,7 @@ class Place:
         wait_until(lambda: not self.server_processes(), "the server is dead")
 
     def stop_server(self) -> None:
-        """Stop it behind the members' backs, but properly, so that it leaves no shared memory behind."""
+        """Stop the server without its members, but properly, so that it leaves no shared memory."""
         for folder in self.clusters():
             if processes_in(folder):
                 os.kill(postmaster_pid(folder), signal.SIGINT)
@@ -525,7 +525,7 @@ def test_root_does_nothing_where_a_forged_record_points(place: Place) -> None:
 
 
 def without_accounts(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    """A machine that has no such accounts, as minimal images."""
+    """A machine without such accounts, like minimal images."""
     known = pwd.getpwnam
 
     def look_up(name: str) -> pwd.struct_passwd:
@@ -538,7 +538,7 @@ def without_accounts(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 
 @only_as_root
 def test_root_never_runs_the_server_as_nobody(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands and other daemons run as nobody, and the server lets its own account in as a superuser."""
+    """Commands and other daemons run as the account nobody, and the server accepts its own account as a superuser."""
     without_accounts(monkeypatch, "timeball", "postgres")
 
     with pytest.raises(EmbeddedServerError, match="there is no account timeball or postgres to run it") as caught:
@@ -576,7 +576,7 @@ def test_another_account_is_kept_out_twice(place: Place) -> None:
 
 
 def as_stranger(attempt: Callable[[], object]) -> str:
-    """Try it in a child process of an account that has nothing to do with the server; what it died of."""
+    """Try it in a child process of an unrelated account; returns the error."""
     stranger = pwd.getpwnam("daemon")
     reader, writer = os.pipe()
     child = os.fork()
@@ -596,7 +596,7 @@ def as_stranger(attempt: Callable[[], object]) -> str:
 
 
 def test_an_ordinary_user_needs_nothing_special(place: Place) -> None:
-    """As root, the same is done by a child that became an ordinary user."""
+    """As root, a child process that has become an ordinary user does it."""
     wheel = find_binaries(Path("/nonexistent")).folder
     packages = place.folder / "packages"
     cluster._copy_installation(wheel, packages)
@@ -606,7 +606,7 @@ def test_an_ordinary_user_needs_nothing_special(place: Place) -> None:
     if is_root:
         os.chown(home, uid, uid)
 
-    # The interpreter itself may lie where that user cannot go: so everything is imported before.
+    # That user may not be able to read the interpreter, so everything is imported before.
     script = """
 import os, sys, psycopg
 from pathlib import Path
@@ -631,7 +631,7 @@ with EmbeddedServer(home / ".timeball") as server:
     assert owners == {uid}
     assert place.server_processes() == []
     if is_root:
-        # Root, coming later, runs the server as the one the data belongs to.
+        # Root runs the server later as the owner of the data.
         with place.server(home / ".timeball") as embedded:
             assert ask(embedded.dsn, "SELECT 1") == 1
         assert {path.stat().st_uid for path in (home / ".timeball").iterdir()} == {uid}

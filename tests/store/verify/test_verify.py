@@ -55,7 +55,7 @@ HOUR = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class History:
-    """A little of everything, all of it in order."""
+    """A history with every kind of record, all in order."""
 
     store: Store
     clock: VirtualClock
@@ -71,11 +71,11 @@ class History:
     keyed: ExecutionId
 
     def tick(self, number: int) -> ExecutionId:
-        """The execution of the ticker's nth occurrence."""
+        """The execution of the nth occurrence of the ticker."""
         return occurrence_id(self.ticker.id, self.start + number * MINUTE)
 
     async def sql(self, statement: str, *values: Any) -> None:
-        """Break something: exactly one row."""
+        """Run SQL that changes exactly one row."""
         async with self.store.database.transaction() as connection:
             done = await connection.execute(statement, *values)
         assert done.split()[-1] == "1", f"{done}: a break must touch exactly one row"
@@ -84,7 +84,7 @@ class History:
         return await verify(self.store.database)
 
     async def broken(self) -> dict[str, list[str]]:
-        """The promises that are broken, each with the rows that break it."""
+        """The broken promises, each with its violations."""
         report = await self.verify()
         return {c.code: [str(violation) for violation in c.violations] for c in report.checks if not c.holds}
 
@@ -95,7 +95,7 @@ class History:
 
 
 async def pass_time(store: Store, clock: VirtualClock, span: timedelta, step: timedelta = MINUTE) -> None:
-    """Let a scheduler and a worker do their duty for a while, a minute at a time."""
+    """Run a scheduler and a worker for a while, a minute at a time."""
     end = clock.now() + span
     while clock.now() < end:
         clock.advance_to(min(clock.now() + step, end))
@@ -105,7 +105,7 @@ async def pass_time(store: Store, clock: VirtualClock, span: timedelta, step: ti
 
 
 async def renew_nodes(store: Store) -> None:
-    """The old nodes leave; whoever is needed comes anew."""
+    """Replace the old nodes by new ones."""
     for node in await store.nodes.list():
         await store.nodes.remove(node.incarnation)
 
@@ -137,7 +137,7 @@ async def make_history(store: Store, clock: VirtualClock) -> History:
     await record(store, [found(claims[id_], outcome) for id_, outcome in outcomes.items()])
     await pass_time(store, clock, 5 * MINUTE)
     await edit(store, edited, interval_seconds=90)
-    clock.advance("1h")  # nobody is there: occurrences are skipped
+    clock.advance("1h")  # without any node: occurrences are skipped
     await pass_time(store, clock, 3 * MINUTE)
     lost = await enqueue(store, max_lost=2)
     (claimed,) = await claim_all(store)
@@ -168,7 +168,7 @@ async def healthy(store: Store, clock: VirtualClock) -> History:
 
 @pytest.fixture(scope="module")
 def made_before() -> dict[str, tuple[str, History]]:
-    """The database that has the history, and what is in it: made by the first test that wants to break a copy."""
+    """The database with the history, created by the first test that needs a copy."""
     return {}
 
 
@@ -579,7 +579,7 @@ async def test_a_ready_row_that_was_edited_is_named(history: History, change: st
 
 
 async def test_a_triggered_row_that_names_another_job_is_named(history: History) -> None:
-    """It has an id of its own, and is told by the handler that it names beside the job."""
+    """It has an id of its own; its handler, which is not that of the job, shows it."""
     other = await make_job(history.store, name="other", handler="another")
     async with history.store.database.connection() as connection:
         triggered = await connection.fetchval("SELECT id FROM timeball.ready WHERE origin = 'trigger' LIMIT 1")
@@ -920,7 +920,7 @@ async def test_a_retry_that_succeeded_before_it_was_due_is_named_to_the_microsec
 
 
 async def test_a_retry_that_failed_again_before_it_was_due_is_named(history: History) -> None:
-    """By the failure before it, though it was lost with a worker in between."""
+    """By the failed attempt before it, although it was lost with a worker in between."""
     job = await make_job(history.store, name="weak")
     await trigger(history.store, job)
     for outcome in (Failed(FAILURE), Lost(FAILURE), Failed(FAILURE)):
@@ -1063,7 +1063,7 @@ async def test_more_than_a_limit_allows_is_named(history: History) -> None:
 
 
 async def test_a_lowered_limit_is_a_warning(history: History) -> None:
-    """Of what runs: what is only ready waits for a place again."""
+    """Only running executions exceed it: ready ones are blocked again."""
     await edit(history.store, history.limited, max_running=2)
     await claim_all(history.store)
     history.clock.advance("1s")
@@ -1087,7 +1087,7 @@ async def test_a_limit_lowered_by_a_new_job_is_a_warning(history: History) -> No
 
 @pytest.mark.parametrize("says", [1, 2])
 async def test_a_new_job_that_did_not_lower_the_limit_changes_nothing(history: History, says: int) -> None:
-    """Neither one that says more than the limit now allows, nor one that says what all others say that share it."""
+    """Neither a job that allows more than the limit, nor one that allows the same as the others."""
     for _ in range(2):
         await enqueue(history.store, max_running=says, limit_key="l")
     await history.sql("UPDATE timeball.running_limit SET max_running = 2 WHERE key = 'l'")
@@ -1143,7 +1143,7 @@ async def test_runs_that_overlap_are_named(history: History) -> None:
 
 @pytest.mark.parametrize(("limit_key", "is_broken"), [("of its own", True), ("shared", False)])
 async def test_serial_runs_are_checked_by_their_own_limit(history: History, limit_key: str, is_broken: bool) -> None:
-    """A limit that is shared is what was last said of it, by whichever job."""
+    """A shared limit has the last value that any of its jobs has set."""
     await history.sql(
         """UPDATE timeball.job_version SET definition = definition || jsonb_build_object(
                'overlap', 'queue', 'limit_key', CASE WHEN $1::text = 'shared' THEN $1 ELSE 'job:' || job_id END)
@@ -1408,7 +1408,7 @@ async def test_a_long_history_is_read_in_pages(store: Store, clock: VirtualClock
 
     assert report.holds, "\n".join(report.lines())
     assert report.check("S1").checked == 100_000
-    # What is regular comes in a few runs, what is not in pages.
+    # Regular records are returned as a few runs, others in pages.
     assert max(pages) <= 5_000
     assert 40_000 <= sum(pages) <= 40_010
 
@@ -1485,7 +1485,7 @@ async def copied_columns(store: Store, table: str, *left_out: str) -> str:
 
 
 async def let_all_pass(history: History) -> None:
-    """Move what is blocked into ready, past its limit."""
+    """Move blocked executions to ready beyond their limit."""
     columns = await copied_columns(history.store, "ready")
     await history.sql(
         f"""
@@ -1504,13 +1504,13 @@ async def make_overdue(history: History) -> None:
 
 
 async def make_owner_anew(store: Store) -> Any:
-    """A living scheduler that owns every shard, in the place of all nodes there were."""
+    """A living scheduler that owns every shard, instead of all other nodes."""
     await renew_nodes(store)
     return await make_owner(store)
 
 
 async def fill(store: Store, job: Job, after: datetime, count: int) -> None:
-    """Let a job have run so many times, up to its pending occurrence."""
+    """Insert so many successful runs of a job, up to its pending occurrence."""
     *instants, following = (occurrence.at for occurrence in islice(job.rule.occurrences(after), count + 1))
     async with store.database.transaction() as connection:
         await connection.execute(
@@ -1533,7 +1533,7 @@ async def fill(store: Store, job: Job, after: datetime, count: int) -> None:
 
 
 class CountingDatabase(Database):
-    """The same database, whose cursors tell how many rows they were asked for at a time."""
+    """The same database, with cursors that record the sizes of their pages."""
 
     def __init__(self, database: Database, pages: list[int]) -> None:
         super().__init__(database.dsn, database.env)
@@ -1579,7 +1579,7 @@ class CountingCursor:
     ],
 )
 async def test_tables_without_statistics_are_not_searched_row_by_row(store: Store, statement: str) -> None:
-    """A proof may be asked for a moment after a million jobs were written: the planner still believes there are none."""
+    """Right after a million jobs were inserted, the planner still takes the tables for empty."""
     parameters = dict.fromkeys(all_statements()[statement].parameters, "NULL")
     parameters |= {"listed": "20", "patience": "interval '1 hour'", "tolerance": "interval '1 second'"}
     text = all_statements()[statement].numbered()

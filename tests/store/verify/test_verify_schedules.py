@@ -1,4 +1,4 @@
-"""`verify` over many schedules: what is plainly in order is passed by, and what is not is named all the same."""
+"""`verify` over many schedules: the quick check accepts those in order, and the others are named."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_no_ledger_is_opened_for_schedules_in_order(
     await Commands(store, store.env).jobs.create_all(specs)
     for name in ("ran", "ran too"):
         await fill(store, await make_recurring(store, 60, name=name), clock.now(), 3)
-    # The records of the very last job of a page may go on behind it.
+    # The records of the last job of a page may continue on the next.
     last = await make_recurring(store, 60, name="last")
     await fill(store, last, clock.now(), 3)
     opened: list[str] = []
@@ -96,7 +96,7 @@ async def test_records_across_pages_are_checked(
         start + 2 * MINUTE,
         start + 3 * MINUTE,
     )
-    # The first page ends where all seems to be in order: two executions, and what is pending follows them.
+    # The first page ends where everything seems in order: two executions, and the pending occurrence after them.
     monkeypatch.setattr(checks, "_PAGE", 2)
 
     report = await verify(store.database)
