@@ -18,7 +18,7 @@ from timeball.domain.values.ids import ExecutionId
 from timeball.store.store import Store
 from timeball.testing import VirtualClock
 
-SOMEBODY = Actor("somebody", "a bad release")
+OPERATOR = Actor("somebody", "a bad release")
 
 
 @pytest.fixture(autouse=True)
@@ -161,10 +161,10 @@ async def test_a_trigger_of_a_dead_process_is_not_repeated(
     ids = [(await make_job(store, name=name)).id for name in ("a", "b")]
     dead_holder = store.env.new_id()
     operation = await commands.operations.start(
-        OperationAction.TRIGGER, ids, SOMEBODY, subject=OperationSubject.JOB, holder=dead_holder
+        OperationAction.TRIGGER, ids, OPERATOR, subject=OperationSubject.JOB, holder=dead_holder
     )
     first, _ = await store.operations.left(operation.id, 2)
-    await commands.operations.apply_to_job(operation.action, first, SOMEBODY)
+    await commands.operations.apply_to_job(operation.action, first, OPERATOR)
 
     clock.advance(seconds(31))
     assert await loop.round()
@@ -213,11 +213,11 @@ async def test_an_operation_of_a_dead_process_is_resumed_without_repeating_items
 ) -> None:
     ids = await make_dead(store, 6)
     dead_holder = store.env.new_id()
-    operation = await commands.operations.start(OperationAction.RETRY, ids, SOMEBODY, holder=dead_holder)
+    operation = await commands.operations.start(OperationAction.RETRY, ids, OPERATOR, holder=dead_holder)
     # The process carried out two items, recorded one of them, and died.
     first, second = await store.operations.left(operation.id, 2)
     for item in (first, second):
-        await commands.operations.retry_once(item, SOMEBODY)
+        await commands.operations.retry_once(item, OPERATOR)
     await store.operations.record(operation, dead_holder, [OperationItem(**{**_fields(first), "status": "done"})])
     assert not await loop.round()
 
@@ -240,7 +240,7 @@ async def test_an_operation_can_be_cancelled(
     client: httpx.AsyncClient, store: Store, commands: Commands, loop: OperationLoop
 ) -> None:
     ids = await make_dead(store, 6)
-    operation = await commands.operations.start(OperationAction.RETRY, ids, SOMEBODY)
+    operation = await commands.operations.start(OperationAction.RETRY, ids, OPERATOR)
 
     asked = await client.post(f"/operations/{operation.id}/cancel", json={"reason": "enough"})
     await loop.round()
@@ -256,7 +256,7 @@ async def test_an_operation_with_an_unexpected_error_ends_as_failed(
     store: Store, commands: Commands, loop: OperationLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = await make_dead(store, 6)
-    operation = await commands.operations.start(OperationAction.RETRY, ids, SOMEBODY)
+    operation = await commands.operations.start(OperationAction.RETRY, ids, OPERATOR)
 
     async def surprise(*_: object) -> None:
         raise ZeroDivisionError("surprise")
@@ -273,11 +273,11 @@ async def test_an_operation_with_an_unexpected_error_ends_as_failed(
 async def test_finished_operations_are_forgotten_after_a_week(
     store: Store, commands: Commands, loop: OperationLoop, clock: VirtualClock
 ) -> None:
-    old = await commands.operations.start(OperationAction.CANCEL, [await enqueue(store)], SOMEBODY)
+    old = await commands.operations.start(OperationAction.CANCEL, [await enqueue(store)], OPERATOR)
     await loop.round()
 
     clock.advance(seconds(8 * 86_400))
-    young = await commands.operations.start(OperationAction.CANCEL, [await enqueue(store)], SOMEBODY)
+    young = await commands.operations.start(OperationAction.CANCEL, [await enqueue(store)], OPERATOR)
 
     assert await store.operations.find(old.id) is None
     assert await store.operations.find(young.id) is not None

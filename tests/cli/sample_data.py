@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 
-from tests.support.factories import FAILURE, SOMEBODY, claim_all, enqueue, found, make_job, make_node, record
+from tests.support.factories import FAILURE, OPERATOR, claim_all, enqueue, found, make_job, make_node, record
 from timeball.cli.session import CliSession
 from timeball.config.settings import load_settings
 from timeball.domain.execution import Failed, Succeeded
@@ -50,7 +50,7 @@ async def _fill(dsn: str) -> World:
         ids = sorted(ended)
         by_id = {claimed.id: claimed for claimed in claims}
         await record(store, [found(by_id[one], outcome) for one, outcome in zip(ids, outcomes, strict=True)])
-        key, _ = await ApiKeyStore(store.database).create("viewer", "grafana", None, SOMEBODY)
+        key, _ = await ApiKeyStore(store.database).create("viewer", "grafana", None, OPERATOR)
         waiting = await enqueue(store, after=86_400, handler="test.echo", queue="mail")
     finally:
         await store.close()

@@ -6,7 +6,7 @@ import asyncio
 import os
 
 from tests.engine.support import check_promises, settle, start_scheduler, start_worker
-from tests.support.factories import HANDLER, define_job, opening_of, seconds, table
+from tests.support.factories import HANDLER, define_job, first_execution_of, seconds, table
 from timeball.application.commands import Commands
 from timeball.domain.job_fields import JobSpec
 from timeball.store.store import Store
@@ -40,7 +40,7 @@ async def test_a_crowd_that_is_due_at_one_instant_is_all_there_in_time(store: St
 async def test_a_crowd_of_schedulers_records_every_occurrence_once(store: Store, clock: VirtualClock) -> None:
     """Fault 1. Eight of them at the same time, and half believe to own what the others own."""
     jobs = [define_job(store, interval_seconds=60, overlap="allow") for _ in range(MINUTELY)]
-    openings = [opening_of(job, clock.now()) for job in jobs]
+    openings = [first_execution_of(job, clock.now()) for job in jobs]
     await store.enqueuer.create(jobs, [opening for opening in openings if opening is not None])
     nodes = [await start_scheduler(store) for _ in range(SCHEDULERS)]
     for _ in range(2):

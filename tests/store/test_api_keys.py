@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.factories import SOMEBODY
+from tests.support.factories import OPERATOR
 from timeball.store.access import ApiKey, ApiKeyStore
 from timeball.store.store import Store
 from timeball.testing import VirtualClock
@@ -20,7 +20,7 @@ def keys(store: Store) -> ApiKeyStore:
 
 
 async def make_key(keys: ApiKeyStore, name: str) -> tuple[ApiKey, str]:
-    return await keys.create("viewer", name, None, SOMEBODY)
+    return await keys.create("viewer", name, None, OPERATOR)
 
 
 async def used(keys: ApiKeyStore) -> dict[str, object]:
@@ -46,10 +46,10 @@ async def test_the_use_of_a_key_is_stored_once_a_minute(keys: ApiKeyStore, clock
 async def test_revoking_a_key_again_keeps_the_first_time(keys: ApiKeyStore, clock: VirtualClock) -> None:
     key, token = await make_key(keys, "gone")
     revoked_at = clock.now()
-    await keys.revoke(key.id, SOMEBODY)
+    await keys.revoke(key.id, OPERATOR)
     clock.advance("1m")
 
-    again = await keys.revoke(key.id, SOMEBODY)
+    again = await keys.revoke(key.id, OPERATOR)
 
     assert again.revoked_at == revoked_at
     assert await keys.recognise(token) is None
@@ -57,7 +57,7 @@ async def test_revoking_a_key_again_keeps_the_first_time(keys: ApiKeyStore, cloc
 
 async def test_revoked_and_expired_keys_still_count_as_created(keys: ApiKeyStore, clock: VirtualClock) -> None:
     assert (await keys.any_made(), await keys.any_usable()) == (False, False)
-    _, token = await keys.create("viewer", "for an hour", timedelta(hours=1), SOMEBODY)
+    _, token = await keys.create("viewer", "for an hour", timedelta(hours=1), OPERATOR)
     assert (await keys.any_made(), await keys.any_usable()) == (True, True)
     assert await keys.recognise(token) is not None
 
@@ -67,14 +67,14 @@ async def test_revoked_and_expired_keys_still_count_as_created(keys: ApiKeyStore
 
     key, _ = await make_key(keys, "revoked")
     assert await keys.any_usable()
-    await keys.revoke(key.id, SOMEBODY)
+    await keys.revoke(key.id, OPERATOR)
     assert (await keys.any_made(), await keys.any_usable()) == (True, False)
 
 
 async def test_a_revoked_key_alone_still_counts_as_created(keys: ApiKeyStore) -> None:
     key, _ = await make_key(keys, "only one")
 
-    await keys.revoke(key.id, SOMEBODY)
+    await keys.revoke(key.id, OPERATOR)
 
     assert (await keys.any_made(), await keys.any_usable()) == (True, False)
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.factories import (
     FAILURE,
-    SOMEBODY,
+    OPERATOR,
     claim_all,
     due_rows,
     enqueue,
@@ -33,7 +33,7 @@ from timeball.testing import VirtualClock
 
 async def change(store: Store, execution: ExecutionId, decide: Callable[[JobSnapshot], JobChange]) -> None:
     """Change the one-off that an execution belongs to."""
-    await store.jobs.change(JobId(execution), decide, SOMEBODY)
+    await store.jobs.change(JobId(execution), decide, OPERATOR)
 
 
 def pause(snapshot: JobSnapshot) -> JobChange:
@@ -52,7 +52,7 @@ async def check_promises(store: Store) -> None:
 async def test_attempt_facts_have_requests_of_the_meantime(store: Store) -> None:
     ids = [await enqueue(store) for _ in range(4)]
     claims = await claim_all(store)
-    await store.jobs.cancel([ids[1]], "not needed", SOMEBODY)
+    await store.jobs.cancel([ids[1]], "not needed", OPERATOR)
     await change(store, ids[2], pause)
     await change(store, ids[3], delete)
 
@@ -66,7 +66,7 @@ async def test_attempt_facts_have_requests_of_the_meantime(store: Store) -> None
 async def test_a_cancelled_execution_that_fails_or_is_lost_is_not_retried(store: Store, outcome: Outcome) -> None:
     execution = await enqueue(store, unique_key="k")
     (claimed,) = await claim_all(store)
-    await store.jobs.cancel([execution], "not needed", SOMEBODY)
+    await store.jobs.cancel([execution], "not needed", OPERATOR)
 
     await record(store, [found(claimed, outcome)])
 
@@ -115,7 +115,7 @@ async def test_a_held_execution_that_is_cancelled_and_released_is_skipped(store:
     clock.advance("59.6s")
     await promote_due(store, await make_owner(store))
     (held,) = await claim_all(store, holds=5)
-    await store.jobs.change(job.id, pause, SOMEBODY)
+    await store.jobs.change(job.id, pause, OPERATOR)
 
     await record(store, [found(held, Released(), started_at=None)])
 

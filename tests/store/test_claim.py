@@ -12,7 +12,7 @@ import pytest
 from tests.support.factories import (
     FROM_THE_FIRST,
     HANDLER,
-    SOMEBODY,
+    OPERATOR,
     claim_all,
     enqueue,
     found,
@@ -35,21 +35,21 @@ EXECUTION, ENDED = UUID(int=0xE), UUID(int=0xEE)
 
 
 async def claim(store: Store, lanes: dict[Lane, LanePosition], slots: int = 10, holds: int = 0) -> ClaimResult:
-    wish = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], slots, holds)
-    return await store.executions.claim(wish, lanes, ClaimId(store.env.new_id()))
+    request = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], slots, holds)
+    return await store.executions.claim(request, lanes, ClaimId(store.env.new_id()))
 
 
 async def claim_limited(store: Store, queue: str, slots: int = 10, holds: int = 0) -> list[ClaimedExecution]:
-    wish = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], slots, holds)
+    request = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], slots, holds)
     claims = await store.executions.claim_limited(
-        wish, queue, {(queue, 50): FROM_THE_FIRST}, ClaimId(store.env.new_id())
+        request, queue, {(queue, 50): FROM_THE_FIRST}, ClaimId(store.env.new_id())
     )
     return claims.executions
 
 
 async def set_queue(store: Store, name: str, *, is_paused: bool = False, max_running: int | None = None) -> None:
     await store.queues.change(
-        name, is_paused=is_paused, max_running=max_running, reason=None, audit=SOMEBODY, action="queue.set"
+        name, is_paused=is_paused, max_running=max_running, reason=None, audit=OPERATOR, action="queue.set"
     )
 
 
@@ -85,11 +85,11 @@ async def test_a_claim_keeps_every_column_and_adds_its_own(store: Store, clock: 
     await put_row(store, "ready", **before)
     worker, claim_id = await make_node(store), ClaimId(store.env.new_id())
 
-    wish = ClaimRequest(worker, [HANDLER], 1, 0)
+    request = ClaimRequest(worker, [HANDLER], 1, 0)
     if way == "by ticket":
-        (claimed,) = (await store.tickets.claim(wish, [ExecutionId(EXECUTION)], None, claim_id)).executions
+        (claimed,) = (await store.tickets.claim(request, [ExecutionId(EXECUTION)], None, claim_id)).executions
     elif way == "by name":
-        (claimed,) = await store.executions.claim_by_id(wish, ExecutionId(EXECUTION), None, claim_id)
+        (claimed,) = await store.executions.claim_by_id(request, ExecutionId(EXECUTION), None, claim_id)
     else:
         (claimed,) = await claim_all(store, worker=worker, claim_id=claim_id)
 
@@ -325,7 +325,7 @@ async def test_a_claim_skips_rows_that_another_has_locked(store: Store, lanes: i
         claims = await claim(store, asked, slots=1, holds=2)
 
     assert [each.id for each in claims.executions] == [second, following]
-    assert claims.is_contended, "there was room for what comes, and others were taking it"
+    assert claims.is_contended, "another claim was taking what comes next"
 
 
 async def test_a_claim_is_contended_while_another_takes_what_comes_next(store: Store) -> None:
@@ -448,8 +448,8 @@ async def test_an_unlimited_queue_is_not_claimed_as_a_limited_one(store: Store) 
 
 
 async def claim_by_id(store: Store, execution_id: ExecutionId, *queues: str) -> list[ClaimedExecution]:
-    wish = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], 1, 1)
-    return await store.executions.claim_by_id(wish, execution_id, queues or None, ClaimId(store.env.new_id()))
+    request = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], 1, 1)
+    return await store.executions.claim_by_id(request, execution_id, queues or None, ClaimId(store.env.new_id()))
 
 
 async def test_a_claim_by_id_gives_that_execution_alone(store: Store) -> None:

@@ -26,13 +26,13 @@ from tests.support.factories import (
     FROM_THE_FIRST,
     HANDLER,
     LEASE,
-    SOMEBODY,
+    OPERATOR,
     define_job,
     due_rows,
+    first_execution_of,
     found,
     make_node,
     make_owner,
-    opening_of,
     plan_row,
     promote,
     record,
@@ -198,19 +198,19 @@ class Contract(RuleBasedStateMachine):
             delivery="at_most_once" if is_at_most_once else "at_least_once",
             **limited,
         )
-        opening = opening_of(job, self.now)
-        assert opening is not None
+        first = first_execution_of(job, self.now)
+        assert first is not None
 
-        (created,) = self.world.run(self.store.enqueuer.create([job], [opening]))
+        (created,) = self.world.run(self.store.enqueuer.create([job], [first]))
 
         if key is not None and key in self.keys:
             assert (created.is_new, created.execution_id) == (False, self.keys[key])
             return
         assert (created.is_new, created.execution_id) == (True, job.id)
         state_table = (
-            "due" if opening.run_at is not None and opening.run_at > self.edge else "blocked" if is_limited else "ready"
+            "due" if first.run_at is not None and first.run_at > self.edge else "blocked" if is_limited else "ready"
         )
-        run_at = opening.run_at or self.now
+        run_at = first.run_at or self.now
         self.known[created.execution_id] = Known(
             state_table,
             run_at,
@@ -230,12 +230,12 @@ class Contract(RuleBasedStateMachine):
         if len(self.schedules) < 2:
             spec = {"interval_seconds": INTERVAL.total_seconds(), "overlap": "allow", "misfire_grace_seconds": 86_400}
             job = define_job(self.store, max_retries=MAX_RETRIES, max_lost=MAX_LOST, payload={"number": 0}, **spec)
-            opening = opening_of(job, self.now)
-            assert opening is not None
-            assert opening.run_at is not None
-            self.world.run(self.store.enqueuer.create([job], [opening]))
+            first = first_execution_of(job, self.now)
+            assert first is not None
+            assert first.run_at is not None
+            self.world.run(self.store.enqueuer.create([job], [first]))
             self.schedules.append(Schedule(job))
-            self.expect_next(self.schedules[-1], opening.run_at)
+            self.expect_next(self.schedules[-1], first.run_at)
 
     def expect_next(self, schedule: Schedule, at: datetime) -> None:
         schedule.next_at = at
@@ -319,9 +319,9 @@ class Contract(RuleBasedStateMachine):
             return multiple()
         worker, claim_id = self.workers[number], ClaimId(self.store.env.new_id())
         lanes = dict.fromkeys(self.world.run(self.store.executions.lanes()), FROM_THE_FIRST)
-        wish = ClaimRequest(worker.incarnation, [HANDLER], slots, 0)
+        request = ClaimRequest(worker.incarnation, [HANDLER], slots, 0)
 
-        claimed = self.world.run(self.store.executions.claim(wish, lanes, claim_id)).executions
+        claimed = self.world.run(self.store.executions.claim(request, lanes, claim_id)).executions
 
         due = sorted(each.run_at for each in self.in_state_table("ready").values() if each.run_at <= self.now)
         assert sorted(each.run_at for each in claimed) == due[:slots], (
@@ -411,7 +411,7 @@ class Contract(RuleBasedStateMachine):
         each = self.known[id_]
         is_pending = each.state_table == "due" and any(id_ == self.pending_of(schedule) for schedule in self.schedules)
 
-        reached = self.world.run(self.store.jobs.cancel([id_], "a person", SOMEBODY))
+        reached = self.world.run(self.store.jobs.cancel([id_], "a person", OPERATOR))
 
         if each.state_table in _WAITING and not is_pending:
             assert reached == {id_}
@@ -438,7 +438,7 @@ class Contract(RuleBasedStateMachine):
             "delete": lambda snapshot: job_changes.delete_job(snapshot, None),
         }[verb]
 
-        self.world.run(self.store.jobs.change(job_id, decide, SOMEBODY))
+        self.world.run(self.store.jobs.change(job_id, decide, OPERATOR))
 
         getattr(self, f"expect_{verb}")(job_id, self.known[ExecutionId(job_id)])
         self.expect_promotions()
@@ -452,7 +452,7 @@ class Contract(RuleBasedStateMachine):
             fields = {"payload": {"number": number}}
             self.world.run(
                 self.store.jobs.change(
-                    job_id, lambda seen: job_changes.edit_job(seen, fields, self.store.shards), SOMEBODY
+                    job_id, lambda seen: job_changes.edit_job(seen, fields, self.store.shards), OPERATOR
                 )
             )
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.factories import (
     FAILURE,
-    SOMEBODY,
+    OPERATOR,
     STATE_TABLES,
     claim_all,
     enqueue,
@@ -80,7 +80,7 @@ async def test_an_execution_is_found_in_each_state_table(store: Store, clock: Vi
     await promote_due(store, owner)
     assert await state() == "queued"  # in blocked
 
-    await store.jobs.cancel([holder], "no", SOMEBODY)
+    await store.jobs.cancel([holder], "no", OPERATOR)
     assert await state() == "queued"  # in ready
 
     (claimed,) = await claim_all(store)
@@ -134,7 +134,7 @@ async def test_the_payload_of_an_execution_differs_from_that_of_its_job(store: S
     ids = [ExecutionId(store.env.new_id()) for _ in range(2)]
     for id_, payload in zip(ids, ("[1]", None), strict=True):
         request = ExecutionRequest(id=id_, job_id=job.id, origin=Origin.TRIGGER, payload=payload)
-        await store.jobs.request([request], SOMEBODY, "job.trigger")
+        await store.jobs.request([request], OPERATOR, "job.trigger")
 
     assert [await store.history.payload_override(id_) for id_ in ids] == [("[1]", False), (None, False)]
 
@@ -197,7 +197,7 @@ async def test_a_dropped_day_takes_its_one_off_jobs_along(store: Store, clock: V
     job = await make_job(store)
     trigger = ExecutionRequest(id=ExecutionId(store.env.new_id()), job_id=job.id, origin=Origin.TRIGGER)
     again = ExecutionRequest(id=ExecutionId(store.env.new_id()), job_id=JobId(kept), origin=Origin.RETRY, retry_of=kept)
-    await store.jobs.request([trigger, again], SOMEBODY, "test")
+    await store.jobs.request([trigger, again], OPERATOR, "test")
     claimed = {each.id: each for each in await claim_all(store)}
     await store.history.add_day(DAY)
     await store.executions.finish_succeeded([found(claimed[id_]) for id_ in (gone, kept, trigger.id)])

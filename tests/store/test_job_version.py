@@ -11,7 +11,7 @@ import pytest
 from tests.support.factories import (
     FAILURE,
     FROM_THE_FIRST,
-    SOMEBODY,
+    OPERATOR,
     claim_all,
     enqueue,
     found,
@@ -42,7 +42,7 @@ Claim = Callable[[Store, ExecutionId], Awaitable[ClaimedExecution]]
 
 
 async def edit(store: Store, job_id: JobId, **fields: Any) -> None:
-    await store.jobs.change(job_id, lambda seen: job_changes.edit_job(seen, fields, store.shards), SOMEBODY)
+    await store.jobs.change(job_id, lambda seen: job_changes.edit_job(seen, fields, store.shards), OPERATOR)
 
 
 async def edit_both(store: Store, job_id: JobId) -> None:
@@ -53,7 +53,7 @@ async def edit_both(store: Store, job_id: JobId) -> None:
 
 async def trigger(store: Store, job_id: JobId, payload: str | None = None) -> ExecutionId:
     wanted = ExecutionRequest(id=ExecutionId(store.env.new_id()), job_id=job_id, origin=Origin.TRIGGER, payload=payload)
-    return (await store.jobs.request([wanted], SOMEBODY, "job.trigger"))[0]
+    return (await store.jobs.request([wanted], OPERATOR, "job.trigger"))[0]
 
 
 def what_runs(claimed: ClaimedExecution) -> tuple[str, Any]:
@@ -70,25 +70,25 @@ async def by_lane(store: Store, execution_id: ExecutionId) -> ClaimedExecution:
 
 
 async def by_name(store: Store, execution_id: ExecutionId) -> ClaimedExecution:
-    wish = ClaimRequest(await make_node(store), [OLD, NEW], 1, 0)
-    (claimed,) = await store.executions.claim_by_id(wish, execution_id, None, ClaimId(store.env.new_id()))
+    request = ClaimRequest(await make_node(store), [OLD, NEW], 1, 0)
+    (claimed,) = await store.executions.claim_by_id(request, execution_id, None, ClaimId(store.env.new_id()))
     return claimed
 
 
 async def by_ticket(store: Store, execution_id: ExecutionId) -> ClaimedExecution:
-    wish = ClaimRequest(await make_node(store), [OLD, NEW], 1, 0)
-    claims = await store.tickets.claim(wish, [execution_id], None, ClaimId(store.env.new_id()))
+    request = ClaimRequest(await make_node(store), [OLD, NEW], 1, 0)
+    claims = await store.tickets.claim(request, [execution_id], None, ClaimId(store.env.new_id()))
     (claimed,) = claims.executions
     return claimed
 
 
 async def of_a_limited_queue(store: Store, execution_id: ExecutionId) -> ClaimedExecution:
     await store.queues.change(
-        "default", is_paused=False, max_running=3, reason=None, audit=SOMEBODY, action="queue.set"
+        "default", is_paused=False, max_running=3, reason=None, audit=OPERATOR, action="queue.set"
     )
-    wish = ClaimRequest(await make_node(store), [OLD, NEW], 1, 0)
+    request = ClaimRequest(await make_node(store), [OLD, NEW], 1, 0)
     lanes = dict.fromkeys(await store.executions.lanes(), FROM_THE_FIRST)
-    claims = await store.executions.claim_limited(wish, "default", lanes, ClaimId(store.env.new_id()))
+    claims = await store.executions.claim_limited(request, "default", lanes, ClaimId(store.env.new_id()))
     (claimed,) = claims.executions
     assert claimed.id == execution_id
     return claimed
@@ -222,11 +222,11 @@ async def test_a_parked_execution_keeps_its_version(
 ) -> None:
     job = await make_job(store, handler=OLD, payload={"of": "old"})
     parked = await trigger(store, job.id)
-    await store.jobs.change(job.id, lambda seen: job_changes.pause_job(seen, None, None), SOMEBODY)
+    await store.jobs.change(job.id, lambda seen: job_changes.pause_job(seen, None, None), OPERATOR)
     assert await tables_of(store, parked) == ["due"]
 
     await edit_both(store, job.id)
-    await store.jobs.change(job.id, job_changes.resume_job, SOMEBODY)
+    await store.jobs.change(job.id, job_changes.resume_job, OPERATOR)
     clock.advance("1s")
     await promote_due(store, owner)
 

@@ -18,17 +18,17 @@ from tests.conftest import FreshDatabase
 from tests.support.factories import (
     FROM_THE_FIRST,
     HANDLER,
-    SOMEBODY,
+    OPERATOR,
     TZDATA,
     claim_all,
     define_job,
     enqueue,
+    first_execution_of,
     found,
     make_job,
     make_node,
     make_recurring,
     only_row,
-    opening_of,
     read_job,
     seconds,
     table,
@@ -205,8 +205,8 @@ async def test_a_job_with_special_fields_is_not_plain(store: Store, own: dict[st
 
 
 async def _create_now(store: Store, *jobs: Job) -> None:
-    openings = [FirstExecution(id=ExecutionId(job.id), job_id=job.id, origin=Origin.ENQUEUE) for job in jobs]
-    await store.enqueuer.create(jobs, openings)
+    firsts = [FirstExecution(id=ExecutionId(job.id), job_id=job.id, origin=Origin.ENQUEUE) for job in jobs]
+    await store.enqueuer.create(jobs, firsts)
 
 
 async def test_a_one_off_due_within_the_promotion_window_is_ready_at_once(store: Store) -> None:
@@ -305,7 +305,7 @@ async def test_a_name_that_is_taken_refuses_the_whole_batch(store: Store) -> Non
 
 async def test_the_name_of_a_deleted_job_is_free_again(store: Store) -> None:
     old = await make_job(store, name="phoenix")
-    await store.jobs.change(old.id, lambda snapshot: job_changes.delete_job(snapshot, None), SOMEBODY)
+    await store.jobs.change(old.id, lambda snapshot: job_changes.delete_job(snapshot, None), OPERATOR)
 
     young = await make_job(store, name="phoenix")
 
@@ -316,26 +316,26 @@ async def test_the_name_of_a_deleted_job_is_free_again(store: Store) -> None:
 async def test_a_unique_key_admits_one_unfinished_execution(store: Store, clock: VirtualClock) -> None:
     first = await enqueue(store, unique_key="only one")
     second = define_job(store, name=None, scheduled_at=clock.now(), unique_key="only one")
-    opening = opening_of(second, clock.now())
-    assert opening is not None
+    execution = first_execution_of(second, clock.now())
+    assert execution is not None
 
-    (created,) = await store.enqueuer.create([second], [opening])
+    (created,) = await store.enqueuer.create([second], [execution])
 
     assert (created.job_id, created.execution_id, created.is_new) == (second.id, first, False)
     assert await store.jobs.find([second.id]) == {}
 
     (claimed,) = await claim_all(store)
     await store.executions.finish_succeeded([found(claimed)])
-    (created,) = await store.enqueuer.create([second], [opening])
+    (created,) = await store.enqueuer.create([second], [execution])
 
     assert (created.execution_id, created.is_new) == (ExecutionId(second.id), True)
 
 
 async def test_two_of_one_batch_with_one_key_give_one_execution(store: Store, clock: VirtualClock) -> None:
     jobs = [define_job(store, name=None, scheduled_at=clock.now(), unique_key="k") for _ in range(2)]
-    openings = [opening for job in jobs if (opening := opening_of(job, clock.now()))]
+    firsts = [first for job in jobs if (first := first_execution_of(job, clock.now()))]
 
-    created = await store.enqueuer.create(jobs, openings)
+    created = await store.enqueuer.create(jobs, firsts)
 
     (row,) = await table(store, "ready")
     assert {each.execution_id for each in created} == {row["id"]}
@@ -356,10 +356,10 @@ async def test_a_key_whose_execution_finishes_meanwhile_is_taken(
     store = await open_store()
     await enqueue(store, unique_key="k")
     late = define_job(store, name=None, scheduled_at=env.clock.now(), unique_key="k")
-    opening = opening_of(late, env.clock.now())
-    assert opening is not None
+    first = first_execution_of(late, env.clock.now())
+    assert first is not None
 
-    (created,) = await store.enqueuer.create([late], [opening])
+    (created,) = await store.enqueuer.create([late], [first])
 
     assert (created.execution_id, created.is_new) == (ExecutionId(late.id), True)
 
@@ -388,8 +388,8 @@ async def test_a_new_job_with_a_lower_limit_blocks_the_excess(store: Store, fiel
         for queue, priority in (("first", 1), ("default", 50), ("default", 99), ("default", 0))
     ]
     await enqueue(store, max_running=4, limit_key="another")
-    wish = ClaimRequest(await make_node(store), [HANDLER], 1, 0)
-    await store.executions.claim(wish, {("first", 1): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
+    request = ClaimRequest(await make_node(store), [HANDLER], 1, 0)
+    await store.executions.claim(request, {("first", 1): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
     before = {row["id"]: row for row in await table(store, "ready")}
 
     await make_job(store, **fields, max_running=2, limit_key="printer")
@@ -417,12 +417,12 @@ async def test_a_job_whose_runs_must_not_overlap_has_a_limit_of_one(store: Store
 
 async def test_a_job_created_in_the_callers_transaction_shares_its_fate(store: Store, clock: VirtualClock) -> None:
     job = define_job(store, name="mine", interval_seconds=60)
-    opening = opening_of(job, clock.now())
-    assert opening is not None
+    first = first_execution_of(job, clock.now())
+    assert first is not None
 
     async def create_and_fail() -> None:
         async with store.database.transaction() as connection:
-            (created,) = await store.enqueuer.create([job], [opening], connection)
+            (created,) = await store.enqueuer.create([job], [first], connection)
             assert created.is_new
             raise ZeroDivisionError
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support.factories import (
     ALWAYS,
     FAILURE,
-    SOMEBODY,
+    OPERATOR,
     TZDATA,
     claim_all,
     due_row,
@@ -121,7 +121,7 @@ async def test_the_look_ahead_reads_each_shard_from_its_bound_to_the_horizon(sto
 
 async def test_the_look_ahead_marks_retries_of_paused_jobs(store: Store, clock: VirtualClock) -> None:
     job = await make_job(store)
-    await store.jobs.change(job.id, lambda found: job_changes.pause_job(found, None, None), SOMEBODY)
+    await store.jobs.change(job.id, lambda found: job_changes.pause_job(found, None, None), OPERATOR)
     await put_row(store, "due", **waiting(clock.now()) | {"job_id": job.id})
 
     assert (await due_row(store, job.id)).is_paused
@@ -154,7 +154,7 @@ async def test_a_job_is_busy_from_the_promotion_to_the_end(store: Store, clock: 
     await record(store, [found(claimed, Snoozed(seconds(5)))])
     assert await is_busy()  # in due, snoozed
 
-    await store.jobs.cancel([claimed.id], "enough", SOMEBODY)
+    await store.jobs.cancel([claimed.id], "enough", OPERATOR)
     assert not await is_busy()
 
 
@@ -162,7 +162,7 @@ async def test_a_job_is_busy_while_one_of_its_executions_is_blocked(store: Store
     holder = await enqueue(store, max_running=1, limit_key="l")
     job = await make_job(store, max_running=1, limit_key="l")
     wanted = ExecutionRequest(id=ExecutionId(store.env.new_id()), job_id=job.id, origin=Origin.TRIGGER)
-    await store.jobs.request([wanted], SOMEBODY, "job.trigger")
+    await store.jobs.request([wanted], OPERATOR, "job.trigger")
     assert (await tables_of(store, wanted.id), await tables_of(store, holder)) == (["blocked"], ["ready"])
 
     assert await store.executions.busy_jobs([job.id, JobId(JOB)]) == {job.id}
@@ -459,7 +459,7 @@ async def test_a_refused_row_does_not_affect_the_others(store: Store, clock: Vir
 
 async def test_only_unchanged_retries_and_snoozes_of_paused_jobs_are_parked(store: Store, clock: VirtualClock) -> None:
     paused, active = await make_job(store), await make_job(store)
-    await store.jobs.change(paused.id, lambda found: job_changes.pause_job(found, None, None), SOMEBODY)
+    await store.jobs.change(paused.id, lambda found: job_changes.pause_job(found, None, None), OPERATOR)
     kinds = {
         1: ("retry", paused),
         2: ("snooze", paused),

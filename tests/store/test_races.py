@@ -21,11 +21,12 @@ from tests.support.factories import (
     FAILURE,
     FROM_THE_FIRST,
     HANDLER,
-    SOMEBODY,
+    OPERATOR,
     claim_all,
     define_job,
     due_row,
     enqueue,
+    first_execution_of,
     found,
     make_job,
     make_node,
@@ -33,7 +34,6 @@ from tests.support.factories import (
     make_recurring,
     moves_of,
     only_row,
-    opening_of,
     plan_row,
     promote,
     promote_due,
@@ -99,29 +99,29 @@ async def scheduled(store: Store, clock: VirtualClock) -> Scheduled:
 
 
 def edit(store: Store, job: Job, **fields: Any) -> Awaitable[JobChange]:
-    return store.jobs.change(job.id, lambda found: job_changes.edit_job(found, fields, store.shards), SOMEBODY)
+    return store.jobs.change(job.id, lambda found: job_changes.edit_job(found, fields, store.shards), OPERATOR)
 
 
 def pause(store: Store, job: Job) -> Awaitable[JobChange]:
-    return store.jobs.change(job.id, lambda found: job_changes.pause_job(found, None, None), SOMEBODY)
+    return store.jobs.change(job.id, lambda found: job_changes.pause_job(found, None, None), OPERATOR)
 
 
 def resume(store: Store, job: Job) -> Awaitable[JobChange]:
-    return store.jobs.change(job.id, job_changes.resume_job, SOMEBODY)
+    return store.jobs.change(job.id, job_changes.resume_job, OPERATOR)
 
 
 def delete(store: Store, job: Job) -> Awaitable[JobChange]:
-    return store.jobs.change(job.id, lambda found: job_changes.delete_job(found, None), SOMEBODY)
+    return store.jobs.change(job.id, lambda found: job_changes.delete_job(found, None), OPERATOR)
 
 
 def cancel(store: Store, execution: ExecutionId) -> Awaitable[set[ExecutionId]]:
-    return store.jobs.cancel([execution], "not needed", SOMEBODY)
+    return store.jobs.cancel([execution], "not needed", OPERATOR)
 
 
 def claim(store: Store, slots: int = 10) -> Awaitable[list[ClaimedExecution]]:
     async def claims() -> list[ClaimedExecution]:
-        wish = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], slots, 0)
-        given = await store.executions.claim(wish, {("default", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
+        request = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], slots, 0)
+        given = await store.executions.claim(request, {("default", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
         return given.executions
 
     return claims()
@@ -223,9 +223,9 @@ async def test_two_edits_follow_one_another(race: Race, store: Store, scheduled:
 # edit, and queued or requested executions of the job
 
 
-async def what_runs(store: Store, **wish: Any) -> list[tuple[str, int, Any]]:
+async def what_runs(store: Store, **request: Any) -> list[tuple[str, int, Any]]:
     """Handler, version and payload of a claimed execution."""
-    claims = {claimed.id: claimed for claimed in await claim_all(store, handlers=["app:old", "app:new"], **wish)}
+    claims = {claimed.id: claimed for claimed in await claim_all(store, handlers=["app:old", "app:new"], **request)}
     rows = [row for row in await table(store, "running") if row["id"] in claims]
     return [(claims[row["id"]].handler, row["version"], json.loads(claims[row["id"]].payload)) for row in rows]
 
@@ -257,11 +257,11 @@ async def test_an_edit_that_comes_while_a_claim_is_under_way(
     """Fault 28. The reply of the claim has the old version, and so has the next attempt, whether it took the execution or not."""
     owner, worker = await make_owner(store), await make_node(store)
     await ask_for(store, by_hand.id)
-    wish = ClaimRequest(worker, ["app:old", "app:new"], 1, 0)
+    request = ClaimRequest(worker, ["app:old", "app:new"], 1, 0)
     claim_id = ClaimId(store.env.new_id())
 
     result = await race.run(
-        race.ahead.executions.claim(wish, {("default", 50): FROM_THE_FIRST}, claim_id),
+        race.ahead.executions.claim(request, {("default", 50): FROM_THE_FIRST}, claim_id),
         edit_both(race.behind, by_hand),
         commits=commits,
     )
@@ -361,7 +361,7 @@ async def test_the_payload_of_an_execution_is_not_retried_with_a_handler_that_wa
     wanted = ExecutionRequest(
         id=ExecutionId(store.env.new_id()), job_id=by_hand.id, origin=Origin.TRIGGER, payload='{"v": 3}'
     )
-    await store.jobs.request([wanted], SOMEBODY, "job.trigger")
+    await store.jobs.request([wanted], OPERATOR, "job.trigger")
     await record(store, [found(claimed) for claimed in await claim_all(store, handlers=["app:old"])])
 
     async def retry() -> bool:
@@ -490,7 +490,7 @@ async def test_a_retry_that_is_promoted_while_its_job_is_paused_is_parked(
     """It is in due when the pause reads that table, and in ready when the pause commits."""
     job = await make_job(store)
     owner = await make_owner(store)
-    execution = (await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger"))[0]
+    execution = (await store.jobs.request([_trigger(store, job)], OPERATOR, "job.trigger"))[0]
     await record(store, [found(each, Failed(FAILURE)) for each in await claim_all(store)])
     clock.advance("1h")
     plan = await plan_row(store, await due_row(store, job.id))
@@ -507,7 +507,7 @@ async def test_a_parked_retry_is_not_promoted(race: Race, store: Store, clock: V
     """Its id and its version stay: only its instant differs."""
     job = await make_job(store)
     owner = await make_owner(store)
-    execution = (await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger"))[0]
+    execution = (await store.jobs.request([_trigger(store, job)], OPERATOR, "job.trigger"))[0]
     await record(store, [found(each, Failed(FAILURE)) for each in await claim_all(store)])
     clock.advance("1h")
     plan = await plan_row(store, await due_row(store, job.id))
@@ -551,7 +551,7 @@ async def test_a_retry_that_is_parked_and_unparked_meanwhile_stays(
 ) -> None:
     job = await make_job(store)
     owner = await make_owner(store)
-    execution = (await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger"))[0]
+    execution = (await store.jobs.request([_trigger(store, job)], OPERATOR, "job.trigger"))[0]
     await record(store, [found(each, Failed(FAILURE)) for each in await claim_all(store)])
     clock.advance("1h")
     plan = await plan_row(store, await due_row(store, job.id))
@@ -602,7 +602,7 @@ async def test_a_retry_that_is_promoted_while_its_job_is_deleted_is_cancelled(
 ) -> None:
     job = await make_job(store)
     owner = await make_owner(store)
-    execution = (await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger"))[0]
+    execution = (await store.jobs.request([_trigger(store, job)], OPERATOR, "job.trigger"))[0]
     await record(store, [found(each, Failed(FAILURE)) for each in await claim_all(store)])
     clock.advance("1h")
     plan = await plan_row(store, await due_row(store, job.id))
@@ -653,10 +653,10 @@ by_each_way = pytest.mark.parametrize("way", ["by lane", "by ticket", "by name"]
 
 
 async def claim_two(store: Store, tickets: Sequence[ExecutionId]) -> list[ClaimedExecution]:
-    wish, claim_id = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], 2, 2), ClaimId(store.env.new_id())
+    request, claim_id = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], 2, 2), ClaimId(store.env.new_id())
     if tickets:
-        return (await TicketStore(store.database).claim(wish, tickets, None, claim_id)).executions
-    return (await store.executions.claim(wish, {("default", 50): FROM_THE_FIRST}, claim_id)).executions
+        return (await TicketStore(store.database).claim(request, tickets, None, claim_id)).executions
+    return (await store.executions.claim(request, {("default", 50): FROM_THE_FIRST}, claim_id)).executions
 
 
 @by_ticket
@@ -671,7 +671,7 @@ async def test_two_claims_take_different_executions_without_waiting(
     result = await race.run(claim_two(race.ahead, tickets), claim_two(race.behind, tickets), commits=commits)
 
     assert not result.second_waited
-    assert len(result.second) == 1, "the one that nobody else was taking"
+    assert len(result.second) == 1, "the one that the first claim did not take"
     given = {each.id for each in (*(result.first or ()), *result.second)}
     assert {row["id"] for row in await table(store, "running")} == given
     assert given <= set(ids)
@@ -680,14 +680,14 @@ async def test_two_claims_take_different_executions_without_waiting(
 
 @both_endings
 async def test_two_claims_at_the_limit_of_a_queue(race: Race, store: Store, *, commits: bool) -> None:
-    await store.queues.change("q", is_paused=False, max_running=1, reason=None, audit=SOMEBODY, action="queue.limit")
+    await store.queues.change("q", is_paused=False, max_running=1, reason=None, audit=OPERATOR, action="queue.limit")
     for _ in range(2):
         await enqueue(store, queue="q")
 
     async def claim_limited(store: Store) -> list[ClaimedExecution]:
-        wish = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], 10, 10)
+        request = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], 10, 10)
         claims = await store.executions.claim_limited(
-            wish, "q", {("q", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id())
+            request, "q", {("q", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id())
         )
         return claims.executions
 
@@ -756,20 +756,20 @@ async def test_a_pause_and_a_limit_of_a_queue_at_the_same_moment(
 
 
 def limit_queue(store: Store) -> Awaitable[None]:
-    return store.queues.change("q", is_paused=False, max_running=1, reason=None, audit=SOMEBODY, action="queue.limit")
+    return store.queues.change("q", is_paused=False, max_running=1, reason=None, audit=OPERATOR, action="queue.limit")
 
 
 async def claim_freely(
     store: Store, worker: Incarnation, way: str, execution_id: ExecutionId
 ) -> list[ClaimedExecution]:
-    wish, claim_id = ClaimRequest(worker, [HANDLER], 1, 0), ClaimId(store.env.new_id())
+    request, claim_id = ClaimRequest(worker, [HANDLER], 1, 0), ClaimId(store.env.new_id())
     match way:
         case "by ticket":
-            return (await TicketStore(store.database).claim(wish, [execution_id], None, claim_id)).executions
+            return (await TicketStore(store.database).claim(request, [execution_id], None, claim_id)).executions
         case "by name":
-            return await store.executions.claim_by_id(wish, execution_id, None, claim_id)
+            return await store.executions.claim_by_id(request, execution_id, None, claim_id)
         case _:
-            return (await store.executions.claim(wish, {("q", 50): FROM_THE_FIRST}, claim_id)).executions
+            return (await store.executions.claim(request, {("q", 50): FROM_THE_FIRST}, claim_id)).executions
 
 
 @by_each_way
@@ -783,8 +783,8 @@ async def test_a_limit_that_is_set_during_a_claim_counts_its_executions(
     result = await race.run(claim_freely(race.ahead, worker, way, first), limit_queue(race.behind), commits=commits)
 
     assert result.second_waited
-    wish = ClaimRequest(worker, [HANDLER], 9, 9)
-    after = await store.executions.claim_limited(wish, "q", {("q", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
+    request = ClaimRequest(worker, [HANDLER], 9, 9)
+    after = await store.executions.claim_limited(request, "q", {("q", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
     assert len(after.executions) == (0 if commits else 1)
     assert len(await table(store, "running")) == 1
 
@@ -838,7 +838,7 @@ async def test_two_unblock_at_the_limit_of_a_job(race: Race, store: Store, *, co
     first = await enqueue(store, max_running=1, limit_key="l")
     for _ in range(3):
         await enqueue(store, max_running=1, limit_key="l")
-    await store.database.fetch("cancel_waiting", ids=[first], reason="frees its place, and nobody hands it on")
+    await store.database.fetch("cancel_waiting", ids=[first], reason="frees its place, without unblocking another")
 
     result = await race.run(
         race.ahead.executions.unblock(["l"]), race.behind.executions.unblock(["l"]), commits=commits
@@ -854,7 +854,7 @@ async def test_an_unblock_counts_what_another_is_unblocking(race: Race, store: S
     """Without the lock each would unblock another row without seeing that of the other."""
     first = await enqueue(store, max_running=1, limit_key="l")
     await enqueue(store, max_running=1, limit_key="l")
-    await store.database.fetch("cancel_waiting", ids=[first], reason="frees its place, and nobody hands it on")
+    await store.database.fetch("cancel_waiting", ids=[first], reason="frees its place, without unblocking another")
     urgent = await only_row(store, "blocked") | {"id": store.env.new_id(), "priority": 99}
 
     async def come_and_let_in() -> None:
@@ -885,7 +885,7 @@ async def test_a_claim_frees_no_place_during_an_unblock(race: Race, store: Store
 async def test_a_limit_that_is_lowered_during_an_unblock(race: Race, store: Store, *, commits: bool) -> None:
     job = await make_job(store, max_running=2, limit_key="l")
     blocked = [_trigger(store, job) for _ in range(3)]
-    await store.jobs.request(blocked, SOMEBODY, "job.trigger")
+    await store.jobs.request(blocked, OPERATOR, "job.trigger")
     (running, _) = await claim_all(store)
     finished = await store.database.fetch("finish_succeeded", **_columns(running))
     assert finished[0]["accepted_count"] == 1
@@ -941,7 +941,7 @@ async def test_a_claim_comes_while_a_new_job_lowers_a_shared_limit(race: Race, s
 
 async def two_places_and_one_is_free(store: Store) -> None:
     first, *_ = [await enqueue(store, max_running=2, limit_key="l") for _ in range(3)]
-    await store.database.fetch("cancel_waiting", ids=[first], reason="frees its place, and nobody hands it on")
+    await store.database.fetch("cancel_waiting", ids=[first], reason="frees its place, without unblocking another")
 
 
 @both_endings
@@ -1232,7 +1232,7 @@ async def locks_the_first_before_any_other(
 async def test_a_batch_of_running_executions_is_locked_in_the_order_of_ids(race: Race, store: Store, verb: str) -> None:
     job = await make_job(store)
     for _ in range(5):
-        await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger")
+        await store.jobs.request([_trigger(store, job)], OPERATOR, "job.trigger")
     claims = {claimed.id: claimed for claimed in await claim_all(store)}
     ids = await turn_over(store, "running")
     batch: dict[str, Callable[[], Awaitable[Any]]] = {
@@ -1306,7 +1306,7 @@ async def test_a_statement_that_met_a_deadlock_is_repeated(store: Store, monkeyp
 
 async def given_to_a_worker(store: Store) -> tuple[Job, ClaimedExecution]:
     job = await make_job(store)
-    await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger")
+    await store.jobs.request([_trigger(store, job)], OPERATOR, "job.trigger")
     (claimed,) = await claim_all(store)
     return job, claimed
 
@@ -1387,8 +1387,8 @@ async def test_a_pause_reaches_an_execution_that_a_former_limit_unblocks_meanwhi
 ) -> None:
     job = await make_job(store, max_running=1, limit_key="l")
     first, second = _trigger(store, job), _trigger(store, job)
-    await store.jobs.request([first, second], SOMEBODY, "job.trigger")
-    await store.database.fetch("cancel_waiting", ids=[first.id], reason="frees its place, and nobody hands it on")
+    await store.jobs.request([first, second], OPERATOR, "job.trigger")
+    await store.database.fetch("cancel_waiting", ids=[first.id], reason="frees its place, without unblocking another")
     await edit(store, job, limit_key="other")
     assert await tables_of(store, second.id) == ["blocked"]
 
@@ -1403,9 +1403,9 @@ async def test_a_pause_reaches_an_execution_that_a_former_limit_unblocks_meanwhi
 
 def enqueue_again(store: Store) -> Awaitable[list[CreatedJob]]:
     job = define_job(store, name=None, scheduled_at=store.env.clock.now(), unique_key="k")
-    opening = opening_of(job, store.env.clock.now())
-    assert opening is not None
-    return store.enqueuer.create([job], [opening])
+    first = first_execution_of(job, store.env.clock.now())
+    assert first is not None
+    return store.enqueuer.create([job], [first])
 
 
 @both_endings
@@ -1470,7 +1470,7 @@ async def test_a_trigger_that_comes_after_the_holder_of_its_key_finished(
 async def ask_for(store: Store, job_id: JobId) -> list[ExecutionId] | None:
     wanted = ExecutionRequest(id=ExecutionId(store.env.new_id()), job_id=job_id, origin=Origin.TRIGGER)
     try:
-        return await store.jobs.request([wanted], SOMEBODY, "job.trigger")
+        return await store.jobs.request([wanted], OPERATOR, "job.trigger")
     except (Conflict, NotFound):
         return None
 
@@ -1515,7 +1515,7 @@ def _trigger(store: Store, job: Job) -> ExecutionRequest:
 async def _retrying_of_paused(store: Store, clock: VirtualClock) -> tuple[Job, DueRow]:
     """A paused job with an attempt that has failed since, and the row that the scheduler reads."""
     job = await make_job(store)
-    await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger")
+    await store.jobs.request([_trigger(store, job)], OPERATOR, "job.trigger")
     (claimed,) = await claim_all(store)
     await pause(store, job)
     await record(store, [found(claimed, Failed(FAILURE))])

@@ -1,7 +1,7 @@
 """Statements of APIs and services read only what they return, however full the database is and whatever the planner believes about it.
 
-As in `test_plans`, which has the hot path: each statement is run, and the rows that its scans read are counted. Every statement of the store
-is tried there or here, or has an excuse: a new one that is not makes the last test fail.
+As in `test_plans`, which has the hot path, each statement is run, and the rows that its scans read are counted. Every statement
+is tried there or here, or is excused: a new one that is neither makes the last test fail.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.support.full_database import (
     RUNNING,
     RUNS,
     SOME,
-    FullHouse,
+    FullDatabase,
     holder,
     id_,
 )
@@ -434,17 +434,19 @@ _BELIEFS = {"fresh statistics": "ANALYZE", "emptied tables": EMPTIED, "no statis
 
 
 @pytest.fixture(scope="module")
-def house_on(servers: Servers, template_of: Callable[[PostgresServer], str]) -> Iterator[Callable[[str], FullHouse]]:
+def full_database_on(
+    servers: Servers, template_of: Callable[[PostgresServer], str]
+) -> Iterator[Callable[[str], FullDatabase]]:
     """The full database on a kind of server, filled at its first use."""
-    houses: dict[str, FullHouse] = {}
+    houses: dict[str, FullDatabase] = {}
 
-    def house(kind: str) -> FullHouse:
+    def database(kind: str) -> FullDatabase:
         if kind not in houses:
             server = servers.postgres(kind)
             houses[kind] = full_database.fill(server, server.create_database(template_of(server)))
         return houses[kind]
 
-    yield house
+    yield database
     for full in houses.values():
         full.server.drop_database(full.name)
 
@@ -453,7 +455,7 @@ def house_on(servers: Servers, template_of: Callable[[PostgresServer], str]) -> 
 class Planner:
     """A session in a full database, with a belief of its planner."""
 
-    house: FullHouse
+    database: FullDatabase
     connection: psycopg.Connection[Any]
 
     def begin(self, plan_cache_mode: str) -> psycopg.Connection[Any]:
@@ -465,17 +467,19 @@ class Planner:
 
 
 @pytest.fixture(scope="module", params=[(kind, belief) for kind in VERSIONS for belief in _BELIEFS], ids=", ".join)
-def planner(request: pytest.FixtureRequest, house_on: Callable[[str], FullHouse]) -> Iterator[Planner]:
+def planner(request: pytest.FixtureRequest, full_database_on: Callable[[str], FullDatabase]) -> Iterator[Planner]:
     kind, belief = request.param
     try:
-        house = house_on(kind)
+        database = full_database_on(kind)
     except ServiceMissing as error:
         give_up_on(error)
         raise
-    house.server.execute(_BELIEFS[belief], house.name)
+    database.server.execute(_BELIEFS[belief], database.name)
     # It may be idle for long while others use the machine.
-    with query_plans.session(house.server, house.name, "SET idle_in_transaction_session_timeout = 0") as connection:
-        yield Planner(house, connection)
+    with query_plans.session(
+        database.server, database.name, "SET idle_in_transaction_session_timeout = 0"
+    ) as connection:
+        yield Planner(database, connection)
 
 
 @pytest.mark.parametrize("case", list(TABLE))
@@ -485,7 +489,7 @@ def test_a_statement_reads_what_it_returns(planner: Planner, case: str) -> None:
     for plan_cache_mode in ALL_MODES:
         connection = planner.begin(plan_cache_mode)
 
-        query_plans.check_touched(connection, statement_of(case), planner.house.position_in(given), most, NOW)
+        query_plans.check_touched(connection, statement_of(case), planner.database.position_in(given), most, NOW)
 
 
 def statement_of(case: str) -> str:
@@ -507,7 +511,7 @@ def test_late_executions_are_searched_from_the_first_of_each_lane(planner: Plann
 
 async def test_the_first_page_of_executions_is_read_in_the_order_of_an_index(planner: Planner) -> None:
     """It is a composed query without a name."""
-    store = Store(planner.house.server.dsn(planner.house.name), Env(VirtualClock(NOW), Random(1)))
+    store = Store(planner.database.server.dsn(planner.database.name), Env(VirtualClock(NOW), Random(1)))
     await store.open(migrates=False)
     listing = ListingStore(store.database)
 
@@ -525,9 +529,9 @@ async def test_the_first_page_of_executions_is_read_in_the_order_of_an_index(pla
 
 
 @pytest.mark.parametrize("name", READS_NO_TABLE)
-def test_a_statement_reads_no_table(house_on: Callable[[str], FullHouse], name: str) -> None:
-    house = house_on(VERSIONS[0])
-    with query_plans.session(house.server, house.name, "SET plan_cache_mode = force_generic_plan") as connection:
+def test_a_statement_reads_no_table(full_database_on: Callable[[str], FullDatabase], name: str) -> None:
+    database = full_database_on(VERSIONS[0])
+    with query_plans.session(database.server, database.name, "SET plan_cache_mode = force_generic_plan") as connection:
         given = dict.fromkeys(all_statements()[name].parameters)
 
         plan = query_plans.explained(connection, name, given, NOW, "VERBOSE")

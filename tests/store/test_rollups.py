@@ -223,7 +223,7 @@ async def test_records_that_commit_late_are_folded(store: Store, clock: VirtualC
         for _ in range(3):
             async with store.database.transaction() as quick:
                 await put_finished(quick, store, clock.now(), queue="quick")
-            assert await store.rollups.fold() == FoldResult(1, False), "nobody waits for the slow one"
+            assert await store.rollups.fold() == FoldResult(1, False), "the fold does not wait for the slow one"
     assert await store.rollups.fold() == FoldResult(1, False)
 
     await assert_rollups_are_right(store)

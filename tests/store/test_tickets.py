@@ -13,7 +13,7 @@ from tests.support.factories import (
     ALWAYS,
     FROM_THE_FIRST,
     HANDLER,
-    SOMEBODY,
+    OPERATOR,
     claim_all,
     enqueue,
     found,
@@ -35,9 +35,9 @@ async def claim(
     slots: int = 10,
     holds: int = 0,
     queues: list[str] | None = None,
-    **wish: Any,
+    **request: Any,
 ) -> TicketClaimResult:
-    wanted = ClaimRequest(Incarnation(store.env.new_id()), wish.pop("handlers", [HANDLER]), slots, holds)
+    wanted = ClaimRequest(Incarnation(store.env.new_id()), request.pop("handlers", [HANDLER]), slots, holds)
     return await store.tickets.claim(wanted, ids, queues, ClaimId(store.env.new_id()))
 
 
@@ -48,7 +48,7 @@ async def read(store: Store, limit: int = 10, handlers: Sequence[str] = (HANDLER
 
 async def set_queue(store: Store, name: str, *, is_paused: bool = False, max_running: int | None = None) -> None:
     await store.queues.change(
-        name, is_paused=is_paused, max_running=max_running, reason=None, audit=SOMEBODY, action="queue.set"
+        name, is_paused=is_paused, max_running=max_running, reason=None, audit=OPERATOR, action="queue.set"
     )
 
 
@@ -127,9 +127,9 @@ async def test_a_claim_by_lane_can_leave_recent_executions_alone(store: Store, c
     clock.advance(2)
     await enqueue(store)
     lanes = dict.fromkeys(await store.executions.lanes(), FROM_THE_FIRST)
-    wish = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], 10, 0, timedelta(seconds=2))
+    request = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], 10, 0, timedelta(seconds=2))
 
-    claims = await store.executions.claim(wish, lanes, ClaimId(store.env.new_id()))
+    claims = await store.executions.claim(request, lanes, ClaimId(store.env.new_id()))
 
     assert [claimed.id for claimed in claims.executions] == [old]
 

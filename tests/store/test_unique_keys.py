@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.factories import (
     FAILURE,
-    SOMEBODY,
+    OPERATOR,
     claim_all,
     due_row,
     due_rows,
@@ -44,15 +44,15 @@ async def keys(store: Store) -> dict[str, ExecutionId]:
 
 async def trigger(store: Store, job: Job) -> ExecutionId:
     request = ExecutionRequest(id=ExecutionId(store.env.new_id()), job_id=job.id, origin=Origin.TRIGGER)
-    return (await store.jobs.request([request], SOMEBODY, "job.trigger"))[0]
+    return (await store.jobs.request([request], OPERATOR, "job.trigger"))[0]
 
 
 async def pause(store: Store, job_id: JobId) -> None:
-    await store.jobs.change(job_id, lambda found: job_changes.pause_job(found, None, None), SOMEBODY)
+    await store.jobs.change(job_id, lambda found: job_changes.pause_job(found, None, None), OPERATOR)
 
 
 async def delete(store: Store, job_id: JobId) -> None:
-    await store.jobs.change(job_id, lambda found: job_changes.delete_job(found, None), SOMEBODY)
+    await store.jobs.change(job_id, lambda found: job_changes.delete_job(found, None), OPERATOR)
 
 
 async def promoted(store: Store, clock: VirtualClock, **fields: object) -> tuple[Job, ShardOwnership, ExecutionId]:
@@ -117,7 +117,7 @@ async def test_an_edit_leaves_the_key_with_its_execution(store: Store, clock: Vi
     job, _, execution = await promoted(store, clock)
 
     await store.jobs.change(
-        job.id, lambda found: job_changes.edit_job(found, {"unique_key": "another"}, store.shards), SOMEBODY
+        job.id, lambda found: job_changes.edit_job(found, {"unique_key": "another"}, store.shards), OPERATOR
     )
 
     assert await keys(store) == {"k": execution}
@@ -130,7 +130,7 @@ async def test_an_edit_leaves_the_key_with_its_execution(store: Store, clock: Vi
 async def test_a_cancellation_frees_the_key(store: Store, after: float) -> None:
     execution = await enqueue(store, after=after, unique_key="k")
 
-    await store.jobs.cancel([execution], "not needed", SOMEBODY)
+    await store.jobs.cancel([execution], "not needed", OPERATOR)
 
     assert await keys(store) == {}
 
@@ -138,7 +138,7 @@ async def test_a_cancellation_frees_the_key(store: Store, after: float) -> None:
 async def test_a_purge_frees_the_keys(store: Store) -> None:
     await enqueue(store, unique_key="k")
 
-    await store.queues.purge("default", "not needed", SOMEBODY)
+    await store.queues.purge("default", "not needed", OPERATOR)
 
     assert await keys(store) == {}
 

@@ -22,7 +22,7 @@ ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
 FROM_THE_FIRST = LanePosition(ALWAYS)
 HANDLER = "tests:noop"
 TZDATA = "2026a"
-SOMEBODY = AuditEntry("somebody", "a test")
+OPERATOR = AuditEntry("somebody", "a test")
 LEASE = Lease(span=timedelta(seconds=15), interval=timedelta(seconds=5))
 FAILURE = ErrorInfo(type="ValueError", message="no", traceback="a stack", top_frame="f:1", fingerprint="abc")
 
@@ -43,7 +43,7 @@ def define_job(store: Store, **fields: Any) -> Job:
     return domain_define_job(JobSpec(**fields), job_id, store.env.clock.now(), store.shards)
 
 
-def opening_of(job: Job, now: datetime) -> FirstExecution | None:
+def first_execution_of(job: Job, now: datetime) -> FirstExecution | None:
     """The first execution of a job, as every front makes it."""
     first = first_occurrence(job, now)
     if first is None:
@@ -63,8 +63,8 @@ def opening_of(job: Job, now: datetime) -> FirstExecution | None:
 async def make_job(store: Store, **fields: Any) -> Job:
     """A stored job with its first occurrence; one that is only triggered by hand, unless a schedule is given."""
     job = define_job(store, **fields)
-    opening = opening_of(job, store.env.clock.now())
-    await store.enqueuer.create([job], [opening] if opening else [])
+    first = first_execution_of(job, store.env.clock.now())
+    await store.enqueuer.create([job], [first] if first else [])
     return await read_job(store, job.id)
 
 

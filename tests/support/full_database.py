@@ -370,7 +370,7 @@ _LATER = [
 
 
 @dataclass(frozen=True)
-class FullHouse:
+class FullDatabase:
     """A full database, and the place in its change stream before the latest rows."""
 
     server: PostgresServer
@@ -382,7 +382,7 @@ class FullHouse:
         return {name: self.position if value is ... else value for name, value in given.items()}
 
 
-def fill(server: PostgresServer, name: str) -> FullHouse:
+def fill(server: PostgresServer, name: str) -> FullDatabase:
     """Fill a migrated, empty database."""
     # The indexes are made again behind the rows: that takes half the time.
     asked = """
@@ -396,4 +396,4 @@ def fill(server: PostgresServer, name: str) -> FullHouse:
     server.execute(_SETTLE, name)
     ((position,),) = server.execute("SELECT pg_current_snapshot()::text", name)
     server.execute("".join(_LATER), name)
-    return FullHouse(server, name, position)
+    return FullDatabase(server, name, position)

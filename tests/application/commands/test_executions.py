@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.factories import (
     FAILURE,
-    SOMEBODY,
+    OPERATOR,
     claim_all,
     enqueue,
     found,
@@ -55,7 +55,7 @@ async def test_a_trigger_is_ready_at_once_with_a_payload_of_its_own(store: Store
         bound_secrets_only=True,
     )
 
-    ids = await store.jobs.request([wanted], SOMEBODY, "job.trigger")
+    ids = await store.jobs.request([wanted], OPERATOR, "job.trigger")
 
     assert ids == [wanted.id]
     (row,) = [row for row in await table(store, "ready") if row["job_id"] == job.id]
@@ -91,7 +91,7 @@ async def test_a_backfill_runs_now_for_an_instant_in_the_past(store: Store, cloc
     near = request(store, job.id, Origin.BACKFILL, run_at=soon, scheduled_for=past)
     far = request(store, job.id, Origin.BACKFILL, run_at=later, scheduled_for=past + seconds(60), payload="[3]")
 
-    await store.jobs.request([near, far], SOMEBODY, "job.backfill")
+    await store.jobs.request([near, far], OPERATOR, "job.backfill")
 
     ready = await only_row(store, "ready")
     assert (ready["id"], ready["run_at"], ready["scheduled_for"], ready["limit_key"]) == (near.id, soon, past, "l")
@@ -105,7 +105,7 @@ async def test_a_backfill_runs_now_for_an_instant_in_the_past(store: Store, cloc
 async def test_triggers_of_a_limited_job_are_blocked(store: Store) -> None:
     job = await make_job(store, max_running=1)
 
-    ids = await store.jobs.request([request(store, job.id) for _ in range(3)], SOMEBODY, "job.trigger")
+    ids = await store.jobs.request([request(store, job.id) for _ in range(3)], OPERATOR, "job.trigger")
 
     executions = [await tables_of(store, id_) for id_ in ids]
     assert sorted(executions) == [["blocked"], ["blocked"], ["ready"]]
@@ -116,14 +116,14 @@ async def test_a_request_takes_the_unique_key_of_its_job_until_it_has_ended(
     store: Store, limit: dict[str, Any]
 ) -> None:
     job = await make_job(store, unique_key="k", **limit)
-    (first,) = await store.jobs.request([request(store, job.id)], SOMEBODY, "job.trigger")
+    (first,) = await store.jobs.request([request(store, job.id)], OPERATOR, "job.trigger")
     assert [(row["key"], row["execution_id"]) for row in await table(store, "live_key")] == [("k", first)]
 
     with pytest.raises(Conflict, match=f"unique_key 'k', held by {format_id('exe', first)}"):
-        await store.jobs.request([request(store, job.id)], SOMEBODY, "job.trigger")
+        await store.jobs.request([request(store, job.id)], OPERATOR, "job.trigger")
     assert len(await table(store, "audit")) == 1
     await store.executions.finish_succeeded([found(claimed) for claimed in await claim_all(store)])
-    (second,) = await store.jobs.request([request(store, job.id)], SOMEBODY, "job.trigger")
+    (second,) = await store.jobs.request([request(store, job.id)], OPERATOR, "job.trigger")
 
     assert await tables_of(store, second) == ["ready"]
 
@@ -132,11 +132,11 @@ async def test_a_request_for_later_holds_its_unique_key(store: Store, clock: Vir
     job = await make_job(store, unique_key="k")
     later = request(store, job.id, run_at=clock.now() + seconds(60))
 
-    await store.jobs.request([later], SOMEBODY, "job.trigger")
+    await store.jobs.request([later], OPERATOR, "job.trigger")
 
     assert (await only_row(store, "due"))["unique_key"] == "k"
     assert (await only_row(store, "live_key"))["execution_id"] == later.id
-    assert await store.jobs.cancel([later.id], "enough", SOMEBODY) == {later.id}
+    assert await store.jobs.cancel([later.id], "enough", OPERATOR) == {later.id}
     assert await table(store, "live_key") == []
 
 
@@ -144,7 +144,7 @@ async def test_of_requests_that_share_a_key_none_is_written(store: Store) -> Non
     job = await make_job(store, unique_key="k")
 
     with pytest.raises(Conflict):
-        await store.jobs.request([request(store, job.id) for _ in range(2)], SOMEBODY, "job.trigger")
+        await store.jobs.request([request(store, job.id) for _ in range(2)], OPERATOR, "job.trigger")
 
     assert await table(store, "ready") == []
     assert await table(store, "live_key") == []
@@ -152,7 +152,7 @@ async def test_of_requests_that_share_a_key_none_is_written(store: Store) -> Non
 
 async def test_an_occurrence_is_skipped_while_a_trigger_holds_the_key(store: Store, clock: VirtualClock) -> None:
     job, owner = await make_recurring(store, 60, unique_key="k", overlap="allow"), await make_owner(store)
-    await store.jobs.request([request(store, job.id)], SOMEBODY, "job.trigger")
+    await store.jobs.request([request(store, job.id)], OPERATOR, "job.trigger")
     clock.advance("60s")
 
     await promote_due(store, owner)
@@ -166,7 +166,7 @@ async def test_a_request_for_a_missing_job_writes_nothing(store: Store) -> None:
     wanted = [request(store, job.id), request(store, JobId(new_id(5, 5)))]
 
     with pytest.raises(NotFound, match="there is no job"):
-        await store.jobs.request(wanted, SOMEBODY, "job.trigger")
+        await store.jobs.request(wanted, OPERATOR, "job.trigger")
 
     assert await table(store, "ready") == []
     assert await table(store, "audit") == []
@@ -176,7 +176,7 @@ async def test_a_request_is_audited_once_however_many_it_asks_for(store: Store, 
     job = await make_job(store)
     wanted = [request(store, job.id) for _ in range(2)]
 
-    await store.jobs.request(wanted, SOMEBODY, "job.backfill")
+    await store.jobs.request(wanted, OPERATOR, "job.backfill")
 
     entry = await only_row(store, "audit")
     assert (entry["at"], entry["actor"], entry["reason"]) == (clock.now(), "somebody", "a test")
@@ -193,7 +193,7 @@ async def test_cancelled_executions_leave_their_state_table(store: Store, clock:
     due = await enqueue(store, after=60)
     clock.advance("5s")
 
-    reached = await store.jobs.cancel([ready, blocked, due], "not needed", SOMEBODY)
+    reached = await store.jobs.cancel([ready, blocked, due], "not needed", OPERATOR)
 
     assert reached == {ready, blocked, due}
     rows = {row["id"]: row for row in await table(store, "finished")}
@@ -213,7 +213,7 @@ async def test_a_cancelled_retry_keeps_its_attempts(store: Store) -> None:
     (claimed,) = await claim_all(store)
     await record(store, [found(claimed, Failed(FAILURE))])
 
-    await store.jobs.cancel([execution], "enough", SOMEBODY)
+    await store.jobs.cancel([execution], "enough", OPERATOR)
 
     row = await only_row(store, "finished")
     assert (row["id"], row["state"], row["attempts"], row["fence"]) == (execution, "cancelled", 1, 1)
@@ -225,7 +225,7 @@ async def test_the_worker_of_a_running_execution_is_asked_to_stop(store: Store) 
     worker = await make_node(store)
     await claim_all(store, worker=worker)
 
-    reached = await store.jobs.cancel([execution], "not needed", SOMEBODY)
+    reached = await store.jobs.cancel([execution], "not needed", OPERATOR)
 
     assert reached == {execution}
     assert await tables_of(store, execution) == ["running"]
@@ -237,9 +237,9 @@ async def test_the_first_reason_to_stop_stays(store: Store) -> None:
     execution = await enqueue(store)
     worker = await make_node(store)
     await claim_all(store, worker=worker)
-    await store.jobs.cancel([execution], "first", SOMEBODY)
+    await store.jobs.cancel([execution], "first", OPERATOR)
 
-    assert await store.jobs.cancel([execution], "second", SOMEBODY) == set()
+    assert await store.jobs.cancel([execution], "second", OPERATOR) == set()
     assert await store.executions.stops(worker) == {execution: "first"}
 
 
@@ -249,7 +249,7 @@ async def test_cancel_reaches_neither_ended_executions_nor_the_pending_occurrenc
     await make_recurring(store, 60)
     pending = await only_row(store, "due")
 
-    assert await store.jobs.cancel([ended, pending["id"], ExecutionId(new_id(5, 5))], "?", SOMEBODY) == set()
+    assert await store.jobs.cancel([ended, pending["id"], ExecutionId(new_id(5, 5))], "?", OPERATOR) == set()
     assert await only_row(store, "due") == pending
     assert await table(store, "audit") == []
 
@@ -258,7 +258,7 @@ async def test_a_cancelled_execution_frees_its_limit_for_the_next(store: Store) 
     first = await enqueue(store, max_running=1, limit_key="l")
     second = await enqueue(store, max_running=1, limit_key="l")
 
-    await store.jobs.cancel([first], "not needed", SOMEBODY)
+    await store.jobs.cancel([first], "not needed", OPERATOR)
 
     assert await tables_of(store, second) == ["ready"]
 
@@ -278,10 +278,10 @@ async def test_a_cancellation_that_cannot_be_audited_does_not_happen(store: Stor
 async def test_a_queue_is_paused_and_limited(store: Store, clock: VirtualClock) -> None:
     paused_at = clock.now()
     await store.queues.change(
-        "q", is_paused=True, max_running=7, reason="maintenance", audit=SOMEBODY, action="queue.pause"
+        "q", is_paused=True, max_running=7, reason="maintenance", audit=OPERATOR, action="queue.pause"
     )
     clock.advance("5s")
-    await store.queues.change("q", is_paused=True, max_running=8, reason="still", audit=SOMEBODY, action="queue.limit")
+    await store.queues.change("q", is_paused=True, max_running=8, reason="still", audit=OPERATOR, action="queue.limit")
 
     found = await store.queues.find("q")
     assert found == {"name": "q", "paused_at": paused_at, "pause_reason": "still", "max_running": 8}
@@ -292,7 +292,7 @@ async def test_a_queue_is_paused_and_limited(store: Store, clock: VirtualClock) 
     assert json.loads(entry["after"]) == {"is_paused": True, "max_running": 8}
 
     await store.queues.change(
-        "q", is_paused=False, max_running=None, reason=None, audit=SOMEBODY, action="queue.resume"
+        "q", is_paused=False, max_running=None, reason=None, audit=OPERATOR, action="queue.resume"
     )
 
     found = await store.queues.find("q")

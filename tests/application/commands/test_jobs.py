@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.factories import (
     FAILURE,
-    SOMEBODY,
+    OPERATOR,
     claim_all,
     due_row,
     due_rows,
@@ -44,24 +44,24 @@ from timeball.testing import VirtualClock
 
 
 async def edit(store: Store, job: Job, **fields: Any) -> JobChange:
-    return await store.jobs.change(job.id, lambda found: job_changes.edit_job(found, fields, store.shards), SOMEBODY)
+    return await store.jobs.change(job.id, lambda found: job_changes.edit_job(found, fields, store.shards), OPERATOR)
 
 
 async def pause(store: Store, job: Job, until: datetime | None = None, reason: str | None = None) -> JobChange:
-    return await store.jobs.change(job.id, lambda found: job_changes.pause_job(found, until, reason), SOMEBODY)
+    return await store.jobs.change(job.id, lambda found: job_changes.pause_job(found, until, reason), OPERATOR)
 
 
 async def resume(store: Store, job: Job) -> JobChange:
-    return await store.jobs.change(job.id, job_changes.resume_job, SOMEBODY)
+    return await store.jobs.change(job.id, job_changes.resume_job, OPERATOR)
 
 
 async def delete(store: Store, job: Job) -> JobChange:
-    return await store.jobs.change(job.id, lambda found: job_changes.delete_job(found, "no longer wanted"), SOMEBODY)
+    return await store.jobs.change(job.id, lambda found: job_changes.delete_job(found, "no longer wanted"), OPERATOR)
 
 
 async def trigger(store: Store, job: Job) -> ExecutionId:
     request = ExecutionRequest(id=ExecutionId(store.env.new_id()), job_id=job.id, origin=Origin.TRIGGER)
-    return (await store.jobs.request([request], SOMEBODY, "job.trigger"))[0]
+    return (await store.jobs.request([request], OPERATOR, "job.trigger"))[0]
 
 
 async def make_retrying(store: Store, job: Job) -> ExecutionId:
@@ -423,7 +423,7 @@ async def test_a_one_off_that_was_cancelled_does_not_come_back_with_a_pause_and_
     store: Store, clock: VirtualClock
 ) -> None:
     execution_id = await enqueue(store, after=10)
-    await store.jobs.cancel([execution_id], "not wanted", SOMEBODY)
+    await store.jobs.cancel([execution_id], "not wanted", OPERATOR)
     job = await read_job(store, JobId(execution_id))
 
     await pause(store, job)
@@ -449,7 +449,7 @@ async def test_a_delayed_trigger_keeps_its_instant_over_a_pause(store: Store, cl
     job = await make_job(store)
     later = clock.now() + seconds(60)
     request = ExecutionRequest(id=ExecutionId(store.env.new_id()), job_id=job.id, origin=Origin.TRIGGER, run_at=later)
-    await store.jobs.request([request], SOMEBODY, "job.trigger")
+    await store.jobs.request([request], OPERATOR, "job.trigger")
     await pause(store, job)
     assert (await only_row(store, "due"))["run_at"] == PARKED_AT
     clock.advance("10s")
@@ -511,7 +511,7 @@ async def test_a_missing_job_cannot_be_changed(store: Store) -> None:
 
     for job_id in (JobId(new_id(5, 5)), deleted.id):
         with pytest.raises(NotFound, match="there is no job"):
-            await store.jobs.change(job_id, job_changes.resume_job, SOMEBODY)
+            await store.jobs.change(job_id, job_changes.resume_job, OPERATOR)
 
 
 # audit

@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.engine.support import IMMORTAL, Heard, start_scheduler
-from tests.support.factories import HANDLER, SOMEBODY, claim_all, enqueue, found, make_node, record
+from tests.support.factories import HANDLER, OPERATOR, claim_all, enqueue, found, make_node, record
 from timeball.brokers.base import BrokerHealth, Inbox
 from timeball.brokers.redis import RedisBroker
 from timeball.domain.execution import Released
@@ -230,7 +230,7 @@ async def test_only_workers_that_can_run_it_get_a_ticket(
 async def test_paused_and_limited_queues_get_no_tickets(post: Post, store: Store) -> None:
     for queue, state in {"paused": {"is_paused": True}, "limited": {"max_running": 3}}.items():
         wanted: dict[str, Any] = {"is_paused": False, "max_running": None} | state
-        await store.queues.change(queue, **wanted, reason=None, audit=SOMEBODY, action="queue.set")
+        await store.queues.change(queue, **wanted, reason=None, audit=OPERATOR, action="queue.set")
         await enqueue(store, queue=queue)
 
     assert await post.sweep() == []

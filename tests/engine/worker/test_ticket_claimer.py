@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.engine.support import IMMORTAL, Heard, ManualRunner, make_executor, registry, settle, until
-from tests.support.factories import HANDLER, SOMEBODY, claim_all, enqueue, make_node, tables_of
+from tests.support.factories import HANDLER, OPERATOR, claim_all, enqueue, make_node, tables_of
 from timeball.brokers.base import BrokerHealth, Inbox, Ticket
 from timeball.brokers.redis import RedisBroker
 from timeball.config.settings import WorkerSettings
@@ -143,7 +143,7 @@ async def test_while_tickets_arrive_wakeups_and_sweeps_leave_young_rows_alone(
 
 async def test_limited_queues_are_claimed_as_ever(worker: TicketWorker, store: Store) -> None:
     await store.queues.change(
-        "limited", is_paused=False, max_running=1, reason=None, audit=SOMEBODY, action="queue.set"
+        "limited", is_paused=False, max_running=1, reason=None, audit=OPERATOR, action="queue.set"
     )
     ids = [await enqueue(store, queue="limited") for _ in range(2)]
 

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from tests.conftest import FreshDatabase
-from tests.support.factories import SOMEBODY, claim_all, enqueue, found, make_node, record, table
+from tests.support.factories import OPERATOR, claim_all, enqueue, found, make_node, record, table
 from tests.system.proxy import Proxy, proxy_to
 from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
@@ -201,7 +201,7 @@ async def delete_template(front: Front, store: Store) -> None:
 
 
 async def revoke_key(front: Front, store: Store) -> None:
-    key, _ = await ApiKeyStore(store.database).create("viewer", "k", None, SOMEBODY)
+    key, _ = await ApiKeyStore(store.database).create("viewer", "k", None, OPERATOR)
     await ApiKeyStore(front.store.database).revoke(key.id, ANA.entry)
 
 

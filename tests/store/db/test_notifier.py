@@ -11,16 +11,16 @@ import pytest
 from tests.conftest import FreshDatabase
 from tests.support.factories import (
     HANDLER,
-    SOMEBODY,
+    OPERATOR,
     claim_all,
     define_job,
     due_row,
     enqueue,
+    first_execution_of,
     found,
     make_node,
     make_owner,
     make_recurring,
-    opening_of,
     promote_due,
     seconds,
 )
@@ -214,40 +214,40 @@ async def test_a_wakeup_that_cannot_be_sent_is_dropped(store: Store) -> None:
 async def test_each_method_wakes_the_nodes_that_can_act(store: Store, clock: VirtualClock, ear: Ear) -> None:
     """The wake-up names the lane, shard or holder, and an instant that is not too late."""
 
-    async def hints_of(deed: Awaitable[object]) -> Wakeup:
+    async def wakeups_of(deed: Awaitable[object]) -> Wakeup:
         await deed
         return await ear.all(store)
 
     now = clock.now()
-    told = await hints_of(enqueue(store, queue="q", priority=61))
+    told = await wakeups_of(enqueue(store, queue="q", priority=61))
     assert told.lanes[("q", 61)] <= now
     clock.advance("1s")
-    later = await hints_of(enqueue(store, after=60))
+    later = await wakeups_of(enqueue(store, after=60))
     assert set(later.shards.values()) == {now + seconds(61)}
     assert later.lanes == {}, "no worker has anything to look for yet"
 
     worker = await make_node(store)
     assert (await ear.all(store)).nodes_changed
     (claimed,) = await claim_all(store, worker=worker)
-    assert (await hints_of(store.jobs.cancel([claimed.id], "no", SOMEBODY))).holders == {worker}
+    assert (await wakeups_of(store.jobs.cancel([claimed.id], "no", OPERATOR))).holders == {worker}
 
     job = await make_recurring(store, 60, queue="r", priority=62)
     pending = await due_row(store, job.id)
     assert (await ear.all(store)).shards == {job.shard: pending.run_at}
     owner = await make_owner(store)
     clock.advance("60s")
-    told = await hints_of(promote_due(store, owner))
+    told = await wakeups_of(promote_due(store, owner))
     assert told.lanes[("r", 62)] == pending.run_at
 
     def change(decide: Callable[..., job_changes.JobChange]) -> Awaitable[object]:
-        return store.jobs.change(job.id, decide, SOMEBODY)
+        return store.jobs.change(job.id, decide, OPERATOR)
 
     await change(lambda snapshot: job_changes.pause_job(snapshot, None, None))
-    resumed = await hints_of(change(job_changes.resume_job))
+    resumed = await wakeups_of(change(job_changes.resume_job))
     assert resumed.shards[job.shard] <= clock.now()
 
-    told = await hints_of(
-        store.queues.change("q", is_paused=True, max_running=None, reason=None, audit=SOMEBODY, action="x")
+    told = await wakeups_of(
+        store.queues.change("q", is_paused=True, max_running=None, reason=None, audit=OPERATOR, action="x")
     )
     assert told.look_everywhere
 
@@ -265,10 +265,10 @@ async def test_an_unblock_sends_a_wakeup(store: Store, clock: VirtualClock, ear:
 
 async def test_the_transaction_of_a_caller_sends_no_wakeup(store: Store, ear: Ear) -> None:
     job = define_job(store, name=None, scheduled_at=store.env.clock.now())
-    opening = opening_of(job, store.env.clock.now())
-    assert opening is not None
+    first = first_execution_of(job, store.env.clock.now())
+    assert first is not None
     async with store.database.transaction() as connection:
-        await store.enqueuer.create([job], [opening], connection)
+        await store.enqueuer.create([job], [first], connection)
 
     assert not await ear.all(store)
 

@@ -112,8 +112,8 @@ async def test_after_a_warm_up_no_claim_plans_a_function(store: Store) -> None:
         before = await plans_for_ready(connection)
         for lanes, slots in ((1, 1), (1, 2), (2, 1), (2, 10)):
             marks = {("default", 50 + place): FROM_THE_FIRST for place in range(lanes)}
-            wish = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], slots, holds=1)
-            claims = await store.executions.claim(wish, marks, ClaimId(store.env.new_id()), connection)
+            request = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], slots, holds=1)
+            claims = await store.executions.claim(request, marks, ClaimId(store.env.new_id()), connection)
             assert claims.executions
 
         assert await plans_for_ready(connection) == before

@@ -17,7 +17,7 @@ import pytest
 from tests.support.factories import (
     FAILURE,
     HANDLER,
-    SOMEBODY,
+    OPERATOR,
     claim_all,
     due_row,
     enqueue,
@@ -111,19 +111,19 @@ async def renew_nodes(store: Store) -> None:
 
 
 async def edit(store: Store, job: Job, **fields: Any) -> None:
-    await store.jobs.change(job.id, lambda snapshot: job_changes.edit_job(snapshot, fields, store.shards), SOMEBODY)
+    await store.jobs.change(job.id, lambda snapshot: job_changes.edit_job(snapshot, fields, store.shards), OPERATOR)
 
 
 async def pause(store: Store, job: Job, until: datetime | None = None) -> None:
-    await store.jobs.change(job.id, lambda snapshot: job_changes.pause_job(snapshot, until, None), SOMEBODY)
+    await store.jobs.change(job.id, lambda snapshot: job_changes.pause_job(snapshot, until, None), OPERATOR)
 
 
 async def resume(store: Store, job: Job) -> None:
-    await store.jobs.change(job.id, job_changes.resume_job, SOMEBODY)
+    await store.jobs.change(job.id, job_changes.resume_job, OPERATOR)
 
 
 async def delete(store: Store, job: Job) -> None:
-    await store.jobs.change(job.id, lambda snapshot: job_changes.delete_job(snapshot, None), SOMEBODY)
+    await store.jobs.change(job.id, lambda snapshot: job_changes.delete_job(snapshot, None), OPERATOR)
 
 
 async def make_history(store: Store, clock: VirtualClock) -> History:
@@ -665,12 +665,12 @@ async def test_one_offs_of_every_kind_are_accounted_for(store: Store, clock: Vir
 async def test_a_paused_one_off_is_not_missing(store: Store, clock: VirtualClock) -> None:
     ahead, due_now = await enqueue(store, 60), await enqueue(store)
     for execution in (ahead, due_now):
-        await store.jobs.change(JobId(execution), lambda found: job_changes.pause_job(found, None, None), SOMEBODY)
+        await store.jobs.change(JobId(execution), lambda found: job_changes.pause_job(found, None, None), OPERATOR)
     assert (await verify(store.database)).holds
     clock.advance("10m")
 
     for execution in (ahead, due_now):
-        await store.jobs.change(JobId(execution), job_changes.resume_job, SOMEBODY)
+        await store.jobs.change(JobId(execution), job_changes.resume_job, OPERATOR)
     await pass_time(store, clock, 2 * MINUTE)
 
     report = await verify(store.database)
