@@ -90,7 +90,7 @@ class _Bare:
         )
         assert prepared is not None
         self._text, self._parameters = statement.numbered(), statement.parameters
-        self._given = {**prepared.columns, "now": None, "hint": None}
+        self._given = {**prepared.columns, "now": None, "wakeup": None}
 
     async def execute(self, connection: Any, **own: Any) -> None:
         given = self._given | own

@@ -120,7 +120,7 @@ def _statement(
     batch: TransactionBatch, jobs: Sequence[Job], openings: Sequence[FirstExecution]
 ) -> tuple[str, dict[str, Any]]:
     columns = [job_columns(job) for job in jobs]
-    shared = {"jobs": json_text(columns), "now": batch.now, "hint": None}
+    shared = {"jobs": json_text(columns), "now": batch.now, "wakeup": None}
     if all(map(is_plain, jobs, columns)) and all(opening.run_at is None for opening in openings):
         return "create_plain_jobs", shared
     firsts = json_text(asdict(opening) for opening in openings)

@@ -75,7 +75,7 @@ class Enqueuer:
     async def create(
         self,
         jobs: Sequence[Job],
-        openings: Sequence[FirstExecution],
+        firsts: Sequence[FirstExecution],
         connection: Connection | None = None,
         audit: AuditEntry | None = None,
     ) -> list[CreatedJob]:
@@ -86,13 +86,13 @@ class Enqueuer:
         """
         try:
             is_alone = len(jobs) == 1 and audit is None
-            if is_alone and openings and openings[0].run_at is None and (prepared := prepare_job(jobs[0])):
+            if is_alone and firsts and firsts[0].run_at is None and (prepared := prepare_job(jobs[0])):
                 await self.enqueue(prepared, [(jobs[0].id, jobs[0].shard, jobs[0].payload)], connection)
-                return [CreatedJob(jobs[0].id, openings[0].id, is_new=True)]
-            wakeup = self._wakeup_for(jobs, openings)
+                return [CreatedJob(jobs[0].id, firsts[0].id, is_new=True)]
+            wakeup = self._wakeup_for(jobs, firsts)
             carried = self._notifier.take_pending(wakeup) if connection is None and wakeup else None
             rows = await self._notifier.send_with(
-                carried, lambda hint: self._insert(jobs, openings, connection, hint, audit)
+                carried, lambda wakeup: self._insert(jobs, firsts, connection, wakeup, audit)
             )
         except asyncpg.UniqueViolationError as error:
             raise name_conflict(error, jobs) from error
@@ -101,23 +101,23 @@ class Enqueuer:
         made = {row["job_id"]: CreatedJob(row["job_id"], row["execution_id"], is_new=True) for row in rows}
         refused = [job for job in jobs if job.id not in made]
         if refused:
-            made |= await self._existing_holders(refused, openings, connection)
+            made |= await self._existing_holders(refused, firsts, connection)
         return [made[job.id] for job in jobs]
 
     async def _insert(
         self,
         jobs: Sequence[Job],
-        openings: Sequence[FirstExecution],
+        firsts: Sequence[FirstExecution],
         connection: Connection | None,
-        hint: str | None,
+        wakeup: str | None,
         audit: AuditEntry | None,
     ) -> list[Any]:
         if audit is None:
-            return await self._write_new(jobs, openings, connection, hint)
+            return await self._write_new(jobs, firsts, connection, wakeup)
         note = self._database.env.new_id()
 
         async def work(within: Connection) -> list[Any]:
-            rows = await self._write_new(jobs, openings, within, hint)
+            rows = await self._write_new(jobs, firsts, within, wakeup)
             if rows:
                 made = {row["job_id"] for row in rows}
                 await self._audit_created(within, note, audit, [job for job in jobs if job.id in made])
@@ -129,18 +129,18 @@ class Enqueuer:
         return found
 
     async def _write_new(
-        self, jobs: Sequence[Job], openings: Sequence[FirstExecution], connection: Connection | None, hint: str | None
+        self, jobs: Sequence[Job], firsts: Sequence[FirstExecution], connection: Connection | None, wakeup: str | None
     ) -> list[Any]:
         columns = [without_nulls(job_columns(job)) for job in jobs]
-        if all(map(is_plain, jobs, columns)) and all(opening.run_at is None for opening in openings):
-            return await self._database.fetch("create_plain_jobs", connection, jobs=json_text(columns), hint=hint)
+        if all(map(is_plain, jobs, columns)) and all(first.run_at is None for first in firsts):
+            return await self._database.fetch("create_plain_jobs", connection, jobs=json_text(columns), wakeup=wakeup)
         return await self._database.fetch(
             "create_jobs",
             connection,
             jobs=json_text(columns),
-            firsts=json_text(first_execution_columns(opening) for opening in openings),
+            firsts=json_text(first_execution_columns(first) for first in firsts),
             promotion_window=self._promotion_window,
-            hint=hint,
+            wakeup=wakeup,
         )
 
     async def _audit_created(self, connection: Connection, note: UUID, audit: AuditEntry, jobs: Sequence[Job]) -> None:
@@ -151,25 +151,25 @@ class Enqueuer:
         await write_audit(self._database, connection, note, audit, "job.create", f"{len(jobs)} jobs", None, facts)
 
     async def _existing_holders(
-        self, refused: Sequence[Job], openings: Sequence[FirstExecution], connection: Connection | None
+        self, refused: Sequence[Job], firsts: Sequence[FirstExecution], connection: Connection | None
     ) -> dict[UUID, CreatedJob]:
         """Who holds the keys of these one-offs; where the holder has just ended, the key is free and they are written after all."""
         rows = await self._database.fetch("live_keys", connection, keys=[job.unique_key for job in refused])
         holders = {row["key"]: ExecutionId(row["execution_id"]) for row in rows}
         free = {job.id: job for job in refused if job.unique_key not in holders}
-        again = [opening for opening in openings if opening.job_id in free]
+        again = [first for first in firsts if first.job_id in free]
         made = await self.create(list(free.values()), again, connection) if free else []
         known = [
             CreatedJob(job.id, holders[job.unique_key], is_new=False) for job in refused if job.unique_key in holders
         ]
         return {created.job_id: created for created in (*made, *known)}
 
-    def _wakeup_for(self, jobs: Sequence[Job], openings: Sequence[FirstExecution]) -> Wakeup:
+    def _wakeup_for(self, jobs: Sequence[Job], firsts: Sequence[FirstExecution]) -> Wakeup:
         """Where workers are to look: not for what lies further ahead than a worker holds, on whichever clock."""
         wakeup = Wakeup()
         now = self._database.env.clock.now()
         horizon = now + self._promotion_window + _CLOCK_SKEW
-        near = {opening.job_id: opening for opening in openings if opening.run_at is None or opening.run_at <= horizon}
+        near = {first.job_id: first for first in firsts if first.run_at is None or first.run_at <= horizon}
         ready = [job for job in jobs if job.id in near]
         for job in ready[:100]:
             # By name only what is due now: what is to be held is looked for with all else that comes.
@@ -200,7 +200,7 @@ class Enqueuer:
     async def _write_and_wake(self, prepared: PreparedJob, rows: Sequence[EnqueueRow]) -> None:
         wakeup = self._wakeup_of(prepared, len(rows), rows[0][0] if len(rows) == 1 else None)
         carried = self._notifier.take_pending(wakeup)
-        await self._notifier.send_with(carried, lambda hint: self._write_alike(prepared, rows, None, hint))
+        await self._notifier.send_with(carried, lambda wakeup: self._write_alike(prepared, rows, None, wakeup))
         if carried is None:
             self._notifier.tell(wakeup)
 
@@ -209,16 +209,16 @@ class Enqueuer:
         return Wakeup({(prepared.job.queue, prepared.job.priority): moment}, executions=executions, named=alone)
 
     async def _write_alike(
-        self, prepared: PreparedJob, rows: Sequence[EnqueueRow], connection: Connection | None, hint: str | None
+        self, prepared: PreparedJob, rows: Sequence[EnqueueRow], connection: Connection | None, wakeup: str | None
     ) -> None:
         if len(rows) == 1:
             ((id_, shard, payload),) = rows
             own: dict[str, Any] = {"id": id_, "shard": shard, "payload": payload}
-            await self._database.fetch("enqueue_one", connection, **prepared.columns, **own, hint=hint)
+            await self._database.fetch("enqueue_one", connection, **prepared.columns, **own, wakeup=wakeup)
             return
         ids, shards, payloads = zip(*rows, strict=True)
         each: dict[str, Any] = {"ids": ids, "shards": shards, "payloads": payloads}
-        await self._database.fetch("enqueue_alike", connection, **prepared.columns, **each, hint=hint)
+        await self._database.fetch("enqueue_alike", connection, **prepared.columns, **each, wakeup=wakeup)
 
     async def create_many(
         self, template: Job, rows: Iterable[EnqueueRow], run_at: datetime | None, audit: AuditEntry | None = None
@@ -276,7 +276,7 @@ class Enqueuer:
         self, prepared: PreparedJob, rows: Iterator[EnqueueRow], audit: AuditEntry | None
     ) -> list[UUID]:
         moment, slices = self._database.env.clock.now() - WAKEUP_MARGIN, _BulkSlices(rows)
-        given = {**prepared.columns, "hint": None}
+        given = {**prepared.columns, "wakeup": None}
         async with self._whole(slices) as connection:
             await self._database.run_pipelined(connection, (("enqueue_alike", given | own) for own in slices))
             await self._audit_bulk(connection, prepared.job, len(slices.ids), audit)
@@ -342,9 +342,16 @@ class DirectWrite:
 
     def __enter__(self) -> Mapping[str, Any]:
         self._carried = self._notifier.take_pending(self._wakeup)
-        hint = None if self._carried is None else self._carried.encode()
+        wakeup = None if self._carried is None else self._carried.encode()
         id_, shard, payload = self._row
-        return {**self._prepared.columns, "id": id_, "shard": shard, "payload": payload, "hint": hint, "now": self._now}
+        return {
+            **self._prepared.columns,
+            "id": id_,
+            "shard": shard,
+            "payload": payload,
+            "wakeup": wakeup,
+            "now": self._now,
+        }
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is None:

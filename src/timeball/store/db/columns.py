@@ -209,16 +209,16 @@ def without_nulls(columns: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in columns.items() if value is not None}
 
 
-def first_execution_columns(opening: FirstExecution) -> dict[str, Any]:
+def first_execution_columns(first: FirstExecution) -> dict[str, Any]:
     return {
-        "id": opening.id,
-        "job_id": opening.job_id,
-        "origin": opening.origin.value,
-        "run_at": opening.run_at,
-        "scheduled_for": opening.scheduled_for,
-        "watermark": opening.watermark,
-        "tzdata": opening.tzdata,
-        "executions_left": opening.executions_left,
+        "id": first.id,
+        "job_id": first.job_id,
+        "origin": first.origin.value,
+        "run_at": first.run_at,
+        "scheduled_for": first.scheduled_for,
+        "watermark": first.watermark,
+        "tzdata": first.tzdata,
+        "executions_left": first.executions_left,
     }
 
 

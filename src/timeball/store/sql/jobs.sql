@@ -9,7 +9,7 @@ WITH given AS (
     SELECT *
     FROM json_populate_recordset(NULL::timeball.job, :jobs::text::json)
 ),
-opening AS (
+first AS (
     SELECT first.*, coalesce(first.run_at, :now, now()) AS starts_at
     FROM json_to_recordset(:firsts::text::json) AS first (
         id uuid, job_id uuid, origin text, run_at timestamptz, scheduled_for timestamptz, watermark timestamptz, tzdata text, executions_left bigint
@@ -17,11 +17,11 @@ opening AS (
 ),
 keyed AS (
     INSERT INTO timeball.live_key (key, execution_id)
-    SELECT given.unique_key, opening.id
+    SELECT given.unique_key, first.id
     FROM given
-    JOIN opening ON opening.job_id = given.id
+    JOIN first ON first.job_id = given.id
     WHERE given.unique_key IS NOT NULL
-      AND opening.origin = 'enqueue'
+      AND first.origin = 'enqueue'
     ON CONFLICT DO NOTHING
     RETURNING execution_id
 ),
@@ -33,19 +33,19 @@ made AS (
            {given.job_columns},
            shard, version, declared_by, created_by, coalesce(bound_secrets_only, false), coalesce(:now, now()), coalesce(:now, now())
     FROM given
-    LEFT JOIN opening ON opening.job_id = given.id
-    LEFT JOIN keyed ON keyed.execution_id = opening.id
+    LEFT JOIN first ON first.job_id = given.id
+    LEFT JOIN keyed ON keyed.execution_id = first.id
     WHERE given.unique_key IS NULL
-       OR opening.origin IS DISTINCT FROM 'enqueue'
+       OR first.origin IS DISTINCT FROM 'enqueue'
        OR keyed.execution_id IS NOT NULL
     RETURNING *
 ),
 versioned AS (
     INSERT INTO timeball.job_version (job_id, version, definition, effective_from, recorded_at)
-    SELECT made.id, made.version, to_jsonb(made), least(coalesce(opening.watermark, :now, now()), opening.scheduled_for - interval '1 microsecond'),
+    SELECT made.id, made.version, to_jsonb(made), least(coalesce(first.watermark, :now, now()), first.scheduled_for - interval '1 microsecond'),
            coalesce(:now, now())
     FROM made
-    LEFT JOIN opening ON opening.job_id = made.id
+    LEFT JOIN first ON first.job_id = made.id
     WHERE made.name IS NOT NULL
        OR made.kind <> 'once'
 ),
@@ -58,15 +58,15 @@ limited AS (
     WHERE running_limit.max_running <> excluded.max_running
 ),
 placed AS (
-    SELECT made.*, opening.id AS execution_id, opening.origin, opening.starts_at AS run_at,
-           coalesce(opening.scheduled_for, opening.starts_at) AS scheduled_for, opening.watermark, opening.tzdata, opening.executions_left,
-           CASE WHEN opening.starts_at > coalesce(:now, now()) + :promotion_window::interval OR made.kind IN ('every', 'cron') THEN 'due'
+    SELECT made.*, first.id AS execution_id, first.origin, first.starts_at AS run_at,
+           coalesce(first.scheduled_for, first.starts_at) AS scheduled_for, first.watermark, first.tzdata, first.executions_left,
+           CASE WHEN first.starts_at > coalesce(:now, now()) + :promotion_window::interval OR made.kind IN ('every', 'cron') THEN 'due'
                 -- Only a promotion takes the unique key of a scheduled occurrence.
-                WHEN opening.origin = 'schedule' AND made.unique_key IS NOT NULL THEN 'due'
+                WHEN first.origin = 'schedule' AND made.unique_key IS NOT NULL THEN 'due'
                 WHEN made.limit_key IS NOT NULL THEN 'blocked'
                 ELSE 'ready' END AS state_table
     FROM made
-    JOIN opening ON opening.job_id = made.id
+    JOIN first ON first.job_id = made.id
 ),
 to_due AS (
     INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
@@ -89,7 +89,7 @@ to_ready AS (
     WHERE state_table = 'ready'
 )
 SELECT made.id AS job_id, placed.execution_id, placed.state_table, placed.run_at, made.queue, made.priority, made.shard, made.limit_key,
-       CASE WHEN :hint::text IS NOT NULL THEN pg_notify('timeball', :hint::text) END AS hinted
+       CASE WHEN :wakeup::text IS NOT NULL THEN pg_notify('timeball', :wakeup::text) END AS notified
 FROM made
 LEFT JOIN placed ON placed.id = made.id;
 
@@ -108,7 +108,7 @@ INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handle
 SELECT id, id, 'enqueue', version, queue, priority, handler, coalesce(:now, now()), coalesce(:now, now()), coalesce(:now, now())
 FROM given
 RETURNING job_id, id AS execution_id, 'ready' AS state_table, run_at, queue, priority, NULL::smallint AS shard, limit_key,
-          CASE WHEN :hint::text IS NOT NULL THEN pg_notify('timeball', :hint::text) END AS hinted;
+          CASE WHEN :wakeup::text IS NOT NULL THEN pg_notify('timeball', :wakeup::text) END AS notified;
 
 -- name: enqueue_one
 -- Insert one such one-off with its execution: as create_plain_jobs, without JSON.
@@ -119,7 +119,7 @@ WITH made AS (
 )
 INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at)
 VALUES (:id, :id, 'enqueue', :version, :queue, :priority, :handler, coalesce(:now, now()), coalesce(:now, now()), coalesce(:now, now()))
-RETURNING CASE WHEN :hint::text IS NOT NULL THEN pg_notify('timeball', :hint::text) END AS hinted;
+RETURNING CASE WHEN :wakeup::text IS NOT NULL THEN pg_notify('timeball', :wakeup::text) END AS notified;
 
 -- name: enqueue_alike
 -- Insert such one-offs that differ only in id, shard and payload, with their executions.
@@ -142,7 +142,7 @@ placed AS (
     SELECT id, id, 'enqueue', :version, :queue, :priority, :handler, moment, moment, moment
     FROM own
 )
-SELECT CASE WHEN :hint::text IS NOT NULL THEN pg_notify('timeball', :hint::text) END AS hinted;
+SELECT CASE WHEN :wakeup::text IS NOT NULL THEN pg_notify('timeball', :wakeup::text) END AS notified;
 
 -- name: enqueue_jobs
 -- Insert many one-off jobs that differ only in id, shard and payload.
