@@ -1,4 +1,4 @@
-"""Writes new jobs with their first executions: one, several, or very many; audited, and announced to workers."""
+"""Inserts jobs with their first executions: one, several, or very many; audits them, and wakes workers."""
 
 from __future__ import annotations
 
@@ -32,37 +32,33 @@ if TYPE_CHECKING:
     from timeball.store.executions import ExecutionStore
 
 
-# One-offs that are alike: they differ in id, shard and payload, and in nothing else. One, some, or very many.
-#
-# What they have in common is checked once and encoded once, so that a single one costs little more than its commit.
-
-# So many rows go with one statement of a bulk enqueue: few enough to be made while the database writes those before,
-# and to end well within the patience for one statement; so many that nobody notices the way there and back.
+# The rows of one statement of a bulk enqueue: few enough to be encoded while the database writes the rows before, and to end well within
+# the timeout of a statement; enough to make the round trip irrelevant.
 _BULK_SLICE = 2_500
 _SHARED_COLUMNS = (*PLAIN_FIELD_COLUMNS, "version", "created_by")
 
 
-# With these, all that a plain one-off has.
+# With these, all columns of a plain one-off.
 PLAIN_COLUMNS = frozenset({*_SHARED_COLUMNS, "id", "payload", "shard", "kind", "scheduled_at"})
 
 
 def prepare_job(job: Job) -> PreparedJob | None:
-    """The part that all jobs like this one share, encoded; None if the job is not plain."""
+    """The shared columns of jobs like this one, checked and encoded once; None if it is not plain."""
     columns = job_columns(job)
     return PreparedJob(job, {name: columns[name] for name in _SHARED_COLUMNS}) if is_plain(job, columns) else None
 
 
 def is_plain(job: Job, columns: Mapping[str, Any]) -> bool:
-    """Whether this is a one-off that has neither key nor limit, nor anything else that few have."""
+    """Whether this is a one-off without key, limit and other rare fields."""
     return job.is_enqueued and PLAIN_COLUMNS.issuperset(name for name, value in columns.items() if value is not None)
 
 
-# How much a program's clock may differ from the database's before a hint is missing, and a sweep finds the work.
+# How much the clock of the program may differ from that of the database. Beyond it wake-ups may be missing, and a sweep finds the work.
 _CLOCK_SKEW = timedelta(seconds=1)
 
 
 class Enqueuer:
-    """Writes new jobs with their first executions."""
+    """Inserts jobs with their first executions."""
 
     def __init__(
         self, database: Database, notifier: Notifier, executions: ExecutionStore, promotion_window: timedelta
@@ -79,10 +75,10 @@ class Enqueuer:
         connection: Connection | None = None,
         audit: AuditEntry | None = None,
     ) -> list[CreatedJob]:
-        """Write jobs and their first executions in one statement; a name that is taken raises Conflict and writes nothing.
+        """Insert jobs and their first executions in one statement; Conflict if a name is taken, and nothing is written.
 
-        Inside a caller's own *connection* no hint is sent: the workers find the work with their next sweep.
-        With *audit*, what was written is noted in the same transaction.
+        Within a *connection* of the caller no wake-up is sent: workers find the executions with their next sweep.
+        With *audit*, the jobs are audited in the same transaction.
         """
         try:
             is_alone = len(jobs) == 1 and audit is None
@@ -153,7 +149,7 @@ class Enqueuer:
     async def _existing_holders(
         self, refused: Sequence[Job], firsts: Sequence[FirstExecution], connection: Connection | None
     ) -> dict[UUID, CreatedJob]:
-        """Who holds the keys of these one-offs; where the holder has just ended, the key is free and they are written after all."""
+        """The executions that have the keys of these one-offs. If one has just finished, its key is free, and the one-off is inserted."""
         rows = await self._database.fetch("live_keys", connection, keys=[job.unique_key for job in refused])
         holders = {row["key"]: ExecutionId(row["execution_id"]) for row in rows}
         free = {job.id: job for job in refused if job.unique_key not in holders}
@@ -165,14 +161,14 @@ class Enqueuer:
         return {created.job_id: created for created in (*made, *known)}
 
     def _wakeup_for(self, jobs: Sequence[Job], firsts: Sequence[FirstExecution]) -> Wakeup:
-        """Where workers are to look: not for what lies further ahead than a worker holds, on whichever clock."""
+        """The wake-up for new executions; without those that lie further ahead than workers hold, whichever clock is right."""
         wakeup = Wakeup()
         now = self._database.env.clock.now()
         horizon = now + self._promotion_window + _CLOCK_SKEW
         near = {first.job_id: first for first in firsts if first.run_at is None or first.run_at <= horizon}
         ready = [job for job in jobs if job.id in near]
         for job in ready[:100]:
-            # By name only what is due now: what is to be held is looked for with all else that comes.
+            # With an id only if it is due now: executions to be held are claimed by lane.
             named = near[job.id].id if near[job.id].run_at is None else None
             wakeup.add_lane(job.queue, job.priority, now - WAKEUP_MARGIN, 1, named)
         wakeup.look_everywhere = len(ready) > 100
@@ -181,14 +177,14 @@ class Enqueuer:
     async def enqueue(
         self, prepared: PreparedJob, rows: Sequence[EnqueueRow], connection: Connection | None = None
     ) -> None:
-        """Write plain one-offs that are due now, in one statement; inside a caller's own *connection* no hint is sent."""
+        """Insert plain one-offs that are due now, in one statement; within a *connection* of the caller no wake-up is sent."""
         if connection is None:
             await self._write_and_wake(prepared, rows)
         else:
             await self._write_alike(prepared, rows, connection, None)
 
     def direct_write(self, prepared: PreparedJob, row: EnqueueRow) -> DirectWrite:
-        """Write one of them outside the pool: gives the parameters of `enqueue_one`, to be run inside a `with` block."""
+        """Insert one of them outside the pool: a `with` block gives the parameters of `enqueue_one`, which the caller runs in it."""
         return DirectWrite(
             self._notifier,
             self._wakeup_of(prepared, 1, row[0]),
@@ -223,10 +219,10 @@ class Enqueuer:
     async def create_many(
         self, template: Job, rows: Iterable[EnqueueRow], run_at: datetime | None, audit: AuditEntry | None = None
     ) -> list[UUID]:
-        """Write many one-off jobs that differ only in (id, shard, payload), all or nothing; *audit* notes them in one row.
+        """Insert many one-off jobs that differ only in (id, shard, payload), all or none, with one audit row; returns their ids.
 
-        Without *run_at* they are due now, by the database's clock. Gives their ids back. *rows* are taken as they are written,
-        so that making them takes no time of its own.
+        Without *run_at* they are due now, by the clock of the database. *rows* is consumed while rows are written, so that making them
+        takes no extra time.
         """
         rows = iter(rows)
         prepared = prepare_job(template) if run_at is None else None
@@ -253,9 +249,9 @@ class Enqueuer:
 
     @asynccontextmanager
     async def _whole(self, slices: _BulkSlices) -> AsyncIterator[Connection]:
-        """A transaction that is looked up if the reply to its commit is lost.
+        """Run a transaction, and look it up if the reply to its commit is lost.
 
-        It is not repeated: what it wrote was taken as it was made, and has gone.
+        It is not repeated, because its rows were consumed while they were written.
         """
         is_whole = False
         try:
@@ -323,9 +319,9 @@ class Enqueuer:
 
 
 class DirectWrite:
-    """One job while it is written outside the pool: gives the parameters of `enqueue_one`, and sees to its wake-up.
+    """One job while it is written outside the pool: gives the parameters of `enqueue_one`, and sends its wake-up.
 
-    Not made of a generator: there is one for each enqueue, and it would take longer than what it does.
+    Not a generator: every enqueue makes one, and a generator would take longer than its work.
     """
 
     __slots__ = ("_carried", "_notifier", "_now", "_prepared", "_row", "_wakeup")
@@ -358,12 +354,12 @@ class DirectWrite:
             if self._carried is None:
                 self._notifier.tell(self._wakeup)
         elif self._carried is not None:
-            # They announce the work of others, too.
+            # They may announce the work of other writes, too.
             self._notifier.tell(self._carried)
 
 
 class _BulkSlices:
-    """Rows as statements want them, part by part; and what was taken of them so far."""
+    """Rows as parameters of statements, slice by slice; and the ids of those consumed so far."""
 
     def __init__(self, rows: Iterator[EnqueueRow]) -> None:
         self._rows = rows

@@ -33,23 +33,21 @@ if TYPE_CHECKING:
     from timeball.store.db.direct_connection import DirectConnection
 
 
-# Writes whose reply was lost: they were committed, or they were not.
-#
-# Each has a key that was chosen before it was sent. So it is looked up, and made again if it is not there; the COMMIT itself is
-# never sent again. A server may still be at the commit when it is looked up: then the key refuses the second one, and the next
-# look finds the first.
+# A write whose reply was lost was committed, or it was not. Each has a key that was chosen before. So it is looked up, and repeated if it
+# is missing; the COMMIT itself is never sent again. The server may still be committing at the look-up: then the key refuses the second
+# write, and the next look-up finds the first.
 
 Written = TypeVar("Written")
 
 
-# For about a second and a half in all.
+# About a second and a half in all.
 _LOOKUP_ATTEMPTS = 3
 
 
 async def retry_write(
     clock: Clock, find: Callable[[], Awaitable[Written | None]], write: Callable[[], Awaitable[Written]]
 ) -> Written:
-    """Write what may have been written: looked up before it is made again, for as long as there is hope."""
+    """Write, and after a lost reply look the write up before it is repeated, for a limited number of times."""
     for attempt in range(_LOOKUP_ATTEMPTS):
         await clock.sleep(0.2 * 2**attempt)
         try:
@@ -71,18 +69,15 @@ async def _look_up_or_write(
     except StoreUnavailable:
         raise
     except Exception:
-        # It may have been refused for what the first one did, which was committed only meanwhile.
+        # The first write may have been committed in between, and refused the second.
         found = await find()
         if found is None:
             raise
         return found
 
 
-# Connections to PostgreSQL, and the one place where a driver's error becomes one of ours.
-#
-# Statements are run by name. `:now` is filled in from the clock: None in production, so that the database's own clock
-# decides, and a value only when a test moves the time. Statements that met a deadlock are repeated: each is one
-# transaction, so nothing of it was done.
+# Statements are run by name. `:now` is filled in from the clock: None in production, so that the clock of the database decides, and a value
+# only when a test sets the time. A statement that met a deadlock is repeated: it was one transaction, so nothing of it was done.
 
 Record = Any
 Result = TypeVar("Result")
@@ -91,16 +86,16 @@ _DEADLOCK_ATTEMPTS = 5
 _SAME_OUTAGE_SECONDS = 2.0
 
 
-# Plans are cached, and the tables are tiny one minute and large the next: a plan that reads a whole table must never be kept.
-# The other settings guard the hot path against a server that is tuned for reports.
+# Plans are cached, and the state tables are tiny one minute and large the next: a plan that reads a whole table must never be kept.
+# The other settings protect the hot path from a server that is tuned for reports.
 _SESSION_SETTINGS = {
     "enable_seqscan": "off",
     "jit": "off",
     "application_name": "timeball",
     "timezone": "UTC",
-    # Who is frozen or cut off in the middle of a transaction holds its locks; nobody is to wait for them for long.
+    # A process that is frozen or cut off in a transaction holds its locks; others must not wait for them for long.
     "idle_in_transaction_session_timeout": "10s",
-    # A session whose node is gone without a word is given up by the server, too.
+    # The server, too, ends a session whose process does not answer any more.
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",
     "tcp_keepalives_count": "3",
@@ -109,17 +104,17 @@ _SESSION_SETTINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseTimeouts:
-    """How long is waited for a database that does not answer."""
+    """How long to wait for a database that does not answer."""
 
-    # For a statement that should answer at once; and for any other.
+    # For a fast statement, which should return at once; and for any other.
     fast_seconds: float = 10
     statement_seconds: float = 60
-    # For a sign of life from the other end of a TCP connection; 0 leaves that to the operating system.
+    # For an acknowledgement from the other end of a TCP connection; 0 leaves that to the operating system.
     silence_seconds: int = 8
 
 
 async def _skip_reset(_connection: Connection) -> None:
-    """Nothing to reset: we leave no state in a session, and a reset would cost a round trip for each statement."""
+    """Reset nothing: statements leave no state in a session, and a reset would cost a round trip for each of them."""
 
 
 class Database:
@@ -141,7 +136,7 @@ class Database:
         self._pool_size = pool_size
         self._timeouts = patience or DatabaseTimeouts()
         self._fast = fast_statements()
-        # How often in a row, with new connections each time, swift statements were late; and when they were last.
+        # How often in a row, with new connections each time, fast statements timed out; and when they did last.
         self._timeouts_in_a_row = 0
         self._last_timeout_at = float("-inf")
         self._connections: ConnectionPool | None = None
@@ -149,7 +144,7 @@ class Database:
     async def open(self) -> None:
         """Connect; StoreUnavailable says where and why not."""
         with translated_errors(self.dsn):
-            # No connections that the pool keeps by itself: it would try to refill them during an outage, and write tracebacks into the log.
+            # The pool keeps no minimum of connections: it would try to refill them during an outage, and log tracebacks.
             pool = await asyncpg.create_pool(
                 min_size=0, max_size=self._pool_size, reset=_skip_reset, connect=self._connect, **self._options()
             )
@@ -158,7 +153,7 @@ class Database:
         self._connections = connections
 
     async def close(self) -> None:
-        """Give all connections back; what still runs is cut off."""
+        """Close all connections; running statements are terminated."""
         connections, self._connections = self._connections, None
         if connections is None:
             return
@@ -169,7 +164,7 @@ class Database:
 
     def _options(self) -> dict[str, Any]:
         if self.behind_pgbouncer:
-            # In transaction mode a session belongs to nobody: no settings, no prepared statements.
+            # In transaction mode sessions are shared: no settings, no prepared statements.
             return {
                 "server_settings": {},
                 "statement_cache_size": 0,
@@ -190,7 +185,7 @@ class Database:
     async def connect(self, *, without_timeout: bool = False) -> Connection:
         """A connection outside the pool, for a listener or a heartbeat; the caller closes it.
 
-        A *patient* one waits for its statements however long they take: a migration, a proof over all history.
+        With *without_timeout* statements may take any time: a migration, a verification.
         """
         options = self._options()
         if without_timeout:
@@ -205,7 +200,7 @@ class Database:
             return connection
 
     def direct_connection(self) -> DirectConnection:
-        """A connection for a thread that waits by itself; the caller closes it."""
+        """A connection outside the pool and its event loop; the caller closes it."""
         # Here and not above: only programs that enqueue in a tight loop need this driver.
         from timeball.store.db.direct_connection import DirectConnection, DirectConnectionOptions
 
@@ -221,7 +216,7 @@ class Database:
         )
 
     def connection(self) -> AbstractAsyncContextManager[Connection]:
-        """A connection of the pool, for a few statements; behind PgBouncer they are one transaction."""
+        """A connection of the pool for a few statements; behind PgBouncer they are one transaction."""
         return self.transaction() if self.behind_pgbouncer else self._acquire()
 
     def _acquire(self) -> AbstractAsyncContextManager[Connection]:
@@ -230,13 +225,13 @@ class Database:
         return PooledConnection(self._connections)
 
     async def on_each_idle(self, work: Callable[[Connection], Awaitable[None]]) -> None:
-        """Do the same on every connection that is going to stay at hand."""
+        """Run *work* on every connection that the pool keeps idle."""
 
         async def once() -> None:
             async with self.connection() as connection:
                 await work(connection)
 
-        # All at a time, so that nobody is given one that another is done with.
+        # All at once, so that each gets a connection of its own.
         await asyncio.gather(*(once() for _ in range(IDLE_CONNECTIONS)))
 
     @asynccontextmanager
@@ -248,7 +243,7 @@ class Database:
             try:
                 yield connection
             except (TimeoutError, GeneratorExit):
-                # The connection is thrown away, and the transaction with it: who did not answer would not answer a ROLLBACK.
+                # The connection is discarded, and the transaction with it: a server that did not answer would not answer a ROLLBACK.
                 raise
             except BaseException:
                 await transaction.rollback()
@@ -278,7 +273,7 @@ class Database:
 
     async def _run_whole(self, connection: Connection, name: str, given: dict[str, Any]) -> list[Record]:
         if self.behind_pgbouncer and not connection.is_in_transaction():
-            # Parsing and executing must meet the same server connection, which only a transaction holds on to.
+            # Parsing and executing need the same server connection, which only a transaction keeps.
             async with connection.transaction():
                 return await self._run(connection, name, given)
         return await self._run(connection, name, given)
@@ -302,33 +297,33 @@ class Database:
         return rows
 
     def _fast_seconds(self) -> float:
-        """How long a swift statement may take: twice as long after each time in a row, for a database that is slow and not dead."""
+        """The timeout of fast statements: it doubles with each timeout in a row, for a database that is slow and not dead."""
         if not self._timeouts_in_a_row:
             return self._timeouts.fast_seconds
         return min(self._timeouts.fast_seconds * float(2**self._timeouts_in_a_row), self._timeouts.statement_seconds)
 
     def _note_timeout(self) -> None:
-        # Those that were under way together are late together: that is once.
+        # Concurrent statements time out together, which counts once.
         now = self.env.clock.monotonic()
         if now - self._last_timeout_at > _SAME_OUTAGE_SECONDS:
             self._timeouts_in_a_row += 1
         self._last_timeout_at = now
 
     async def run_pipelined(self, connection: Connection, each: Iterable[tuple[str, dict[str, Any]]]) -> None:
-        """Run statements one after the other inside *connection*'s transaction; the next is made while the last is at work."""
+        """Run statements one after the other in the transaction of *connection*; the next is encoded while the server runs the last."""
         running: asyncio.Task[list[Record]] | None = None
         try:
             for name, given in each:
                 if running is not None:
                     await running
                 running = asyncio.create_task(self._run(connection, name, given))
-                # A turn of the loop in which it is encoded, and one in which it goes to the database.
+                # One turn of the loop encodes it, and one sends it.
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
             if running is not None:
                 await running
         except BaseException:
-            # Nothing may be at work on a connection when its transaction is rolled back.
+            # No statement may run on a connection when its transaction is rolled back.
             if running is not None:
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
@@ -347,9 +342,9 @@ class Database:
     async def repeat(
         self, work: Callable[[Connection], Awaitable[Result]], *, on: tuple[type[Exception], ...] = ()
     ) -> Result:
-        """Run *work* in a transaction, and again from the start when a concurrent one made it impossible.
+        """Run *work* in a transaction, and repeat it after a deadlock or one of the errors in *on*.
 
-        Repeated are deadlocks, and the errors in *on*; everything else ends it. *work* must not have effects outside its transaction.
+        *work* must not have effects outside its transaction.
         """
         tries = 20
         for attempt in range(tries):
@@ -370,9 +365,9 @@ class Database:
         found_by: str = "find_note",
         on: tuple[type[Exception], ...] = (),
     ) -> Result:
-        """As `repeat`, and done once though the reply to its commit be lost: it is looked up by its *key*, then repeated.
+        """As `repeat`, and done once even if the reply to its commit is lost: it is looked up by its *key* before it is repeated.
 
-        *work* writes a row of this id, the one that the statement *found_by* finds: mostly its note in the audit.
+        *work* inserts a row with this id that the statement *found_by* finds: mostly its audit row.
         """
         done: list[Result] = []
 
@@ -390,11 +385,11 @@ class Database:
         try:
             return (await write())[0]
         except StoreUnavailable:
-            if not done:  # it did not come to a commit
+            if not done:  # there was no commit
                 raise
         return (await retry_write(self.env.clock, find, write))[0]
 
     async def notify(self, payload: str) -> None:
-        """Send a hint to every listening node; losing it costs time, never work."""
+        """Send a wake-up to every listening node; losing it costs time, never work."""
         async with self.connection() as connection:
             await connection.execute("SELECT pg_notify('timeball', $1)", payload)
