@@ -82,8 +82,8 @@ class ApiKeyStore:
             return None
         row = await self._database.fetch_row("find_api_key", id=key_id)
         # It compares in either case, so that the time does not tell whether the key exists.
-        known = b"" if row is None else row["token_hash"]
-        if not hmac.compare_digest(known, _hash(secret)):
+        token_hash = b"" if row is None else row["token_hash"]
+        if not hmac.compare_digest(token_hash, _hash(secret)):
             return None
         await self._database.fetch("note_api_key_use", id=key_id)
         return _key_from(row)
@@ -105,8 +105,8 @@ class ApiKeyStore:
             )
             return _key_from(row)
 
-        found: ApiKey = await self._database.once(work, note)
-        return found
+        key: ApiKey = await self._database.once(work, note)
+        return key
 
     async def note_refused(self, place: str, count: int) -> None:
         """Audit that requests or logins from a place had no valid key."""
@@ -239,9 +239,9 @@ class IdempotencyKeyStore:
             )
             if ours is not None:
                 return IdempotentRequest(UUID(ours["seed"]), is_repeated=ours["seed"] != str(fresh))
-            known = await self._database.fetch_row("find_request", caller=caller, key=key)
-            if known is not None:  # otherwise it was deleted in between, and is free again
-                return _idempotency_record_from(known)
+            row = await self._database.fetch_row("find_request", caller=caller, key=key)
+            if row is not None:  # otherwise it was deleted in between, and is free again
+                return _idempotency_record_from(row)
         return IdempotencyRecord(request_hash, None, {}, b"")
 
     async def finish(self, caller: str, key: str, status: int, headers: Mapping[str, str], body: bytes) -> None:

@@ -71,10 +71,10 @@ class ExplainStore:
             limit=MAX_COMPETITORS,
         )
         usual = await self._usual_of(rows)
-        found: dict[str, list[Competitor]] = {"job": [], "limit": [], "queue": []}
+        competitors: dict[str, list[Competitor]] = {"job": [], "limit": [], "queue": []}
         for row in rows:
-            found[row["relation"]].append(_competitor_from(row, usual))
-        return found
+            competitors[row["relation"]].append(_competitor_from(row, usual))
+        return competitors
 
     async def running_on(self, holders: Collection[Incarnation]) -> list[Competitor]:
         """What these workers run, the longest running first."""
@@ -152,10 +152,10 @@ class DoctorStore:
 
     async def attempts(self, ids: Sequence[ExecutionId]) -> dict[ExecutionId, list[Attempt]]:
         """The unsuccessful attempts of some executions, each in order."""
-        found: dict[ExecutionId, list[Attempt]] = {id_: [] for id_ in ids}
+        attempts: dict[ExecutionId, list[Attempt]] = {id_: [] for id_ in ids}
         for row in await self._database.fetch("attempts_of_some", ids=list(ids)):
-            found[ExecutionId(row["execution_id"])].append(attempt_from(row))
-        return found
+            attempts[ExecutionId(row["execution_id"])].append(attempt_from(row))
+        return attempts
 
     async def unsuccessful_tries(self, since: datetime, until: datetime, limit: int) -> list[dict[str, Any]]:
         """The unsuccessful attempts that ended within a span, the latest first."""
@@ -205,8 +205,8 @@ class RecordedExecutions:
 
     async def next_instant(self) -> datetime | None:
         """The next instant after now at which something is to happen."""
-        found: datetime | None = await self._database.fetch_value("next_instant")
-        return found
+        instant: datetime | None = await self._database.fetch_value("next_instant")
+        return instant
 
     async def executions(self) -> list[RecordedExecution]:
         """All executions, in the order of their instants."""

@@ -94,11 +94,11 @@ class Enqueuer:
             raise name_conflict(error, jobs) from error
         if connection is None:
             await self._executions.announce_placed(rows, is_ready_announced=carried is not None)
-        made = {row["job_id"]: CreatedJob(row["job_id"], row["execution_id"], is_new=True) for row in rows}
-        refused = [job for job in jobs if job.id not in made]
+        created = {row["job_id"]: CreatedJob(row["job_id"], row["execution_id"], is_new=True) for row in rows}
+        refused = [job for job in jobs if job.id not in created]
         if refused:
-            made |= await self._existing_holders(refused, firsts, connection)
-        return [made[job.id] for job in jobs]
+            created |= await self._existing_holders(refused, firsts, connection)
+        return [created[job.id] for job in jobs]
 
     async def _insert(
         self,
@@ -115,14 +115,14 @@ class Enqueuer:
         async def work(within: Connection) -> list[Any]:
             rows = await self._write_new(jobs, firsts, within, wakeup)
             if rows:
-                made = {row["job_id"] for row in rows}
-                await self._audit_created(within, note, audit, [job for job in jobs if job.id in made])
+                inserted = {row["job_id"] for row in rows}
+                await self._audit_created(within, note, audit, [job for job in jobs if job.id in inserted])
             return rows
 
         if connection is not None:
             return await work(connection)
-        found: list[Any] = await self._database.once(work, note)
-        return found
+        rows: list[Any] = await self._database.once(work, note)
+        return rows
 
     async def _write_new(
         self, jobs: Sequence[Job], firsts: Sequence[FirstExecution], connection: Connection | None, wakeup: str | None
@@ -154,11 +154,11 @@ class Enqueuer:
         holders = {row["key"]: ExecutionId(row["execution_id"]) for row in rows}
         free = {job.id: job for job in refused if job.unique_key not in holders}
         again = [first for first in firsts if first.job_id in free]
-        made = await self.create(list(free.values()), again, connection) if free else []
-        known = [
+        inserted = await self.create(list(free.values()), again, connection) if free else []
+        existing = [
             CreatedJob(job.id, holders[job.unique_key], is_new=False) for job in refused if job.unique_key in holders
         ]
-        return {created.job_id: created for created in (*made, *known)}
+        return {created.job_id: created for created in (*inserted, *existing)}
 
     def _wakeup_for(self, jobs: Sequence[Job], firsts: Sequence[FirstExecution]) -> Wakeup:
         """The wake-up for new executions; without those that lie further ahead than workers hold, whichever clock is right."""

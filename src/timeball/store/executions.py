@@ -368,8 +368,8 @@ class ExecutionStore:
             ids=[finding.claimed.id for finding in findings],
             claim_ids=[finding.claimed.claim_id for finding in findings],
         )
-        known = {(row["id"], row["claim_id"]): (row["state"], row["outcome"]) for row in rows}
-        return [f for f in findings if not is_recorded(f.outcome, *known[f.claimed.id, f.claimed.claim_id])]
+        recorded = {(row["id"], row["claim_id"]): (row["state"], row["outcome"]) for row in rows}
+        return [f for f in findings if not is_recorded(f.outcome, *recorded[f.claimed.id, f.claimed.claim_id])]
 
     async def report_progress(self, claimed: ClaimedExecution, progress: float, note: str | None) -> None:
         """Store the progress of an attempt, while its row still names the claim."""

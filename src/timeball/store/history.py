@@ -166,13 +166,13 @@ class HistoryStore:
 
     async def current_of(self, job_id: JobId) -> ExecutionId | None:
         """The unfinished execution of a job that is furthest on its way."""
-        found: ExecutionId | None = await self._database.fetch_value("current_execution_of_job", job_id=job_id)
-        return found
+        execution_id: ExecutionId | None = await self._database.fetch_value("current_execution_of_job", job_id=job_id)
+        return execution_id
 
     async def last_ended_of(self, job_id: JobId) -> ExecutionId | None:
         """The latest finished execution of a job."""
-        found: ExecutionId | None = await self._database.fetch_value("last_ended_of_job", job_id=job_id)
-        return found
+        execution_id: ExecutionId | None = await self._database.fetch_value("last_ended_of_job", job_id=job_id)
+        return execution_id
 
     async def attempts(self, execution_id: ExecutionId) -> list[Attempt]:
         """The unsuccessful attempts of an execution, in order."""
@@ -203,15 +203,15 @@ class HistoryStore:
 
     async def fact(self, key: str) -> str | None:
         """A fact about this database."""
-        found: str | None = await self._database.fetch_value("get_fact", key=key)
-        return found
+        value: str | None = await self._database.fetch_value("get_fact", key=key)
+        return value
 
     # partitions
 
     async def moment(self) -> datetime:
         """The time of the database."""
-        found: datetime = await self._database.fetch_value("moment")
-        return found
+        moment: datetime = await self._database.fetch_value("moment")
+        return moment
 
     async def days(self) -> list[date]:
         """The days that have partitions of their own."""
@@ -253,15 +253,15 @@ class HistoryStore:
 
         In a database where this has never run, it begins with the present day.
         """
-        known = await self.fact("summarized_until")
+        summarized_until = await self.fact("summarized_until")
         last = today - timedelta(days=1)
-        since = last if known is None else date.fromisoformat(known)
-        wanted = [day for day in sorted(await self.days()) if since < day <= last]
-        for day in wanted:
+        since = last if summarized_until is None else date.fromisoformat(summarized_until)
+        days = [day for day in sorted(await self.days()) if since < day <= last]
+        for day in days:
             await self._summarize(day)
-        if known is None or since < last:
+        if summarized_until is None or since < last:
             await self._database.fetch("set_fact", key="summarized_until", value=last.isoformat())
-        return wanted
+        return days
 
     async def _summarize(self, day: date) -> None:
         connection = await self._database.connect(without_timeout=True)
@@ -298,7 +298,7 @@ class HistoryStore:
         `verify` treats the day as if it had been dropped, because it cannot tell a deleted record from a missing one.
         """
         start = datetime(day.year, day.month, day.day, tzinfo=UTC)
-        wanted = [state.value for state in states]
+        names = [state.value for state in states]
         deleted = 0
         while True:
             async with self._database.transaction() as connection:
@@ -307,7 +307,7 @@ class HistoryStore:
                     connection,
                     day_start=start,
                     day_end=start + timedelta(days=1),
-                    states=wanted,
+                    states=names,
                     batch=batch,
                 )
                 if row is None or not row["deleted"]:
@@ -319,8 +319,8 @@ class HistoryStore:
         """Store that `verify` expects no records up to the end of this day, and up to the latest instant that was deleted."""
         end = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
         floor = max(end, latest) if latest else end
-        known = await self._database.fetch_value("get_fact", connection, key="history_from")
-        if known is None or datetime.fromisoformat(known) < floor:
+        history_from = await self._database.fetch_value("get_fact", connection, key="history_from")
+        if history_from is None or datetime.fromisoformat(history_from) < floor:
             await self._database.fetch("set_fact", connection, key="history_from", value=floor.isoformat())
 
     async def _drop_jobs(self, partition: str, batch: int) -> None:

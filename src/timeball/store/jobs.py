@@ -65,8 +65,8 @@ class JobStore:
                 promotion_window=self._promotion_window,
             )
             if len(rows) != len(requests):
-                found = {row["job_id"] for row in rows}
-                raise NotFound("job", next(r.job_id for r in requests if r.job_id not in found))
+                job_ids = {row["job_id"] for row in rows}
+                raise NotFound("job", next(r.job_id for r in requests if r.job_id not in job_ids))
             if check is not None:
                 for row in rows:
                     check(row["handler"])

@@ -72,18 +72,22 @@ class HandlerStore:
 
     async def schemas(self, versions: Iterable[ContractVersion]) -> dict[str, Mapping[str, Any]]:
         """The schemas of these contracts, by their fingerprints."""
-        wanted = {version.fingerprint: version.name for version in versions}
-        known = {fingerprint: self._schemas[fingerprint] for fingerprint in wanted if fingerprint in self._schemas}
-        missing = [fingerprint for fingerprint in wanted if fingerprint not in known]
+        names_by_fingerprint = {version.fingerprint: version.name for version in versions}
+        schemas = {
+            fingerprint: self._schemas[fingerprint]
+            for fingerprint in names_by_fingerprint
+            if fingerprint in self._schemas
+        }
+        missing = [fingerprint for fingerprint in names_by_fingerprint if fingerprint not in schemas]
         if missing:
-            names = sorted({wanted[fingerprint] for fingerprint in missing})
+            names = sorted({names_by_fingerprint[fingerprint] for fingerprint in missing})
             rows = await self._database.fetch("contract_schemas", names=names, fingerprints=missing)
-            found = {row["fingerprint"]: orjson.loads(row["schema"]) for row in rows}
-            if len(self._schemas) + len(found) > _MAX_SCHEMAS:
+            read = {row["fingerprint"]: orjson.loads(row["schema"]) for row in rows}
+            if len(self._schemas) + len(read) > _MAX_SCHEMAS:
                 self._schemas.clear()
-            self._schemas |= found
-            known |= found
-        return known
+            self._schemas |= read
+            schemas |= read
+        return schemas
 
     async def names(self, limit: int, after: str = "") -> list[str]:
         """The names of published handlers, in order, after a name."""
@@ -207,10 +211,10 @@ class NodeStore:
             async with self._database.connection() as own:
                 return await self.identity(own)
         try:
-            found: str | None = await self._database.fetch_value("read_identity", connection)
+            identity: str | None = await self._database.fetch_value("read_identity", connection)
         except _NOT_PERMITTED:
             return None
-        return found
+        return identity
 
     async def remove(self, incarnation: Incarnation) -> None:
         """Deregister a node, so that other nodes need not wait until its lease expires."""

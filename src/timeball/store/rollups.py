@@ -77,31 +77,31 @@ class RollupStore:
         )
         return len(gone) >= _MAX_TRIMMED
 
-    async def series(self, wanted: RollupQuery, step: timedelta) -> list[Rollup]:
+    async def series(self, query: RollupQuery, step: timedelta) -> list[Rollup]:
         """The counts of each step of a window; steps without events are left out."""
         rows = await self._database.fetch(
             "rollup_series",
             step=step,
-            series=_series_of(wanted),
-            all_of_handler=None if wanted.job_id else wanted.handler,
-            queue=wanted.queue,
-            handler=wanted.handler,
-            **_window(wanted),
+            series=_series_of(query),
+            all_of_handler=None if query.job_id else query.handler,
+            queue=query.queue,
+            handler=query.handler,
+            **_window(query),
         )
         return [_rollup_from(row) for row in rows]
 
-    async def groups(self, wanted: RollupQuery, limit: int = _MAX_GROUPS) -> list[Rollup]:
+    async def groups(self, query: RollupQuery, limit: int = _MAX_GROUPS) -> list[Rollup]:
         """The counts of a window by queue and handler."""
-        first_hour, last_hour = _whole_hours(wanted)
+        first_hour, last_hour = _whole_hours(query)
         rows = await self._database.fetch(
             "rollup_groups",
-            series=wanted.job_id or _EACH_SERIES,
+            series=query.job_id or _EACH_SERIES,
             first_hour=first_hour,
             last_hour=last_hour,
-            queue=wanted.queue,
-            handler=wanted.handler,
+            queue=query.queue,
+            handler=query.handler,
             limit=limit,
-            **_window(wanted),
+            **_window(query),
         )
         return [_rollup_from(row) for row in rows]
 
@@ -125,21 +125,21 @@ def series_of_queue(name: str) -> UUID:
     return UUID(md5(f"queue {name}".encode(), usedforsecurity=False).hexdigest())
 
 
-def _series_of(wanted: RollupQuery) -> UUID:
-    if wanted.job_id is not None:
-        return wanted.job_id
-    return INSTALLATION_SERIES if wanted.queue is None else series_of_queue(wanted.queue)
+def _series_of(query: RollupQuery) -> UUID:
+    if query.job_id is not None:
+        return query.job_id
+    return INSTALLATION_SERIES if query.queue is None else series_of_queue(query.queue)
 
 
-def _window(wanted: RollupQuery) -> dict[str, Any]:
-    return {"span": wanted.span.value, "since": wanted.since, "until": wanted.until}
+def _window(query: RollupQuery) -> dict[str, Any]:
+    return {"span": query.span.value, "since": query.since, "until": query.until}
 
 
-def _whole_hours(wanted: RollupQuery) -> tuple[datetime, datetime]:
+def _whole_hours(query: RollupQuery) -> tuple[datetime, datetime]:
     """The whole hours within a window of minutes; none for other windows."""
-    first, last = wanted.since + (_EPOCH - wanted.since) % _HOUR, wanted.until - (wanted.until - _EPOCH) % _HOUR
-    is_apart = wanted.span is not RollupPeriod.MINUTE or first >= last
-    return (wanted.until, wanted.until) if is_apart else (first, last)
+    first, last = query.since + (_EPOCH - query.since) % _HOUR, query.until - (query.until - _EPOCH) % _HOUR
+    is_apart = query.span is not RollupPeriod.MINUTE or first >= last
+    return (query.until, query.until) if is_apart else (first, last)
 
 
 def _rollup_from(row: Any) -> Rollup:

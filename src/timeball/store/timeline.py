@@ -164,10 +164,10 @@ class TimelineStore:
     async def futures(self, queue: str | None, limit: int = MAX_LINES) -> FutureLines:
         """The future of every job with a schedule, with its typical duration."""
         rows = await self._database.fetch("futures", limit=limit + 1)
-        wanted = [row for row in rows[:limit] if row["due_kind"] == "occurrence" and queue in (None, row["queue"])]
-        durations = await self.durations([JobId(row["id"]) for row in wanted])
+        scheduled = [row for row in rows[:limit] if row["due_kind"] == "occurrence" and queue in (None, row["queue"])]
+        durations = await self.durations([JobId(row["id"]) for row in scheduled])
         # In a thread: this parses thousands of schedules, and would block the event loop.
-        lines = await asyncio.to_thread(lambda: [_line_from(row, durations) for row in wanted])
+        lines = await asyncio.to_thread(lambda: [_line_from(row, durations) for row in scheduled])
         return FutureLines(lines, len(rows) > limit, durations.read_at)
 
     async def future_of(self, job_id: JobId) -> ForecastJob | None:
@@ -197,8 +197,8 @@ class TimelineStore:
     async def past(self, start: datetime, until: datetime, queue: str | None, limit: int) -> PastRuns:
         """The runs that ended within a span, among its latest *limit* executions."""
         rows = await self._database.fetch("past", limit=limit, **_window(start, until))
-        wanted = rows if queue is None else [row for row in rows if row["queue"] == queue]
-        return _past_from(wanted, until, is_cut=len(rows) >= limit)
+        runs = rows if queue is None else [row for row in rows if row["queue"] == queue]
+        return _past_from(runs, until, is_cut=len(rows) >= limit)
 
     async def past_of_jobs(
         self, ids: Sequence[JobId], start: datetime, until: datetime, each: int

@@ -61,19 +61,19 @@ async def retry_write(
 async def _look_up_or_write(
     find: Callable[[], Awaitable[Written | None]], write: Callable[[], Awaitable[Written]]
 ) -> Written:
-    found = await find()
-    if found is not None:
-        return found
+    result = await find()
+    if result is not None:
+        return result
     try:
         return await write()
     except StoreUnavailable:
         raise
     except Exception:
         # The first write may have been committed in between, and refused the second.
-        found = await find()
-        if found is None:
+        result = await find()
+        if result is None:
             raise
-        return found
+        return result
 
 
 # Statements are run by name. `:now` is filled in from the clock: None in production, so that the clock of the database decides, and a value

@@ -133,10 +133,10 @@ async def installed_version(connection: Connection) -> int:
     """The schema version of the database; 0 without any."""
     try:
         async with connection.transaction():
-            found = await connection.fetchval("SELECT max(number) FROM timeball.migration")
+            number = await connection.fetchval("SELECT max(number) FROM timeball.migration")
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
         return 0
-    return int(found or 0)
+    return int(number or 0)
 
 
 def _refuse_newer(present: int) -> None:

@@ -57,10 +57,10 @@ async def connect(
     seconds = url.connect_timeout_seconds or CONNECT_SECONDS
     failures: list[tuple[str, BaseException]] = []
     for host in hosts:
-        told = url.for_asyncpg(host)
-        told["server_settings"] = {**server_settings, **told["server_settings"]}
+        arguments = url.for_asyncpg(host)
+        arguments["server_settings"] = {**server_settings, **arguments["server_settings"]}
         try:
-            connection = await asyncpg.connect(**told, **options, timeout=seconds)
+            connection = await asyncpg.connect(**arguments, **options, timeout=seconds)
             if not host.is_socket:
                 _set_keepalives(connection, tcp_parameters(url.tcp, silence_seconds))
             return connection
@@ -69,14 +69,14 @@ async def connect(
     raise _connect_error(url, failures, seconds)
 
 
-def tcp_parameters(said: TcpOptions, silence_seconds: int) -> dict[str, int]:
+def tcp_parameters(options: TcpOptions, silence_seconds: int) -> dict[str, int]:
     """The TCP settings of a connection by libpq's names: those of the URL, else values that fit the tolerated silence.
 
     The first keepalive is sent after half of it, others each quarter. Data without acknowledgement for all of it end the connection.
     With 0 seconds the defaults of the kernel apply.
     """
-    if not said.keepalives:
-        return {"keepalives": 0, **_without_none(tcp_user_timeout=said.user_timeout_ms)}
+    if not options.keepalives:
+        return {"keepalives": 0, **_without_none(tcp_user_timeout=options.user_timeout_ms)}
     ours = {
         "keepalives_idle": max(silence_seconds // 2, 1),
         "keepalives_interval": max(silence_seconds // 4, 1),
@@ -84,10 +84,10 @@ def tcp_parameters(said: TcpOptions, silence_seconds: int) -> dict[str, int]:
         "tcp_user_timeout": silence_seconds * 1000,
     }
     theirs = _without_none(
-        keepalives_idle=said.keepalives_idle_seconds,
-        keepalives_interval=said.keepalives_interval_seconds,
-        keepalives_count=said.keepalives_count,
-        tcp_user_timeout=said.user_timeout_ms,
+        keepalives_idle=options.keepalives_idle_seconds,
+        keepalives_interval=options.keepalives_interval_seconds,
+        keepalives_count=options.keepalives_count,
+        tcp_user_timeout=options.user_timeout_ms,
     )
     return {"keepalives": 1, **(ours if silence_seconds else {}), **theirs}
 
@@ -117,8 +117,8 @@ def _set_keepalives(connection: Connection, parameters: Mapping[str, int]) -> No
 
 
 def _connect_error(url: DatabaseUrl, failures: list[tuple[str, BaseException]], seconds: float) -> BaseException:
-    told = [f"{where}: {_reason(url, error, seconds)}" for where, error in failures]
-    failure = ConnectionError("; ".join(told))
+    reasons = [f"{where}: {_reason(url, error, seconds)}" for where, error in failures]
+    failure = ConnectionError("; ".join(reasons))
     failure.__cause__ = failures[-1][1]
     return failure
 
@@ -329,7 +329,7 @@ def raise_translated(error: BaseException) -> None:
     if isinstance(error, _UNWRITABLE) or (isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError)):
         raise UnstorableValue(f"PostgreSQL cannot hold what it was given: {error}") from error
     if isinstance(error, UNREACHABLE):
-        said = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
-        raise StoreUnavailable(f"PostgreSQL cannot be reached: {said}") from error
+        reason = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
+        raise StoreUnavailable(f"PostgreSQL cannot be reached: {reason}") from error
     if isinstance(error, asyncpg.PostgresError):
         raise StoreError(f"PostgreSQL refused a statement: {error}") from error

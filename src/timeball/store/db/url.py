@@ -245,26 +245,26 @@ class DatabaseUrl:
     def for_asyncpg(self, host: Host) -> dict[str, Any]:
         """The arguments of asyncpg.connect for one of the hosts."""
         self._check_files()
-        known = self.parameters
+        parameters = self.parameters
         options = {
             "host": host.address or host.name,
             "port": host.port,
-            "user": known.get("user"),
-            "password": known.get("password"),
-            "passfile": known.get("passfile"),
-            "database": known.get("dbname"),
-            "target_session_attrs": known.get("target_session_attrs"),
-            "krbsrvname": known.get("krbsrvname"),
-            "gsslib": known.get("gsslib"),
+            "user": parameters.get("user"),
+            "password": parameters.get("password"),
+            "passfile": parameters.get("passfile"),
+            "database": parameters.get("dbname"),
+            "target_session_attrs": parameters.get("target_session_attrs"),
+            "krbsrvname": parameters.get("krbsrvname"),
+            "gsslib": parameters.get("gsslib"),
         }
         options = {name: value for name, value in options.items() if value is not None}
-        settings = {"options": known.get("options"), "application_name": self.application_name}
+        settings = {"options": parameters.get("options"), "application_name": self.application_name}
         options["server_settings"] = {name: value for name, value in settings.items() if value}
-        if known.get("sslnegotiation") == "direct":
+        if parameters.get("sslnegotiation") == "direct":
             options["direct_tls"] = True
         if self._trusts_system and not host.is_socket:
             return {**options, "ssl": self._system_tls()}
-        tls = {name: known[name] for name in _OF_TLS if name in known}
+        tls = {name: parameters[name] for name in _OF_TLS if name in parameters}
         if self.binds_channel:
             # asyncpg has no channel binding. A verified certificate proves the identity of the server as well.
             tls["sslmode"] = "verify-full"
@@ -274,17 +274,17 @@ class DatabaseUrl:
         """The arguments of psycopg.connect."""
         import psycopg
 
-        known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
-        unknown = sorted(set(self.parameters) - known - _DISPENSABLE)
-        if unknown:
+        supported = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
+        unsupported = sorted(set(self.parameters) - supported - _DISPENSABLE)
+        if unsupported:
             raise SettingsError(
-                [f'the installed libpq does not know {unknown[0]}: pip install --upgrade "psycopg[binary]"']
+                [f'the installed libpq does not know {unsupported[0]}: pip install --upgrade "psycopg[binary]"']
             )
-        options = {name: value for name, value in self.parameters.items() if name in known}
+        options = {name: value for name, value in self.parameters.items() if name in supported}
         if "host" not in options and "hostaddr" not in options:
             # The driver looks in one folder, which was chosen at its build.
-            found = self.hosts()[0]
-            options |= {"host": found.name, "port": str(found.port)}
+            host = self.hosts()[0]
+            options |= {"host": host.name, "port": str(host.port)}
         # The libpq of psycopg does not find the certificates of this machine.
         bundle = _system_bundle() if self._names_system else None
         if self._names_system:
@@ -310,18 +310,20 @@ class DatabaseUrl:
         return self._names_system or (self.binds_channel and not has_own)
 
     def _system_tls(self) -> ssl.SSLContext:
-        known = self.parameters
+        parameters = self.parameters
         context = ssl.create_default_context(cafile=_system_bundle())
         context.set_alpn_protocols(["postgresql"])
-        if "sslcert" in known:
-            context.load_cert_chain(known["sslcert"], known.get("sslkey"), lambda: known.get("sslpassword", ""))
-        if "sslcrl" in known:
-            context.load_verify_locations(cafile=known["sslcrl"])
+        if "sslcert" in parameters:
+            context.load_cert_chain(
+                parameters["sslcert"], parameters.get("sslkey"), lambda: parameters.get("sslpassword", "")
+            )
+        if "sslcrl" in parameters:
+            context.load_verify_locations(cafile=parameters["sslcrl"])
             context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN
-        lowest = known.get("ssl_min_protocol_version", "TLSv1.2")
+        lowest = parameters.get("ssl_min_protocol_version", "TLSv1.2")
         context.minimum_version = ssl.TLSVersion[lowest.replace(".", "_")]
-        if "ssl_max_protocol_version" in known:
-            context.maximum_version = ssl.TLSVersion[known["ssl_max_protocol_version"].replace(".", "_")]
+        if "ssl_max_protocol_version" in parameters:
+            context.maximum_version = ssl.TLSVersion[parameters["ssl_max_protocol_version"].replace(".", "_")]
         return context
 
     def _check_hosts(self) -> None:
@@ -460,8 +462,8 @@ def _service(written: Mapping[str, str], environment: Mapping[str, str]) -> dict
     own = environment.get("PGSERVICEFILE") or Path.home() / ".pg_service.conf"
     shared = Path(environment.get("PGSYSCONFDIR") or "/etc/postgresql-common") / "pg_service.conf"
     for file in (Path(own), shared):
-        if (found := _section(file, name)) is not None:
-            return found
+        if (parameters := _section(file, name)) is not None:
+            return parameters
     raise SettingsError([f'the connection service "{name}" stands neither in {own} nor in {shared}'])
 
 
@@ -470,18 +472,18 @@ def _section(file: Path, name: str) -> dict[str, str] | None:
         lines = file.read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    found: dict[str, str] | None = None
+    parameters: dict[str, str] | None = None
     for line in map(str.strip, lines):
         if line.startswith("["):
-            if found is not None:
-                return found
-            found = {} if line == f"[{name}]" else None
-        elif found is not None and line and not line.startswith("#"):
+            if parameters is not None:
+                return parameters
+            parameters = {} if line == f"[{name}]" else None
+        elif parameters is not None and line and not line.startswith("#"):
             key, _, value = line.partition("=")
             if key not in PARAMETERS:
                 raise SettingsError([f'the connection service "{name}" in {file} has "{key}": {_instead(key)}'])
-            found[key] = value
-    return found
+            parameters[key] = value
+    return parameters
 
 
 def _system_bundle() -> str | None:

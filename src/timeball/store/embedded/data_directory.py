@@ -153,13 +153,13 @@ def open_data_directory(data_dir: Path, shelter: Path) -> DataDirectory:
     elsewhere = _find_elsewhere(data_dir, record, account, shelter)
     base = elsewhere or data_dir
     sockets = _find_sockets(base, record, data_dir, account)
-    found = _LocationRecord(
+    current = _LocationRecord(
         origin=str(data_dir),
         elsewhere=str(elsewhere) if elsewhere else None,
         sockets=str(sockets) if sockets.parent != base else None,
     )
-    if found != record:
-        _write_record(data_dir, found)
+    if current != record:
+        _write_record(data_dir, current)
     return DataDirectory(account=account, cluster=base / "postgres", sockets=sockets)
 
 
@@ -193,10 +193,10 @@ def _has_private_folder(folder: Path, account: Account) -> bool:
 
 def _is_private(folder: Path, account: Account) -> bool:
     try:
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == account.uid and stat.S_IMODE(found.st_mode) == 0o700
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == account.uid and stat.S_IMODE(status.st_mode) == 0o700
 
 
 def _choose_account(data_dir: Path, record: _LocationRecord | None) -> Account:
@@ -251,8 +251,8 @@ def make_system_directory(shelter: Path) -> None:
     """Create root's folder for files that the account of the server could not reach otherwise, or check the existing one."""
     with contextlib.suppress(FileExistsError):
         shelter.mkdir(mode=0o755)
-    found = shelter.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0 or found.st_mode & 0o022:
+    status = shelter.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != 0 or status.st_mode & 0o022:
         raise EmbeddedServerError(
             f"{shelter} should be a directory that only root can write to",
             hint="correct its owner and permissions, or run as an ordinary user",

@@ -312,5 +312,5 @@ class EmbeddedServer:
             last_lines = self.log.read_text(errors="replace").splitlines()[-12:]
         except OSError:
             last_lines = []
-        said = "\n  ".join(last_lines) or "(nothing)"
-        return EmbeddedServerError(f"the embedded PostgreSQL {what}; {self.log} ends with:\n  {said}")
+        output = "\n  ".join(last_lines) or "(nothing)"
+        return EmbeddedServerError(f"the embedded PostgreSQL {what}; {self.log} ends with:\n  {output}")

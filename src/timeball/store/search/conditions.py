@@ -207,7 +207,7 @@ def id_in(term: SearchTerm, prefix: str, place: AddParameter, column: str = "id"
 
 
 def _ids_among(term: SearchTerm, prefix: str) -> list[UUID]:
-    return [found for value in term.values if (found := _parsed(prefix, str(value))) is not None]
+    return [id_ for value in term.values if (id_ := _parsed(prefix, str(value))) is not None]
 
 
 def _parsed(prefix: str, text: str) -> UUID | None:

@@ -23,12 +23,12 @@ async def jobs_named(reader: QueryReader, terms: Sequence[SearchTerm]) -> NamedJ
     names = _NAMES.format(limit=MAX_CANDIDATES + 1)
     if not asked or await reader.count(names, QueryParameters(), MAX_CANDIDATES + 1) > MAX_CANDIDATES:
         return {}
-    found = {}
+    jobs = {}
     for term in asked:
         values = QueryParameters()
         text = f"SELECT job.id FROM ({names}) AS job WHERE {name_condition(term, values.add)}"
-        found[term] = [row["id"] for row in await reader.fetch(text, values)]
-    return found
+        jobs[term] = [row["id"] for row in await reader.fetch(text, values)]
+    return jobs
 
 
 _BY_ID = "id"

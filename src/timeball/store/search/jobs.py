@@ -68,12 +68,12 @@ class CandidateQuery:
 
 async def candidate_jobs(reader: QueryReader, filter_: JobFilter) -> list[bytes] | None:
     """The jobs that all candidate queries return; None if none of them is short enough."""
-    found: set[bytes] | None = None
+    candidates: set[bytes] | None = None
     for lead in _candidate_queries(filter_, reader.clock.now()):
         ids = await _candidate_ids(reader, lead)
         if ids is not None:
-            found = ids if found is None else found & ids
-    return None if found is None else list(found)
+            candidates = ids if candidates is None else candidates & ids
+    return None if candidates is None else list(candidates)
 
 
 async def _candidate_ids(reader: QueryReader, lead: CandidateQuery) -> set[bytes] | None:

@@ -192,16 +192,18 @@ class ListingStore:
             f"FROM timeball.audit WHERE {' AND '.join(conditions)} ORDER BY id DESC "
             f"OFFSET {int(request.offset)} LIMIT {int(request.limit) + 1}"
         )
-        found = [dict(row) for row in await self._reader.fetch(text, values)]
-        items = found[: request.limit]
-        return ResultPage(items, write_cursor(_BY_ID, items[-1]["id"]) if len(found) > request.limit else None)
+        rows = [dict(row) for row in await self._reader.fetch(text, values)]
+        items = rows[: request.limit]
+        return ResultPage(items, write_cursor(_BY_ID, items[-1]["id"]) if len(rows) > request.limit else None)
 
 
 def _group_from(row: Any, by: DeadLetterGrouping) -> DeadLetterGroup:
-    told = dict(row)
-    counts = dict(zip(told.pop("parts"), told["deaths"], strict=True))
-    told["deaths"] = [counts.get(part, 0) for part in range(1, _TIME_SLICES + 1)]
-    return DeadLetterGroup(**told | {"by": by} | {names: sorted(set(told[names])) for names in ("handlers", "queues")})
+    fields = dict(row)
+    counts = dict(zip(fields.pop("parts"), fields["deaths"], strict=True))
+    fields["deaths"] = [counts.get(part, 0) for part in range(1, _TIME_SLICES + 1)]
+    return DeadLetterGroup(
+        **fields | {"by": by} | {names: sorted(set(fields[names])) for names in ("handlers", "queues")}
+    )
 
 
 def _runs_from(row: Any) -> RecentRuns:

@@ -135,9 +135,9 @@ class BoundedScan(Generic[Item, Position]):
         """The page."""
         request, search = self._request, self._search
         begun = None if request.cursor is None else search.start(request.cursor)
-        found, end, looked_at = await self._gather(begun)
-        items = found[: request.limit]
-        if len(found) > request.limit:
+        matches, end, looked_at = await self._gather(begun)
+        items = matches[: request.limit]
+        if len(matches) > request.limit:
             return ResultPage(items, search.cursor_after(items[-1]), await self._total())
         if end is None:
             is_all = begun is None and request.offset == 0 and request.with_total
@@ -148,7 +148,7 @@ class BoundedScan(Generic[Item, Position]):
 
     async def _gather(self, begun: Position | None) -> tuple[list[Item], Position | None, int]:
         """The items of the page and one more, if there are so many; the position where the scan stopped; and the number of rows it read."""
-        found: list[Item] = []
+        matches: list[Item] = []
         start, skip, looked_at = begun, self._request.offset, 0
         while True:
             length = CHUNK if looked_at else FIRST_CHUNK
@@ -156,10 +156,10 @@ class BoundedScan(Generic[Item, Position]):
             looked_at += length
             passed = await self._passed(start, end, skip)
             if passed is None:
-                found += await self._search.items(start, end, skip, self._request.limit + 1 - len(found))
+                matches += await self._search.items(start, end, skip, self._request.limit + 1 - len(matches))
             skip = 0 if passed is None else skip - passed
-            if end is None or len(found) > self._request.limit or self._is_over():
-                return found, end, looked_at
+            if end is None or len(matches) > self._request.limit or self._is_over():
+                return matches, end, looked_at
             start = end
 
     async def _passed(self, start: Position | None, end: Position | None, skip: int) -> int | None:

@@ -224,7 +224,7 @@ class VerifySnapshot:
         return check
 
     async def _fetch(self, statement: str, listed: int) -> list[Record]:
-        known = {
+        values = {
             "now": self.now,
             "history_from": self.history_from,
             "listed": listed,
@@ -232,8 +232,8 @@ class VerifySnapshot:
             "patience": STUCK_AFTER,
             "tolerance": _TOLERANCE,
         }
-        wanted = {name: known[name] for name in all_statements()[statement].parameters}
-        return await self.database.fetch(statement, self.connection, **wanted)
+        parameters = {name: values[name] for name in all_statements()[statement].parameters}
+        return await self.database.fetch(statement, self.connection, **parameters)
 
     async def pages(self, statement: str) -> AsyncIterator[list[Record]]:
         """The rows of a statement, a page at a time; the server keeps the rest."""
@@ -244,13 +244,13 @@ class VerifySnapshot:
     async def records_at(self, places: Sequence[tuple[UUID, datetime]]) -> dict[tuple[UUID, datetime], list[str]]:
         """The names of the records of jobs at some instants."""
         job_ids, ats = [job_id for job_id, _ in places], [at for _, at in places]
-        found: dict[tuple[UUID, datetime], list[str]] = {}
+        names: dict[tuple[UUID, datetime], list[str]] = {}
         if not places:
-            return found
+            return names
         for row in await self.database.fetch("verify_records_at", self.connection, job_ids=job_ids, ats=ats):
             name = format_id("skp", row["id"]) if row["is_range"] else format_execution_id(row["id"])
-            found.setdefault((row["job_id"], row["at"]), []).append(name)
-        return found
+            names.setdefault((row["job_id"], row["at"]), []).append(name)
+        return names
 
     async def suspects(self) -> list[Record]:
         """Executions and nodes that look stuck, the oldest first."""
