@@ -35,10 +35,9 @@ FORBIDDEN_NAMES = {
 # SQL is in `.sql` files. Where it cannot be:
 MAY_SPEAK_SQL = {
     "store/search/listing.py": "the audit, by whom and of what",
-    "store/search/scan.py": "counts and explains the composed queries",
     "store/search/executions.py": "the filtered lists of executions, composed table by table",
     "store/search/jobs.py": "the filtered lists of jobs and what leads to them",
-    "store/search/conditions.py": "the conditions of a search, for those lists",
+    "store/search/query.py": "runs, counts and explains the composed queries, and has their conditions",
     "store/history.py": "partitions bear the day in their name",
     "store/db/migrate.py": "asks which migrations have been applied, before there is a schema",
     "store/store.py": "counts the shards when it opens",

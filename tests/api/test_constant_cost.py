@@ -101,10 +101,10 @@ async def test_a_search_for_a_rare_value_reports_its_progress(
         await connection.execute(
             "UPDATE timeball.finished SET handler = 'rare' WHERE id IN (SELECT id FROM timeball.finished ORDER BY id LIMIT 1)"
         )
-    monkeypatch.setattr("timeball.store.search.scan.CHUNK", 1_000)
+    monkeypatch.setattr("timeball.store.search.listing.CHUNK", 1_000)
     whole = (await client.get("/executions", params={"handler": "rare"})).json()
 
-    monkeypatch.setattr("timeball.store.search.scan.SCAN_SECONDS", 0)
+    monkeypatch.setattr("timeball.store.search.listing.SCAN_SECONDS", 0)
     pages = [(await client.get("/executions", params={"handler": "rare"})).json()]
     while pages[-1]["has_more"]:
         cursor = pages[-1]["next_cursor"]
@@ -128,9 +128,9 @@ async def test_a_search_in_chunks_finds_what_one_scan_finds(
     wanted = ExecutionFilter(where(queue="a"))
     whole = await parts.queries.executions.page(wanted, PageRequest(limit=50))
 
-    monkeypatch.setattr("timeball.store.search.scan.FIRST_CHUNK", stretch)
-    monkeypatch.setattr("timeball.store.search.scan.CHUNK", stretch)
-    monkeypatch.setattr("timeball.store.search.scan.SCAN_SECONDS", 0)
+    monkeypatch.setattr("timeball.store.search.listing.FIRST_CHUNK", stretch)
+    monkeypatch.setattr("timeball.store.search.listing.CHUNK", stretch)
+    monkeypatch.setattr("timeball.store.search.listing.SCAN_SECONDS", 0)
     found_ids: list[UUID] = []
     cursor: str | None = None
     while True:

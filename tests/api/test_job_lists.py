@@ -26,9 +26,9 @@ from timeball.domain.search import (
 )
 from timeball.domain.values.ids import ExecutionId, JobId
 from timeball.runtime import ServerRuntime
-from timeball.store.search import jobs, scan
+from timeball.store.search import jobs, listing
 from timeball.store.search.jobs import JobListQuery, candidate_jobs
-from timeball.store.search.scan import QueryReader
+from timeball.store.search.query import QueryReader
 from timeball.store.store import Store
 
 RUNNING, DEAD = ExecutionState.RUNNING, ExecutionState.DEAD
@@ -133,10 +133,10 @@ async def test_every_filter_finds_the_same_by_index_by_scan_and_by_page_number(
         assert set(await walk(parts, wanted, JobOrder.NAME, 5)) == expected & NAMED, name
 
         with monkeypatch.context() as patch:
-            patch.setattr(scan, "SCAN_SECONDS", 0)
-            patch.setattr(scan, "FIRST_CHUNK", 3)
-            patch.setattr(scan, "CHUNK", 4)
-            patch.setattr(scan, "MAX_CANDIDATES", 0)
+            patch.setattr(listing, "SCAN_SECONDS", 0)
+            patch.setattr(listing, "FIRST_CHUNK", 3)
+            patch.setattr(listing, "CHUNK", 4)
+            patch.setattr(jobs, "MAX_CANDIDATES", 0)
             assert await walk(parts, wanted, JobOrder.NEWEST, 2) == newest, name
             assert set(await walk(parts, wanted, JobOrder.NAME_BACKWARDS, 1)) == expected & NAMED, name
 
@@ -146,9 +146,9 @@ async def test_numbered_pages_and_totals_do_not_depend_on_the_plan(
     store: Store, parts: ServerRuntime, monkeypatch: pytest.MonkeyPatch, stretch: int, longest: int
 ) -> None:
     await furnish(store)
-    monkeypatch.setattr(scan, "FIRST_CHUNK", stretch)
-    monkeypatch.setattr(scan, "CHUNK", stretch)
-    monkeypatch.setattr(scan, "MAX_CANDIDATES", longest)
+    monkeypatch.setattr(listing, "FIRST_CHUNK", stretch)
+    monkeypatch.setattr(listing, "CHUNK", stretch)
+    monkeypatch.setattr(jobs, "MAX_CANDIDATES", longest)
 
     async def numbered(page: int) -> ResultPage[Any]:
         request = PageRequest(limit=4, page=page, with_total=True)
@@ -203,8 +203,8 @@ async def test_a_search_among_very_many_jobs_reports_its_progress(
 ) -> None:
     await fill(store, 2_500)
     await enqueue(store, handler="test.echo")
-    monkeypatch.setattr(scan, "SCAN_SECONDS", 0)
-    monkeypatch.setattr(scan, "CHUNK", 1_000)
+    monkeypatch.setattr(listing, "SCAN_SECONDS", 0)
+    monkeypatch.setattr(listing, "CHUNK", 1_000)
 
     pages = [(await client.get("/jobs", params={"handler": "nobody"})).json()]
     while pages[-1]["has_more"]:

@@ -208,8 +208,8 @@ async def test_a_search_that_was_broken_off_can_be_gone_on_with(
 ) -> None:
     for number in range(4):
         await enqueue(store, queue="rare" if number == 0 else "other")
-    monkeypatch.setattr("timeball.store.search.scan.SCAN_SECONDS", 0)
-    monkeypatch.setattr("timeball.store.search.scan.FIRST_CHUNK", 2)
+    monkeypatch.setattr("timeball.store.search.listing.SCAN_SECONDS", 0)
+    monkeypatch.setattr("timeball.store.search.listing.FIRST_CHUNK", 2)
 
     first = (await browser.get(path, params={"q": "queue:rare"})).text
     go_on = re.search(r'href="([^"]*cursor=[^"]*)">Go on searching', first)

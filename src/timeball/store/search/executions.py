@@ -10,9 +10,17 @@ from timeball.domain.execution import Execution, ExecutionState
 from timeball.domain.search import ExecutionFilter, SearchRelation, SearchTerm, read_cursor, write_cursor
 from timeball.domain.values.ids import id_created_at
 from timeball.store.db.rows import execution_from
-from timeball.store.search import scan
-from timeball.store.search.conditions import ENQUEUED_BY, NamedJobs, execution_condition, means_no_job, name_condition
-from timeball.store.search.scan import MAX_CANDIDATES, QueryParameters, QueryReader, literal
+from timeball.store.search.query import (
+    ENQUEUED_BY,
+    MAX_CANDIDATES,
+    NamedJobs,
+    QueryParameters,
+    QueryReader,
+    execution_condition,
+    literal,
+    means_no_job,
+    name_condition,
+)
 
 _NAMES = "SELECT id, name FROM timeball.job WHERE name IS NOT NULL ORDER BY id LIMIT {limit}"
 
@@ -109,10 +117,10 @@ class ExecutionListQuery:
         """None: they can be counted by their indexes."""
         return None
 
-    async def explain(self, start: UUID | None, limit: int) -> str:
+    async def explain(self, start: UUID | None, length: int, limit: int) -> str:
         """The plan of a page, for tests that check that it is read in the order of an index."""
         values = QueryParameters()
-        end = await self.end(start, scan.FIRST_CHUNK)
+        end = await self.end(start, length)
         text = self._query(values, start, end, limit) + " ORDER BY id DESC"
         return await self._reader.explain(text, values)
 

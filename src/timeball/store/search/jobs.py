@@ -19,8 +19,7 @@ from timeball.domain.scheduling.schedule import ScheduleKind
 from timeball.domain.search import JobFilter, JobOrder, SearchTerm, read_cursor, write_cursor
 from timeball.domain.values.ids import first_id_at, id_created_at
 from timeball.store.db.rows import job_from
-from timeball.store.search.conditions import id_in, instant_of, job_condition
-from timeball.store.search.scan import MAX_CANDIDATES, QueryParameters, QueryReader
+from timeball.store.search.query import MAX_CANDIDATES, QueryParameters, QueryReader, id_in, instant_of, job_condition
 
 # A candidate query returns every job that can match one term of the filter, and perhaps others, which are checked afterwards. One that
 # returns more than ten thousand ids is not used. Ids are bytes here: most of them are only counted and sorted, which needs no objects.

@@ -1,10 +1,11 @@
-"""Pages, totals and overviews that people read."""
+"""Lists and overviews: pages that are scanned in chunks within a time limit, totals, groups of dead letters, queues, audit."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from timeball.domain.execution import Execution, ExecutionState
@@ -20,15 +21,15 @@ from timeball.domain.search import (
     PageRequest,
     RecentRuns,
     ResultPage,
+    Total,
     read_cursor,
     write_cursor,
 )
 from timeball.domain.values.ids import ExecutionId, JobId
 from timeball.store.audit import write_audit
-from timeball.store.search.conditions import ids_of_job
 from timeball.store.search.executions import ExecutionListQuery, jobs_named
 from timeball.store.search.jobs import JobListQuery, candidate_jobs
-from timeball.store.search.scan import BoundedScan, QueryParameters, QueryReader
+from timeball.store.search.query import QueryParameters, QueryReader, ids_of_job
 
 if TYPE_CHECKING:
     from timeball.domain.job import Job
@@ -41,6 +42,14 @@ _BY_QUEUE = "queue"
 MAX_QUEUES = 200
 # The number of equal parts in which the deaths of a group are counted.
 _TIME_SLICES = 24
+# The number of rows of the first chunk of a scan, which is enough for most requests, and of each further one.
+FIRST_CHUNK = 1_000
+CHUNK = 10_000
+# For how long further chunks are read for one page.
+SCAN_SECONDS = 2.0
+
+Item = TypeVar("Item")
+Position = TypeVar("Position")
 
 
 class ListingStore:
@@ -69,7 +78,7 @@ class ListingStore:
         """The plan of a page, for tests that check that it is read in the order of an index."""
         search = await self._search(filter_)
         start = None if request.cursor is None else search.start(request.cursor)
-        return await search.explain(start, request.limit + 1)
+        return await search.explain(start, FIRST_CHUNK, request.limit + 1)
 
     async def execution_extras(self, execution_id: ExecutionId) -> dict[str, Any]:
         """The payload of an execution (JSON text), its fingerprint, and whether it was asked to stop."""
@@ -218,3 +227,118 @@ def _situation_from(row: Any) -> JobSituation:
         None if row["last_state"] is None else ExecutionState(row["last_state"]),
         row["last_finished_at"],
     )
+
+
+class ScannedList(Protocol[Item, Position]):
+    """A list that can be scanned in chunks; a position is where one chunk ends and the next begins."""
+
+    async def end(self, start: Position | None, length: int) -> Position | None:
+        """The end of a chunk of *length* rows that begins at *start*; None is the end of the list."""
+        ...
+
+    async def items(self, start: Position | None, end: Position | None, skip: int, limit: int) -> list[Item]:
+        """The matches of a chunk, in order."""
+        ...
+
+    async def count(self, start: Position | None, end: Position | None, limit: int) -> int:
+        """The number of matches in a chunk, counted up to *limit*."""
+        ...
+
+    async def estimate(self) -> int:
+        """The number of all matches, as the planner estimates it."""
+        ...
+
+    async def guess(self, exact_up_to: int) -> int | None:
+        """The number of all matches, estimated from a few candidates; None if there are few enough to check each."""
+        ...
+
+    def start(self, cursor: str) -> Position:
+        """The position of a cursor."""
+        ...
+
+    def cursor_after(self, item: Item) -> str:
+        """The cursor after an item."""
+        ...
+
+    def cursor_at(self, place: Position) -> str:
+        """The cursor after a position."""
+        ...
+
+    def moment_of(self, place: Position) -> datetime | None:
+        """The instant up to which a scan has come at a position; None if the list is not in the order of time."""
+        ...
+
+
+class BoundedScan(Generic[Item, Position]):
+    """One request to a list: a page, and a total if it is requested, both within one time limit.
+
+    The list is scanned in its own order, one chunk of rows at a time. Each chunk is one query that reads no more than its rows. A page that
+    is not full when its time is up says how far the scan has come, and its cursor continues from there. So a request ends soon, however
+    rare the matches are, and a client that follows the cursors sees all of them.
+    """
+
+    def __init__(self, reader: QueryReader, search: ScannedList[Item, Position], request: PageRequest) -> None:
+        self._search = search
+        self._request = request
+        self._clock = reader.clock
+        self._deadline = self._clock.monotonic() + SCAN_SECONDS
+
+    async def page(self) -> ResultPage[Item]:
+        """The page."""
+        request, search = self._request, self._search
+        begun = None if request.cursor is None else search.start(request.cursor)
+        matches, end, looked_at = await self._gather(begun)
+        items = matches[: request.limit]
+        if len(matches) > request.limit:
+            return ResultPage(items, search.cursor_after(items[-1]), await self._total())
+        if end is None:
+            is_all = begun is None and request.offset == 0 and request.with_total
+            return ResultPage(items, None, Total(len(items), is_exact=True) if is_all else await self._total())
+        # The time is up, and a total would cost as much again.
+        total = Total(request.offset + len(items), is_exact=False) if request.with_total else None
+        return ResultPage(items, search.cursor_at(end), total, search.moment_of(end), looked_at)
+
+    async def _gather(self, begun: Position | None) -> tuple[list[Item], Position | None, int]:
+        """The items of the page and one more, if there are so many; the position where the scan stopped; and the number of rows it read."""
+        matches: list[Item] = []
+        start, skip, looked_at = begun, self._request.offset, 0
+        while True:
+            length = CHUNK if looked_at else FIRST_CHUNK
+            end = await self._search.end(start, length)
+            looked_at += length
+            passed = await self._passed(start, end, skip)
+            if passed is None:
+                matches += await self._search.items(start, end, skip, self._request.limit + 1 - len(matches))
+            skip = 0 if passed is None else skip - passed
+            if end is None or len(matches) > self._request.limit or self._is_over():
+                return matches, end, looked_at
+            start = end
+
+    async def _passed(self, start: Position | None, end: Position | None, skip: int) -> int | None:
+        """The number of items of a chunk that are skipped, if all of them are."""
+        if not skip or end is None:
+            return None
+        passed = await self._search.count(start, end, skip + 1)
+        return None if passed > skip else passed
+
+    async def _total(self) -> Total | None:
+        """The number of matches: exact up to the requested number, beyond it an estimate; or the number that was found in time."""
+        if not self._request.with_total:
+            return None
+        limit = self._request.exact_up_to
+        guessed = await self._search.guess(limit)
+        if guessed is not None:
+            return Total(guessed, is_exact=False)
+        counted, start, length = 0, None, FIRST_CHUNK
+        while True:
+            end = await self._search.end(start, length)
+            length = CHUNK
+            counted += await self._search.count(start, end, limit + 1 - counted)
+            if counted > limit:
+                return Total(max(await self._search.estimate(), counted), is_exact=False)
+            if end is None or self._is_over():
+                return Total(counted, is_exact=end is None)
+            start = end
+
+    def _is_over(self) -> bool:
+        return bool(self._clock.monotonic() >= self._deadline)

@@ -1,11 +1,13 @@
-"""Search terms as SQL conditions; every value from outside is a parameter."""
+"""Composed queries, and search terms as their conditions; every value from outside is a parameter."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
+
+import orjson
 
 from timeball.domain.execution import ExecutionState
 from timeball.domain.job import JobStatus
@@ -13,8 +15,15 @@ from timeball.domain.search import JOB_FIELDS, NO_FINGERPRINT, SearchFieldKind, 
 from timeball.domain.values.ids import first_id_at, parse_id
 from timeball.errors import InvalidInput
 
-AddParameter = Callable[[Any, str], str]
+if TYPE_CHECKING:
+    from timeball.store.db.database import Database
 
+# The most ids of a candidate query, and of names that are read to find jobs.
+MAX_CANDIDATES = 10_000
+# A query that takes longer is cancelled. A scan goes in chunks, each of which ends long before.
+_TIMEOUT_SECONDS = 10
+
+AddParameter = Callable[[Any, str], str]
 _NO_TEXT = "NULL::text"
 _STARTED = {"finished": "started_at", "running": "greatest(claimed_at, run_at)"}
 _ERRORS = {"finished": ("error_type", "error")}
@@ -24,6 +33,56 @@ _OPERATORS = {SearchRelation.IS: "=", SearchRelation.MORE: ">", SearchRelation.L
 ENQUEUED_BY = "CASE WHEN origin = 'enqueue' THEN (SELECT job.created_by FROM timeball.job WHERE job.id = job_id) END"
 # The ids of the jobs that each term about names means, if they were read beforehand.
 NamedJobs = Mapping[SearchTerm, Sequence[UUID]]
+
+
+class QueryParameters:
+    """The parameters of a composed query, in the order they were added."""
+
+    def __init__(self) -> None:
+        self.given: list[Any] = []
+
+    def add(self, value: Any, kind: str) -> str:
+        """Add a value, and return its placeholder."""
+        self.given.append(value)
+        return f"${len(self.given)}::{kind}"
+
+
+class QueryReader:
+    """Runs composed queries. Only text of this package is composed; every value from outside is a parameter."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @property
+    def clock(self) -> Any:
+        """The clock of scans."""
+        return self._database.env.clock
+
+    async def fetch(self, text: str, values: QueryParameters) -> list[Any]:
+        """The rows of a query."""
+        async with self._database.connection() as connection:
+            rows: list[Any] = await connection.fetch(text, *values.given, timeout=_TIMEOUT_SECONDS)
+            return rows
+
+    async def count(self, text: str, values: QueryParameters, limit: int) -> int:
+        """The number of rows of a query, counted up to *limit*."""
+        counted = f"SELECT count(*) FROM (SELECT 1 FROM ({text}) AS whole LIMIT {int(limit)}) AS few"
+        return int((await self.fetch(counted, values))[0][0])
+
+    async def estimate(self, text: str, values: QueryParameters) -> int:
+        """The number of rows of a query, as the planner estimates it: nothing is read."""
+        plan = await self.fetch(f"EXPLAIN (FORMAT JSON) {text}", values)
+        return int(orjson.loads(plan[0][0])[0]["Plan"]["Plan Rows"])
+
+    async def explain(self, text: str, values: QueryParameters) -> str:
+        """Run a query, and return its plan with what it read."""
+        rows = await self.fetch(f"EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) {text}", values)
+        return "\n".join(row[0] for row in rows)
+
+
+def literal(moment: datetime) -> str:
+    """An instant as part of the text."""
+    return f"'{moment.isoformat()}'::timestamptz"
 
 
 def execution_condition(
