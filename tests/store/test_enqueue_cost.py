@@ -179,7 +179,7 @@ async def test_an_enqueue_checks_and_encodes_only_its_own_values(store: Store) -
         for _ in range(100):
             await commands.jobs.enqueue(prepared, ["{}"])
 
-    # About 45, and half as many again for a hint that has to go by itself, which a slow machine makes of every one.
+    # About 45, and half as many again for a wake-up with a message of its own, which a slow machine makes of every one.
     assert sum(made.values()) / 100 <= 82, made
 
 
@@ -221,7 +221,7 @@ def test_a_thread_in_a_tight_loop_wakes_no_other_thread(fresh_database: FreshDat
                 work.enqueue()
 
     assert not {"Batcher.submit", "ThreadFuture.result"} & set(made), made
-    # About 49; a hint that goes along takes nine more, and one that is told three.
+    # About 49; a wake-up that a statement carries takes nine more, and one that is passed to the notifier three.
     assert sum(made.values()) / 100 <= 62, made
 
 
