@@ -70,7 +70,7 @@ def test_concurrent_requests_are_counted_until_they_end(watch: Watch) -> None:
     ours = limits(watch, concurrent_requests=1)
     ours.begin("a")
 
-    with pytest.raises(HttpProblem, match="under way"):
+    with pytest.raises(HttpProblem, match="in progress"):
         ours.begin("a")
 
     ours.end("a")

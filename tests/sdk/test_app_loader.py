@@ -45,12 +45,12 @@ def test_an_app_is_found_in_the_current_folder(reference: str) -> None:
 @pytest.mark.parametrize(
     ("reference", "problem", "hint"),
     [
-        ("", "the app is '', expected module:attribute, such as app:tb", None),
-        ("shop:", "the app is 'shop:', expected module:attribute", None),
-        ("shop.py:tb", "the app is 'shop.py:tb', expected module:attribute", "write shop:tb"),
+        ("", 'the app is "", expected module:attribute, such as app:tb', None),
+        ("shop:", 'the app is "shop:", expected module:attribute', None),
+        ("shop.py:tb", 'the app is "shop.py:tb", expected module:attribute', "write shop:tb"),
         ("./web/shop.py", "expected module:attribute", "write web.shop:tb"),
-        (".shop:tb", "the app is '.shop:tb', expected module:attribute", "write the module with dots"),
-        ("my shop:tb", "the app is 'my shop:tb', expected module:attribute", "write the module with dots"),
+        (".shop:tb", 'the app is ".shop:tb", expected module:attribute', "write the module with dots"),
+        ("my shop:tb", 'the app is "my shop:tb", expected module:attribute', "write the module with dots"),
         ("shoop:tb", "there is no module 'shoop'", "looked in "),
         ("shop.inner:tb", "there is no module 'shop.inner'", "looked in "),
         ("shop:app", "shop has no attribute 'app'", "did you mean shop:tb?"),

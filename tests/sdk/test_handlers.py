@@ -98,7 +98,7 @@ def test_declaring_starts_and_opens_nothing(fresh: Timeball) -> None:
         ({"timeout": "soon"}, 'timeout is "soon", expected a span'),
         ({"backoff": 0.0001}, "backoff is 0.0001, expected a whole number of milliseconds"),
         ({"queue": ""}, "queue has 0 characters"),
-        ({"delivery": "maybe"}, "delivery is 'maybe', expected one of at_least_once, at_most_once"),
+        ({"delivery": "maybe"}, 'delivery is "maybe", expected at_least_once or at_most_once'),
         ({"no_retry": ("ValueError",)}, "no_retry has 'ValueError', expected classes of exceptions"),
         ({"tags": "one"}, "tags is str, expected a list"),
         ({"retry": 5}, "@tb.handler has no option 'retry'; known are backoff"),

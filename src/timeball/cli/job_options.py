@@ -217,9 +217,9 @@ def read_priority(text: str) -> int:
     if text in PRIORITIES:
         return PRIORITIES[text]
     if not (text.isascii() and text.isdecimal() and int(text[:9]) <= PRIORITIES["critical"]):
-        raise InvalidInput(
-            f"--priority is {quote_text(text)!r}, expected 0 to 100, or {', '.join(PRIORITIES)}", field="priority"
-        )
+        from timeball.domain.values.field_errors import list_choices, unexpected_value
+
+        raise unexpected_value("--priority", text, f"0 to 100, {list_choices(PRIORITIES)}", field="priority")
     return int(text)
 
 
@@ -235,10 +235,10 @@ def read_moment(text: str, option: str) -> datetime:
     try:
         return SystemClock().now() - parse_duration(text.removeprefix("-"))
     except InvalidInput:
-        raise InvalidInput(
-            f"{option} is {quote_text(text)!r}, expected an instant such as 2026-11-16T06:00, or a span ago such as 2h",
-            field=option,
-        ) from None
+        from timeball.domain.values.field_errors import unexpected_value
+
+        expected = "an instant such as 2026-11-16T06:00, or a span ago such as 2h"
+        raise unexpected_value(option, text, expected) from None
 
 
 def _seconds(text: str, option: str) -> float:

@@ -24,6 +24,7 @@ from timeball.domain.job_fields import (
 )
 from timeball.domain.policies import Delivery, MisfireRule, OnGap, OnRepeat, Overlap, Policy, RetryPolicy
 from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, Schedule, ScheduleKind, parse_schedule
+from timeball.domain.values.field_errors import list_choices, unexpected_value
 from timeball.domain.values.ids import JobId, jitter_of, shard_of
 from timeball.domain.values.json_text import to_json
 from timeball.domain.values.text import check_description, check_label
@@ -274,9 +275,9 @@ def _check_labels(values: object, name: str, most: int) -> tuple[str, ...]:
 
 def _check_number(value: object, name: str, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidInput(f"{name} is {value!r}, expected a whole number from {least} to {most}", field=name)
+        raise unexpected_value(name, value, f"a whole number from {least} to {most}")
     if not least <= value <= most:
-        raise InvalidInput(f"{name} is {value}, expected {least} to {most}", field=name)
+        raise unexpected_value(name, value, f"{least} to {most}")
     return value
 
 
@@ -284,7 +285,7 @@ def _check_word(value: object, words: type[Policy], name: str) -> Policy:
     try:
         return words(str(value))
     except ValueError:
-        raise InvalidInput(f"{name} is {value!r}, expected one of {', '.join(words)}", field=name) from None
+        raise unexpected_value(name, value, list_choices(words)) from None
 
 
 def _checker(line: JobField) -> Callable[[Any], Any]:

@@ -23,12 +23,14 @@ def load_app(reference: str) -> Timeball:
     """
     module_name, colon, attribute = reference.partition(":")
     if not module_name or (colon and not attribute):
-        raise _not_an_app(f"the app is {reference!r}, {_EXAMPLE}")
+        raise _not_an_app(f'the app is "{quote_text(reference)}", {_EXAMPLE}')
     if module_name.endswith(".py") or "/" in module_name:
         suggested = module_name.removesuffix(".py").strip("./").replace("/", ".")
-        raise _not_an_app(f"the app is {reference!r}, {_EXAMPLE}", f"write {suggested}:{attribute or 'tb'}")
+        raise _not_an_app(f'the app is "{quote_text(reference)}", {_EXAMPLE}', f"write {suggested}:{attribute or 'tb'}")
     if not all(name.isidentifier() for name in module_name.split(".")):
-        raise _not_an_app(f"the app is {reference!r}, {_EXAMPLE}", "write the module with dots, as Python imports it")
+        raise _not_an_app(
+            f'the app is "{quote_text(reference)}", {_EXAMPLE}', "write the module with dots, as Python imports it"
+        )
     module = _import(module_name)
     return _attribute_of(module, attribute) if attribute else _only_one_in(module)
 

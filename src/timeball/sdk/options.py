@@ -13,6 +13,7 @@ from typing import Any, Literal, TypedDict
 from timeball.domain.handler import HandlerOptions
 from timeball.domain.job_fields import SPEC_FIELDS, Labels
 from timeball.domain.policies import Delivery, Misfire, OnGap, OnRepeat, Overlap
+from timeball.domain.values.field_errors import list_choices, unexpected_value
 from timeball.domain.values.wording import Duration, parse_duration
 from timeball.errors import InvalidInput
 
@@ -140,7 +141,7 @@ def _whole(value: Duration, word: str, unit: timedelta) -> int:
     number, rest = divmod(parse_duration(value, word), unit)
     if rest:
         size = "milliseconds" if unit < timedelta(seconds=1) else "seconds"
-        raise InvalidInput(f"{word} is {value!r}, expected a whole number of {size}", field=word)
+        raise unexpected_value(word, value, f"a whole number of {size}")
     return number
 
 
@@ -156,7 +157,7 @@ def _delivery(value: str) -> Delivery:
     try:
         return Delivery(value)
     except ValueError:
-        raise InvalidInput(f"delivery is {value!r}, expected one of {', '.join(Delivery)}", field="delivery") from None
+        raise unexpected_value("delivery", value, list_choices(Delivery)) from None
 
 
 def _errors(given: object) -> tuple[type[BaseException], ...]:

@@ -22,6 +22,7 @@ from timeball.domain.job_fields import OPTION_FIELDS, SPEC_FIELDS, Choice, JobFi
 from timeball.domain.policies import OnGap, OnRepeat
 from timeball.domain.scheduling.civil_time import zone_names
 from timeball.domain.scheduling.schedule import Manual, Schedule, parse_schedule
+from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.wording import format_duration, parse_duration
 from timeball.errors import InvalidInput
 
@@ -197,7 +198,7 @@ def _number(text: str, name: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise InvalidInput(f"{name} is {text[:40]!r}, expected a whole number", field=name) from None
+        raise unexpected_value(name, text, "a whole number") from None
 
 
 def form_values(job: dict[str, Any]) -> dict[str, str]:
