@@ -1,4 +1,4 @@
-"""The pages for administrators: API keys, audit log, settings."""
+"""Doctor and about; and for administrators: API keys, the audit log, the settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from timeball.api.resources.system import audit_document
 from timeball.api.responses import in_thread_if_large
 from timeball.config.settings import HandlerSettings, Settings
 from timeball.config.sources import SETTINGS_FILE, setting_paths, variable_name
-from timeball.dashboard.context import PageContext, PageRouter
+from timeball.dashboard.context import PageContext, PageRouter, target_url
+from timeball.domain.explain.diagnosis import worst_status
 from timeball.domain.values.ids import JobId, parse_id
 from timeball.domain.values.redaction import REDACTED, redact
 from timeball.domain.values.wording import parse_duration
@@ -23,8 +24,36 @@ from timeball.errors import InvalidInput
 
 router = PageRouter()
 
+_ORDER = {"fail": 0, "warn": 1, "ok": 2}
+_VERDICTS = {
+    "ok": ("good", "Everything is in order."),
+    "warn": ("warn", "It works, with warnings."),
+    "fail": ("bad", "Something needs to be done."),
+}
 
-# API keys: who may come in; for administrators.
+
+@router.get("/doctor")
+async def doctor(context: PageContext) -> Response:
+    """All checks, the gravest findings first."""
+    lines = sorted(
+        await context.shared("doctor", context.site.queries.doctor.diagnose), key=lambda line: _ORDER[line.status]
+    )
+    groups = {status: list(group) for status, group in groupby(lines, key=lambda line: line.status)}
+    tone, verdict = _VERDICTS[worst_status(lines)]
+    variables: dict[str, Any] = {
+        "groups": groups,
+        "tone": tone,
+        "verdict": verdict,
+        "now": context.site.queries.now(),
+        "page_of": target_url,
+    }
+    return context.page("doctor.html", part="partials/doctor.html", **variables)
+
+
+@router.get("/about")
+async def about(context: PageContext) -> Response:
+    """The version, the words and the health of this installation."""
+    return context.page("about.html", checks=await context.site.queries.doctor.health())
 
 
 @router.get("/keys", Role.ADMIN)
@@ -35,13 +64,13 @@ async def list_keys(context: PageContext) -> Response:
 
 @router.post("/keys", Role.ADMIN)
 async def create_key(context: PageContext) -> Response:
-    """Make a key, and show its token this one time."""
+    """Create a key, and show its token once."""
     form = context.form
     try:
-        lasts = parse_duration(form["lasts"], "lasts") if form.get("lasts", "").strip() else None
+        valid_for = parse_duration(form["lasts"], "lasts") if form.get("lasts", "").strip() else None
         name = form.get("name", "").strip()
         _, token = await context.site.key_manager.create(
-            form.get("role", ""), name, lasts, context.caller.as_actor(form.get("reason") or None).entry
+            form.get("role", ""), name, valid_for, context.caller.as_actor(form.get("reason") or None).entry
         )
     except InvalidInput as problem:
         return await _keys_page(context, problem=problem)
@@ -50,7 +79,7 @@ async def create_key(context: PageContext) -> Response:
 
 @router.post("/keys/{key}/revoke", Role.ADMIN)
 async def revoke(context: PageContext) -> Response:
-    """Let a key open nothing from now on; its sessions end with it."""
+    """Revoke a key; its sessions end with it."""
     key = await context.site.key_manager.revoke(
         context.path["key"], context.caller.as_actor(context.form.get("reason") or None).entry
     )
@@ -59,8 +88,8 @@ async def revoke(context: PageContext) -> Response:
 
 async def _keys_page(context: PageContext, token: str | None = None, problem: InvalidInput | None = None) -> Response:
     is_open = await context.site.authenticator.is_open()
-    # With the first key the door closes: what these pages fetched then would lead to the login, the one that sends the form
-    # before its answer is there, and the one that shows the key before it is read.
+    # The first key ends the open mode. Parts that these two pages fetch would then lead to the login page: before the response
+    # to the form is shown, and before the new key is copied.
     context.is_static = is_open or token is not None
     return context.page(
         "keys.html",
@@ -80,7 +109,7 @@ _AUDIT_PAGE = 50
 
 @router.get("/audit", Role.ADMIN)
 async def audit_log(context: PageContext) -> Response:
-    """All changes, the latest first, or those of one actor or subject."""
+    """All changes, the latest first; or those of one actor or subject."""
     actor, subject = context.query("actor"), context.query("subject")
     page = await context.site.queries.audit(subject or None, actor or None, context.page_request(_AUDIT_PAGE))
     characters = sum(len(row["before"] or "") + len(row["after"] or "") for row in page.items)
@@ -95,7 +124,7 @@ async def audit_log(context: PageContext) -> Response:
 
 
 async def _job_names(context: PageContext, changes: list[dict[str, Any]]) -> dict[str, str | None]:
-    """What the jobs are called that were changed, by how the audit names them."""
+    """The names of the changed jobs, by the subject of their audit entries."""
     ids: dict[str, JobId] = {}
     for subject in {change["subject"] for change in changes}:
         with suppress(InvalidInput):
@@ -105,7 +134,7 @@ async def _job_names(context: PageContext, changes: list[dict[str, Any]]) -> dic
 
 
 def differences(change: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Which fields an audit entry changed: name, before, after."""
+    """The fields that an audit entry changed: name, before, after."""
     before, after = change["before"] or {}, change["after"] or {}
     if not isinstance(before, dict) or not isinstance(after, dict):
         return [("", before, after)]
@@ -113,15 +142,12 @@ def differences(change: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     return [(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)]
 
 
-# The settings: what this process runs with; for administrators, and to be looked at only.
-
-
 _GROUP_TITLES = {"api": "API"}
 
 
 @dataclass(frozen=True, slots=True)
 class SettingRow:
-    """One setting: what it is called in the environment, its value for people's eyes, and what it means."""
+    """One setting: its environment variable, its value with secrets hidden, and its meaning."""
 
     name: str
     value: str
@@ -136,15 +162,15 @@ async def show_settings(context: PageContext) -> Response:
 
 
 def setting_rows(settings: Settings) -> list[tuple[str, list[SettingRow]]]:
-    """All settings by their group; secrets hidden."""
+    """All settings by group; secrets hidden."""
     ordered = sorted(setting_paths(Settings), key=lambda path: (path[0] in HandlerSettings.model_fields, len(path)))
-    return [(title, [_setting_row(settings, path) for path in some]) for title, some in groupby(ordered, key=_group)]
+    return [(title, [_setting_row(settings, path) for path in paths]) for title, paths in groupby(ordered, key=_group)]
 
 
 def _group(path: tuple[str, ...]) -> str:
     if len(path) > 1:
         return _GROUP_TITLES.get(path[0], path[0].capitalize())
-    return "Handlers in the box" if path[0] in HandlerSettings.model_fields else "A process"
+    return "Built-in handlers" if path[0] in HandlerSettings.model_fields else "Process"
 
 
 def _setting_row(settings: Settings, path: tuple[str, ...]) -> SettingRow:
@@ -163,6 +189,6 @@ def _setting_text(name: str, value: Any) -> str:
         case tuple():
             return ", ".join(map(str, value))
     text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
-    # An address shows where it leads; what is secret and no address shows nothing.
+    # An address is shown without its password; any other secret is hidden.
     is_hidden = "://" not in text and (isinstance(value, SecretStr) or name.endswith("_url"))
     return REDACTED if is_hidden else str(redact(text))

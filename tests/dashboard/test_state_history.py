@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from timeball.application.queries.executions import ExecutionView
-from timeball.dashboard.execution_rows import first_start_lateness_ms, state_history
+from timeball.dashboard.pages.executions import first_start_lateness_ms, state_history
 from timeball.domain.execution import Attempt, ErrorInfo, Execution, ExecutionState, Origin
 from timeball.domain.values.ids import ExecutionId, JobId
 
