@@ -76,7 +76,7 @@ soak: dev-packages services ## run the system tests with random faults for a lon
 mutants: dev-packages services ## remove guards from the code, one at a time, and check that a test fails (ONLY="fence" for some)
 	@$(BIN)/python -m tools.mutants $(ONLY)
 
-screenshots: dev-packages services ## take screenshots of every dashboard page into docs/screenshots
+screenshots: dev-packages services ## take pictures of every page of the dashboard, into build/screenshots
 	@$(BIN)/python -m tools.screenshots
 
 reference: dev-packages ## generate the reference pages from the program

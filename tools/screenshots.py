@@ -1,6 +1,7 @@
-"""Screenshots of every dashboard page with demo data: light and dark, in a desktop and a phone window.
+"""Screenshots of every page of a furnished Timeball: light and dark, on a desk, a tablet and a phone.
 
-`make screenshots` (or `python -m tools.screenshots [PAGE ...]`, for some) writes them to `docs/screenshots/`.
+`make screenshots` (or `python -m tools.screenshots [PAGE ...]`, for some pages) writes them to `build/screenshots/`, which git
+ignores. The four that README and docs show are written to `docs/screenshots/` as well.
 """
 
 from __future__ import annotations
@@ -19,8 +20,16 @@ from tests.dashboard.chromium import FLAGS, find_chromium
 from tests.dashboard.demo_process import running_lively
 from tests.support.servers import running_servers
 
-FOLDER = Path(__file__).parents[1] / "docs" / "screenshots"
-SIZES = {"desk": {"width": 1280, "height": 800}, "phone": {"width": 375, "height": 812}}
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "build" / "screenshots"
+KEPT_FOLDER = ROOT / "docs" / "screenshots"
+# The pictures in the repository.
+KEPT = frozenset({"live-desk-light.png", "job-desk-light.png", "why-desk-dark.png", "execution-phone-dark.png"})
+SIZES = {
+    "desk": {"width": 1440, "height": 900},
+    "tablet": {"width": 1024, "height": 768},
+    "phone": {"width": 390, "height": 844},
+}
 PAGES = {
     "live": "/",
     "timeline": "/timeline",
@@ -28,34 +37,39 @@ PAGES = {
     "jobs": "/jobs",
     "job": "/jobs/sync-crm",
     "job-edit": "/jobs/morning-report/edit",
+    "tag": "/tags/finance",
     "executions": "/executions",
     "execution": "/executions/{dead}",
-    "failed-tries": "/tries",
+    "failed-attempts": "/attempts",
     "why": "/executions/{queued}/why",
     "dead-letters": "/dead",
     "queues": "/queues",
     "queue": "/queues/one?name=crm",
     "workers": "/workers",
+    "worker": "/workers/app-2%2F412",
+    "handlers": "/handlers",
+    "handler": "/handlers/one?name=http.webhook",
     "templates": "/templates",
     "keys": "/keys",
     "audit": "/audit",
+    "operations": "/operations",
     "settings": "/settings",
     "doctor": "/doctor",
     "about": "/about",
     "login": "/login",
 }
-# Long enough for charts to fill and for the stream to tell of some drops.
+# Long enough for charts to fill and for the stream to send some starts.
 _LIVE_FOR_SECONDS = 40
 _COLOURS = 256
 
 
-# Invented ones: a trace of a real one would show where this file lies.
+# Invented executions: the traceback of a real one would show the path of this file.
 _RUNS = {"dead": "status:dead handler:app.mail*", "queued": "status:queued"}
 
 
 async def take_all(address: str, names: Collection[str]) -> int:
-    """The pictures of these pages; returns how many bytes they have together."""
-    ids = {name: _one(address, query) for name, query in _RUNS.items()}
+    """Take the pictures of these pages; returns their size in bytes."""
+    ids = {name: _execution_id(address, query) for name, query in _RUNS.items()}
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
         written = [
@@ -65,10 +79,10 @@ async def take_all(address: str, names: Collection[str]) -> int:
     return sum(written)
 
 
-def _one(address: str, query: str) -> str:
+def _execution_id(address: str, query: str) -> str:
     answer = httpx.get(f"{address}/api/v1/executions", params={"q": query, "limit": 1}, timeout=30)
-    found: list[dict[str, Any]] = answer.json()["data"]
-    return str(found[0]["id"])
+    executions: list[dict[str, Any]] = answer.json()["data"]
+    return str(executions[0]["id"])
 
 
 async def _take(
@@ -90,26 +104,29 @@ async def _shoot(page: Page, path: str, file: Path) -> int:
     await page.wait_for_timeout(900)
     small = Image.open(BytesIO(await page.screenshot())).convert("RGB").quantize(_COLOURS, kmeans=2)
     small.save(file, optimize=True)
+    if file.name in KEPT:
+        small.save(KEPT_FOLDER / file.name, optimize=True)
     return file.stat().st_size
 
 
-async def _made(address: str, names: Collection[str]) -> int:
+async def _run_and_take(address: str, names: Collection[str]) -> int:
     await asyncio.sleep(_LIVE_FOR_SECONDS)
     return await take_all(address, names)
 
 
 def main() -> None:
-    """Furnish a Timeball, let it live for a while, and take its pictures."""
+    """Furnish a Timeball, let it run for a while, and take its pictures."""
     names = sys.argv[1:] or list(PAGES)
     FOLDER.mkdir(parents=True, exist_ok=True)
+    KEPT_FOLDER.mkdir(parents=True, exist_ok=True)
     with running_servers() as servers:
         server = servers.postgres("pg15")
-        # As a server is that people rely on; the one of the tests forgets.
+        # As in production: the settings page and the doctor show these.
         server.execute("ALTER SYSTEM SET fsync = on")
         server.execute("ALTER SYSTEM SET synchronous_commit = on")
         server.execute("SELECT pg_reload_conf()")
         with running_lively(server.dsn(server.create_database())) as address:
-            size = asyncio.run(_made(address, names))
+            size = asyncio.run(_run_and_take(address, names))
     print(f"{size / 1024 / 1024:.1f} MB in {FOLDER}")
 
 

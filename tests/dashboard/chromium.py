@@ -136,7 +136,7 @@ async def _context(chromium: Browser, address: str, settings: dict[str, Any]) ->
 
 
 def _is_error(message: ConsoleMessage) -> bool:
-    # A form that was refused is answered by a page under the status 422, and whoever has to log in again gets a 401;
+    # A form that was refused is answered by a page under the status 422, and an expired session gets a 401;
     # the console takes both for a failure to load.
     return message.type == "error" and not any(status in message.text for status in ("422", "401"))
 

@@ -1,4 +1,4 @@
-"""The dashboard through its front door."""
+"""Fixtures of the dashboard: browsers that send whole requests to the web application."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def open_browser(parts: ServerRuntime, address: str = "http://localhost:8080") -
 
 @pytest.fixture
 async def browser(parts: ServerRuntime) -> AsyncIterator[Browser]:
-    """Somebody on this machine; there is no key yet."""
+    """A browser on this machine, without any API key in the database."""
     async with open_browser(parts) as opened:
         yield opened
 

@@ -290,23 +290,24 @@ async def furnish(parts: Runtime) -> None:
 async def _jobs(parts: Runtime, workers: list[UUID]) -> None:
     history = History(parts.env.clock.now(), workers)
     for habit in HABITS:
-        made = await parts.commands.jobs.create(habit.spec)
+        made = await parts.commands.jobs.create(habit.spec, actor=Actor("ana"))
         history.invent((await parts.store.jobs.find([made.job_id]))[made.job_id], habit)
     for spec in (FAILING, RETRIED):
-        await parts.commands.jobs.create(spec)
+        await parts.commands.jobs.create(spec, actor=Actor("ana"))
     connection = await parts.store.database.connect()
     try:
         copy = {"schema_name": "timeball"}
         await connection.copy_records_to_table("finished", records=history.runs, columns=_RUN.split(), **copy)
         await connection.copy_records_to_table("attempt", records=history.tries, columns=_TRY.split(), **copy)
         # They look as old as their past is.
-        await connection.execute("UPDATE timeball.job SET created_at = created_at - $1::interval", timedelta(days=3))
+        older = "UPDATE timeball.job SET created_at = created_at - $1::interval, created_by = 'ana'"
+        await connection.execute(older, timedelta(days=3))
     finally:
         await connection.close()
 
 
 async def _stir(parts: Runtime) -> None:
-    """Start some things by hand, once a worker is there to take them: nobody wants to see how long it took to come."""
+    """Trigger some jobs once a worker can take them, so that they do not start late."""
     async with asyncio.timeout(120):
         while not any(FAILING.handler in node.handlers for node in await parts.store.nodes.list()):
             await asyncio.sleep(0.1)
@@ -317,7 +318,7 @@ async def _stir(parts: Runtime) -> None:
 
 
 async def _elsewhere(parts: Runtime, name: str, queues: tuple[str, ...] | None) -> UUID:
-    """A worker that is only said to be there: it serves what nobody asks for."""
+    """Register a worker without a process; it claims nothing."""
     incarnation = Incarnation(parts.env.new_id())
     lease = Lease(span=timedelta(hours=3), interval=timedelta(seconds=5))
     known = tuple(habit.spec.handler for habit in HABITS if queues is None or habit.spec.queue in queues)

@@ -17,8 +17,9 @@ from tests.support.servers import PostgresServer, Servers, ServiceMissing, give_
 # Every page of the dashboard that needs no id.
 PAGES = (
     "/", "/timeline", "/timeline?view=table", "/timeline?rows=queues", "/forecast", "/forecast?measure=starts", "/jobs", "/jobs/new",
-    "/executions", "/dead", "/queues", "/queues/one?name=crm", "/workers", "/handlers", "/handlers/one?name=http.webhook", "/templates",
-    "/keys", "/audit", "/operations", "/settings", "/tries", "/doctor", "/about", "/login",
+    "/executions", "/dead", "/queues", "/queues/one?name=crm", "/workers", "/workers/app-2%2F412", "/tags/finance", "/handlers",
+    "/handlers/one?name=http.webhook", "/templates",
+    "/keys", "/audit", "/operations", "/settings", "/attempts", "/doctor", "/about", "/login",
 )  # fmt: skip
 
 

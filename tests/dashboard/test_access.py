@@ -30,7 +30,7 @@ def routes(method: str) -> list[Route]:
 
 
 def address(route: Route) -> str:
-    """An address of the route; what stands in its places is there for nobody."""
+    """An address of the route; its parameters name things that do not exist."""
     return re.sub(r"\{[^}]+\}", "nothing", route.path)
 
 
@@ -47,7 +47,7 @@ def role_of(route: Route) -> Role:
 
 
 async def test_every_page_is_for_its_role(parts: ServerRuntime, log_in: LogIn) -> None:
-    visitors = {role: await log_in(role) for role in ROLES}
+    browsers = {role: await log_in(role) for role in ROLES}
     async with open_browser(parts) as stranger:
         tried = 0
         for route in routes("GET"):
@@ -59,8 +59,8 @@ async def test_every_page_is_for_its_role(parts: ServerRuntime, log_in: LogIn) -
                 assert refused.status_code in (303, 401), path
                 assert "/login" in refused.headers.get("location", "/login")
                 tried += 1
-            for role, visitor in visitors.items():
-                seen = await visitor.get(path, follow_redirects=False)
+            for role, browser in browsers.items():
+                seen = await browser.get(path, follow_redirects=False)
                 assert (seen.status_code == 403) == (not Role(role).includes(least)), (path, role)
                 assert seen.status_code < 500
                 tried += 1
@@ -70,19 +70,19 @@ async def test_every_page_is_for_its_role(parts: ServerRuntime, log_in: LogIn) -
 async def test_every_form_is_for_its_role_and_from_our_own_pages(
     parts: ServerRuntime, log_in: LogIn, store: Store
 ) -> None:
-    visitors = {role: await log_in(role) for role in ROLES}
-    pages = {role: token_of((await visitor.get("/")).text) for role, visitor in visitors.items()}
+    browsers = {role: await log_in(role) for role in ROLES}
+    pages = {role: token_of((await browser.get("/")).text) for role, browser in browsers.items()}
     before = await table(store, "audit")
     async with open_browser(parts) as stranger:
         for route in routes("POST"):
             path, least = address(route), role_of(route)
             assert (await stranger.post(path, follow_redirects=False)).status_code == 401, path
-            for role, visitor in visitors.items():
+            for role, browser in browsers.items():
                 for headers, token in _forgeries(pages, role):
-                    refused = await visitor.post(path, data={"token": token}, headers=headers, follow_redirects=False)
+                    refused = await browser.post(path, data={"token": token}, headers=headers, follow_redirects=False)
                     assert refused.status_code == 403, (path, role, headers)
                 if not Role(role).includes(least):
-                    refused = await visitor.post(path, data={"token": pages[role]}, follow_redirects=False)
+                    refused = await browser.post(path, data={"token": pages[role]}, follow_redirects=False)
                     assert refused.status_code == 403, (path, role)
 
     assert await table(store, "audit") == before

@@ -1,4 +1,4 @@
-"""Every page can be used by everybody: axe finds nothing serious, in light and in dark."""
+"""Accessibility: axe finds nothing serious on any page, in light and in dark."""
 
 from __future__ import annotations
 

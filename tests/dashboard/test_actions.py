@@ -303,12 +303,12 @@ async def test_dead_letters_are_put_together_by_handler_or_queue_and_show_when_t
         assert re.search(r'<svg class="chart strip"[^>]*aria-label="1 died between ', page)
     page = await browser.submit("/dead/retry", handler="tests:noop", back="/dead")
     assert toast(page) == "1 execution retried."
-    assert "All of it has been retried or discarded" in (await browser.get("/dead?handler=tests:noop")).text
+    assert "All its executions have been retried or discarded" in (await browser.get("/dead?handler=tests:noop")).text
 
 
 async def test_dead_letters_are_retried_one_first_and_then_discarded(browser: Browser, ids: Ids) -> None:
     one = await browser.submit("/dead/retry", one=ids["dead"])
-    assert "look how it ends" in toast(one)
+    assert "See how it ends" in toast(one)
     assert (await api(browser, "/dead-letter"))["data"] == []
 
     page = await browser.submit("/dead/discard", fingerprint="f1", back="/dead")
@@ -365,11 +365,11 @@ async def test_files_are_taken_home(browser: Browser, ids: Ids) -> None:
 async def test_a_template_is_kept_used_changed_and_deleted(browser: Browser) -> None:
     job = '{"handler": "test.echo", "payload": {"day": "{{day}}"}}'
     kept = await browser.submit("/templates", name="report", job=job)
-    assert toast(kept) == "The template report is kept."
+    assert toast(kept) == "The template report is created."
     here = kept.url.path
 
     used = await browser.submit(f"{here}/use", **{"variable.day": "monday", "name": "monday-report"})
-    assert toast(used) == "A job was made of the template."
+    assert toast(used) == "The job is created from the template."
     assert (await api(browser, "/jobs/monday-report"))["payload"] == {"day": "monday"}
 
     wrong = await browser.submit(f"{here}/edit", name="report", job="{")

@@ -169,7 +169,7 @@ def test_every_icon_that_is_named_exists() -> None:
 # who may come in
 
 
-async def test_without_a_key_everybody_on_this_machine_is_let_in_and_told_so(browser: Browser) -> None:
+async def test_without_a_key_every_browser_on_this_machine_is_an_admin_and_told_so(browser: Browser) -> None:
     page = await browser.get("/")
 
     assert page.status_code == 200
@@ -226,7 +226,7 @@ async def test_a_revoked_key_ends_its_sessions(parts: ServerRuntime, log_in: Ent
     assert (await browser.get("/")).url.path == "/login"
 
 
-async def test_whoever_logs_out_is_out(log_in: Entering) -> None:
+async def test_a_logout_ends_the_session(log_in: Entering) -> None:
     browser = await log_in("viewer")
     cookie = browser.cookies["timeball_session"]
 

@@ -30,6 +30,8 @@ PAGES = (
     "/dead",
     "/queues",
     "/queues/{canary}",
+    "/tags/{canary}",
+    "/workers/{canary}",
     "/templates",
     "/timeline",
     "/forecast",

@@ -19,7 +19,7 @@ HOSTILE = "<b>\"'& x"
 DECLARED: dict[str, Any] = {"queue": "pay", "retries": 7, "timeout": "7s", "max_running": 3, "tags": ["money", "slow"]}
 ONE = "/handlers/one?name=app:charge"
 FORM = NEW | {"handler": "app:charge", "payload": '{"order": 1}'}
-# What a browser sends of fields that nobody has touched.
+# What a browser sends of untouched fields.
 UNTOUCHED = dict.fromkeys(
     (
         "queue",
@@ -101,7 +101,10 @@ async def test_a_handler_shows_what_it_takes_declares_and_which_worker_has_which
         assert f'<td class="name mono">{name}</td><td data-label="Value" class="wraps">{value}</td>' in options
     assert versions.index(new[:8]) < versions.index('class="tag">newest') < versions.index(old[:8])
     assert '<td data-label="Living workers" class="wraps">none</td>' in versions.partition(old[:8])[0]
-    assert '<td data-label="Living workers" class="wraps">web-1</td>' in versions.partition(old[:8])[2]
+    assert (
+        '<td data-label="Living workers" class="wraps"><a href="/workers/web-1">web-1</a></td>'
+        in versions.partition(old[:8])[2]
+    )
 
 
 async def test_a_handler_that_nothing_is_known_of_is_a_page_that_says_so(browser: Browser, store: Store) -> None:
@@ -109,7 +112,7 @@ async def test_a_handler_that_nothing_is_known_of_is_a_page_that_says_so(browser
 
     known, unknown = await browser.get("/handlers/one?name=app:unpublished"), await browser.get("/handlers/one?name=no")
 
-    assert "No worker has published what it takes." in known.text
+    assert "No worker has published its payload." in known.text
     assert unknown.status_code == 404
 
 

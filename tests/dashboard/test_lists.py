@@ -120,7 +120,7 @@ async def test_a_search_goes_on_with_fields_and_with_their_values(browser: Brows
     assert await after("nothing:x") == []
 
 
-async def test_only_whoever_may_search_payloads_is_told_of_them(log_in: Entering) -> None:
+async def test_payload_fields_are_completed_only_for_editors(log_in: Entering) -> None:
     for role, expected in (("viewer", []), ("editor", ["payload."])):
         browser = await log_in(role)
         assert ends((await browser.get("/parts/search-ends", params={"q": "payl"})).text) == expected
@@ -145,7 +145,7 @@ async def test_the_side_counts_what_its_pages_show(browser: Browser, store: Stor
     await enqueue(store, queue="mail", max_retries=0)
     await record(store, [found(one, Failed(FAILURE)) for one in await claim_all(store)])
     await enqueue(store, queue="crm")
-    # Whoever claims above is a worker too.
+    # The claim above registered a worker, too.
     await make_node(store, NodeKind.WORKER, slots=1)
 
     part = (await browser.get("/parts/nav?section=/jobs", headers=PARTIAL)).text
@@ -183,7 +183,7 @@ async def test_what_is_late_now_is_just_what_its_list_shows(
     assert "app:fresh" not in rows
 
 
-async def test_tries_that_failed_are_just_what_their_list_shows(
+async def test_failed_attempts_are_just_what_their_list_shows(
     browser: Browser, store: Store, clock: VirtualClock
 ) -> None:
     await make_recurring(store)
@@ -195,17 +195,17 @@ async def test_tries_that_failed_are_just_what_their_list_shows(
     await store.rollups.fold()
 
     page = (await browser.get("/")).text
-    link, number = re.findall(r'href="([^"]+)"><b>([^<]*)</b><span>failed tries', page)[0]
+    link, number = re.findall(r'href="([^"]+)"><b>([^<]*)</b><span>failed attempts', page)[0]
     rows = (await browser.get(link)).text
 
-    assert (link, number) == ("/tries", "75.0 %")
-    assert rows.count('<tr id="try-exe_') == 3
-    assert "3 tries</h2>" in rows
+    assert (link, number) == ("/attempts", "75.0 %")
+    assert rows.count('<tr id="attempt-exe_') == 3
+    assert "3 attempts</h2>" in rows
     assert "app:old" not in rows
     assert "retrying" in rows
 
 
-async def test_a_long_list_of_tries_goes_on(
+async def test_a_long_list_of_failed_attempts_goes_on(
     browser: Browser, store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("timeball.dashboard.pages.executions._ATTEMPTS_PAGE", 2)
@@ -213,15 +213,15 @@ async def test_a_long_list_of_tries_goes_on(
         await _fail(store, 1)
         clock.advance(seconds(1))
 
-    first = (await browser.get("/tries")).text
+    first = (await browser.get("/attempts")).text
     older = re.search(r'rel="next" href="([^"]+)"', first)
     assert older
     second = (await browser.get(older[1].replace("&amp;", "&"))).text
 
-    shown = [re.findall(r'<tr id="(try-exe_\w+-1)"', page) for page in (first, second)]
+    shown = [re.findall(r'<tr id="(attempt-exe_\w+-1)"', page) for page in (first, second)]
     assert [len(rows) for rows in shown] == [2, 1]
     assert not set(shown[0]) & set(shown[1])
-    assert (await browser.get("/tries?cursor=nonsense")).status_code == 200
+    assert (await browser.get("/attempts?cursor=nonsense")).status_code == 200
 
 
 async def _fail(store: Store, number: int, **fields: Any) -> None:

@@ -22,7 +22,7 @@ expect.set_options(timeout=PATIENCE_MS)
 def fresh(
     servers: Servers, template_of: Callable[[PostgresServer], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """A Timeball that nobody has used, below a path as a proxy would show it; gives its address."""
+    """An unused Timeball, below a path as behind a proxy; gives its address."""
     try:
         find_chromium()
         server = servers.postgres("pg15")
@@ -43,7 +43,7 @@ async def desk(chromium: Browser, lively: str) -> AsyncIterator[Page]:
         yield opened
 
 
-async def test_the_first_steps_end_in_a_job_that_is_seen_to_drop(chromium: Browser, fresh: str) -> None:
+async def test_the_first_steps_end_in_a_job_that_is_seen_to_start(chromium: Browser, fresh: str) -> None:
     async with window(chromium, fresh) as page:
         await page.goto("/below/")
         await expect(page.locator(".steps-todo > .done")).to_have_count(2)
@@ -51,7 +51,7 @@ async def test_the_first_steps_end_in_a_job_that_is_seen_to_drop(chromium: Brows
 
         await expect(page.locator(".toast")).to_contain_text("The demo job runs")
         first = page.locator("#ticker li", has_text="demo")
-        await expect(first.first).to_contain_text(re.compile(r"\+|try again"))
+        await expect(first.first).to_contain_text(re.compile(r"\+|retry"))
         # The next one comes by itself, within the ten seconds of its rhythm.
         seen = await page.locator("#ticker li").first.get_attribute("data-id")
         await expect(page.locator("#ticker li").first).not_to_have_attribute("data-id", str(seen))
@@ -166,6 +166,30 @@ async def test_the_zone_of_the_browser_is_that_of_the_drawings(desk: Page) -> No
     await expect(desk.locator(".labels .zone")).to_have_text("Berlin")
     await desk.locator("#zone").select_option("utc")
     await expect(desk.locator(".labels .zone")).to_have_text("UTC")
+
+
+async def test_a_tag_leads_from_a_job_to_its_jobs_and_their_executions(desk: Page) -> None:
+    await desk.goto("/jobs/invoices")
+    await desk.get_by_role("link", name="finance", exact=True).click()
+
+    await expect(desk.locator("h1")).to_have_text("finance")
+    await expect(desk.locator("#tag-jobs tbody tr")).to_have_count(3)
+    # The executions are fetched once the page is there.
+    await expect(desk.locator("#tag-runs h2").first).to_have_text("Latest executions")
+    await expect(desk.locator("#tag-runs tbody tr").first).to_be_visible()
+
+
+async def test_a_worker_leads_from_an_execution_to_all_that_it_ran(desk: Page) -> None:
+    await desk.goto("/executions?status=succeeded&q=queue:batch")
+    await desk.locator("#executions-list tbody tr td.name a").first.click()
+    await desk.locator("dt:text-is('Worker') + dd a").click()
+
+    await expect(desk.locator("h1")).to_have_text(re.compile(r"^(app-2/412|batch-1/97)$"))
+    await expect(desk.locator("#worker")).to_contain_text("slots busy")
+    await expect(desk.locator("#worker-history tbody tr").first).to_be_visible()
+    await desk.locator("#worker-history").get_by_role("link", name="Older").click()
+    await expect(desk).to_have_url(re.compile(r"cursor="))
+    await expect(desk.locator("#worker-history").get_by_role("link", name="Newest")).to_be_visible()
 
 
 async def test_on_a_phone_nothing_is_wider_than_the_screen(chromium: Browser, lively: str) -> None:

@@ -1,4 +1,4 @@
-"""Live: the first steps, the numbers, what needs a human, drops, charts; through the front door."""
+"""Live: the first steps, the numbers, concerns, starts, charts."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_a_viewer_is_not_offered_what_they_may_not_do(log_in: Entering) ->
     page = (await viewer.get("/")).text
 
     assert "Run the demo job" not in page
-    assert "may look, but not make jobs" in page
+    assert "may not create jobs" in page
     assert (await viewer.submit("/welcome/demo")).status_code == 403
 
 
@@ -100,10 +100,10 @@ async def test_what_needs_a_human_is_said_with_the_way_there(browser: Browser, s
     page = (await browser.get("/")).text
 
     assert "1 waiting, no worker serves it" in page
-    assert 'href="/queues/one?name=mail">Look' in page
+    assert 'href="/queues/one?name=mail">Open' in page
 
 
-async def test_drops_show_how_late_they_were(browser: Browser, store: Store, clock: VirtualClock) -> None:
+async def test_starts_show_how_late_they_were(browser: Browser, store: Store, clock: VirtualClock) -> None:
     await make_job(store, name=HOSTILE)
     await enqueue(store, handler="tests:noop")
     clock.advance(seconds(2))
@@ -124,7 +124,7 @@ async def test_the_charts_count_what_was_folded(browser: Browser, store: Store) 
 
     page = (await browser.get("/")).text
 
-    assert "3 executions done and 0 tries failed in the last hour" in page
+    assert "3 executions done and 0 attempts failed in the last hour" in page
     assert "p99" in page
 
 

@@ -268,7 +268,7 @@ async def test_a_toast_that_we_did_not_sign_is_ignored(browser: Browser, cookie:
     assert 'class="toast' not in seen.text
 
 
-async def test_a_toast_is_told_once_and_only_to_its_visitor(parts: ServerRuntime, log_in: LogIn, store: Store) -> None:
+async def test_a_toast_is_shown_once_and_only_to_its_caller(parts: ServerRuntime, log_in: LogIn, store: Store) -> None:
     await make_job(store, name="nightly", interval_seconds=3600)
     browser, other = await log_in("admin"), await log_in("admin")
     browser.follow_redirects = False

@@ -1,4 +1,4 @@
-"""What is done to very many: counted and asked about first, then watched as an operation; through the front door."""
+"""Bulk actions: counted and confirmed first, then shown as an operation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_all_that_match_are_worked_off_in_the_background_and_watched(
     assert "Cancel 7 executions?" in asked.text
     watched = await browser.submit("/executions/bulk", **wish, expected="7")
     assert watched.url.path.startswith("/operations/op_")
-    assert "one after the other" in toast(watched)
+    assert "processed in the background" in toast(watched)
     assert progress(watched) == "0 % · 0 done, 0 failed"
     assert 'hx-trigger="refresh, every 2s"' in watched.text
 
@@ -117,7 +117,7 @@ async def test_what_could_not_be_done_is_listed_with_why(browser: Browser, store
     assert "expected a finished one" in over.text
 
 
-async def test_an_operation_is_stopped_by_whoever_may(
+async def test_an_operation_is_stopped_by_operators_only(
     browser: Browser, store: Store, loop: OperationLoop, log_in: Entering
 ) -> None:
     for _ in range(6):
@@ -144,7 +144,7 @@ async def test_all_of_a_list_is_no_more_than_the_list_showed(
 
     asked = await browser.submit("/executions/bulk", action="cancel", matching="yes")
     assert "Cancel 6 executions?" in asked.text
-    assert "All that have come so far" in asked.text
+    assert "All executions up to now" in asked.text
     until = re.search(r'name="until" value="([^"]+)"', asked.text)
     assert until
     clock.advance(seconds(3_600))

@@ -212,7 +212,7 @@ async def test_a_search_that_was_broken_off_can_be_gone_on_with(
     monkeypatch.setattr("timeball.store.search.listing.FIRST_CHUNK", 2)
 
     first = (await browser.get(path, params={"q": "queue:rare"})).text
-    go_on = re.search(r'href="([^"]*cursor=[^"]*)">Go on searching', first)
+    go_on = re.search(r'href="([^"]*cursor=[^"]*)">Continue the search', first)
     assert go_on is not None, first
     second = (await browser.get(html.unescape(go_on[1]))).text
 

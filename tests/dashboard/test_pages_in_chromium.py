@@ -232,7 +232,7 @@ async def test_a_template_is_used(page: Page, make: Make) -> None:
     await page.goto("/templates")
     await page.get_by_role("link", name="greeting").click()
     await page.get_by_label("who").fill("ana")
-    await page.get_by_role("button", name="Make the job").click()
+    await page.get_by_role("button", name="Create the job").click()
 
     await expect(page.locator("#execution-body")).to_contain_text('"to": "ana"')
 
@@ -313,7 +313,7 @@ async def test_times_are_shown_in_the_zone_that_is_chosen(page: Page, make: Make
     await expect(stamp).to_contain_text("10:00:00 UTC")
 
 
-async def test_a_new_drop_reaches_every_window_of_a_browser(chromium: Browser, timeball_up: str, make: Make) -> None:
+async def test_a_new_start_reaches_every_window_of_a_browser(chromium: Browser, timeball_up: str, make: Make) -> None:
     make("/jobs", name="shared-news", handler="test.echo")
     async with window(chromium, timeball_up) as one:
         other = await one.context.new_page()
@@ -338,7 +338,7 @@ async def test_a_viewer_logs_in_below_a_prefix_and_sees_no_button(
         await page.goto("/tools/keys")
         await page.get_by_label("Name", exact=True).fill("ana")
         await page.get_by_label("Role").select_option("viewer")
-        await page.get_by_role("button", name="Make it").click()
+        await page.get_by_role("button", name="Create key").click()
         key = await page.locator(".command code").first.inner_text()
         # It is shown this once, and whatever the page asked for now would lead to the login.
         asked: list[str] = []

@@ -1,4 +1,4 @@
-"""Queues, workers and schedulers, through the front door."""
+"""The pages of queues, workers, schedulers and the doctor."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ async def test_a_queue_that_a_living_worker_names_is_listed_before_anything_wait
     assert 'name=mail"' not in (await browser.get("/queues")).text
 
 
-async def test_a_queue_that_nobody_serves_is_called_so(browser: Browser, store: Store) -> None:
+async def test_a_queue_that_no_worker_serves_is_marked(browser: Browser, store: Store) -> None:
     await make_node(store, NodeKind.WORKER, slots=1, queues=("other",))
     await enqueue(store, queue="mail")
 
-    assert "nobody serves it" in (await browser.get("/queues")).text
+    assert "no worker</span>" in (await browser.get("/queues")).text
     assert "timeball worker --queue mail" in (await browser.get("/queues/one?name=mail")).text
 
 
@@ -201,7 +201,7 @@ async def test_the_doctor_says_what_was_found_and_what_to_type(browser: Browser,
 
     page = (await browser.get("/doctor")).text
 
-    assert "Something needs you." in page
+    assert "Something needs to be done." in page
     assert "no worker serves it" in page
     assert '<a href="/queues/one?name=mail">' in page
     assert "--queue mail" in page

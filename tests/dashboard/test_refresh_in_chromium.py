@@ -134,7 +134,7 @@ async def test_an_undo_is_a_key_away(page: Page, make: Make) -> None:
 
     await page.keyboard.press("z")
 
-    await expect(page.locator(".toast")).to_contain_text("undone goes on")
+    await expect(page.locator(".toast")).to_contain_text("undone is resumed")
 
 
 async def test_what_is_sent_is_not_overtaken_by_a_part_that_leads_elsewhere(page: Page, make: Make) -> None:
@@ -156,7 +156,7 @@ async def test_what_is_sent_is_not_overtaken_by_a_part_that_leads_elsewhere(page
     await page.clock.run_for(1_000)
     assert await page.evaluate("window.isTheSame")
 
-    # A form that never got an answer holds nobody for long: the next look leads away, perhaps in the midst of these seconds.
+    # A form without a response does not block the page for long: the next refresh may navigate, perhaps within these seconds.
     async with page.expect_event("framenavigated"):
         with suppress(PlaywrightError):
             await page.clock.run_for(11_000)

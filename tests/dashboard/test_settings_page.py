@@ -12,11 +12,11 @@ from pydantic import SecretStr
 from tests.dashboard.conftest import Browser, open_browser
 from timeball.config.settings import Settings, WorkerSettings
 from timeball.config.sources import setting_paths, variable_name
-from timeball.dashboard.pages.admin import setting_rows
+from timeball.dashboard.pages.system import setting_rows
 from timeball.domain.values.redaction import REDACTED
 from timeball.runtime import ServerRuntime
 
-ROW = re.compile(r'<td class="name"><span class="mono">(\w+)</span>(.*?)</tr>', re.DOTALL)
+ROW = re.compile(r'<td class="name wraps"><span class="mono">(\w+)</span>(.*?)</tr>', re.DOTALL)
 
 
 def rows_of(page: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The stream of the dashboard: it says what changed, to visitors only, to a bounded number, and ends when they go."""
+"""The event stream: it needs a login, is limited in number, names what changed, and ends with its browser."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Listening:
                 await self._stirred.wait()
 
 
-async def test_a_drop_is_told_and_what_it_changed(parts: ServerRuntime, store: Store) -> None:
+async def test_a_start_is_sent_with_the_topics_it_changed(parts: ServerRuntime, store: Store) -> None:
     job = await make_job(store, name="nightly")
     listening = Listening(make_web_app(parts))
     # By then it is known where the stream is; what happened before is no news.
@@ -74,7 +74,7 @@ async def test_a_drop_is_told_and_what_it_changed(parts: ServerRuntime, store: S
     await Commands(store, store.env).executions.trigger(job.id)
     await claim_all(store)
 
-    await listening.until(b"event: drop")
+    await listening.until(b"event: starts")
     await listening.until(b'"executions"')
     listening.gone.set()
     await asyncio.wait_for(listening.task, 30)

@@ -1,4 +1,4 @@
-"""Timeline and forecast, through the front door."""
+"""The pages of the timeline and the forecast."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ async def test_a_shortage_of_slots_is_told(browser: Browser, store: Store) -> No
     assert "needs 3 of 1 slots" in page
 
 
-async def test_hours_are_those_of_the_visitor(browser: Browser) -> None:
+async def test_hours_are_in_the_zone_of_the_browser(browser: Browser) -> None:
     browser.cookies.set(ZONE_COOKIE, "Europe%2FBerlin")
 
     page = (await browser.get("/timeline?span=1d")).text
@@ -141,7 +141,7 @@ async def test_a_zone_that_does_not_exist_is_utc(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("word", ["1h", "4h", "6h", "1d", "7d"])
-def test_ticks_are_even_on_the_visitors_clock_and_not_too_many(word: str) -> None:
+def test_ticks_are_even_in_the_zone_of_the_browser_and_not_too_many(word: str) -> None:
     view = parse_time_window(NOW, "", word, BERLIN)
 
     ticks = view.ticks()
@@ -282,7 +282,7 @@ async def test_a_move_to_nowhere_changes_nothing(browser: Browser, store: Store)
 
     for fields in ({}, {"schedule": ""}, {"scheduled_at": "2027-01-01T00:00:00Z"}):
         answer = await browser.submit("/jobs/a/move", version="1", **fields)
-        assert "Nothing was chosen." in answer.text
+        assert "Nothing was selected." in answer.text
     assert (await browser.get("/api/v1/jobs/a")).json()["version"] == 1
 
 

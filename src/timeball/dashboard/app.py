@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from timeball.api.app import make_api, make_key_limiter
 from timeball.api.auth import KeyAuthenticator, KeyLookup
-from timeball.api.context import ApiParts
+from timeball.api.context import ApiContext, ApiParts
 from timeball.api.errors import HttpProblem
 from timeball.api.limits import FailedKeyLimiter
 from timeball.dashboard import charts
@@ -29,22 +29,19 @@ from timeball.dashboard.context import ANONYMOUS, KeyManager, PageContext, Site
 from timeball.dashboard.formatting import FILTERS, STATES
 from timeball.dashboard.internal_api import ApiProblem
 from timeball.dashboard.pages import (
-    admin,
+    cluster,
     dead_letters,
-    doctor,
     executions,
     forecast,
-    handlers,
     job_form,
     jobs,
     live,
     login,
     navigation,
     operations,
-    queues,
+    system,
     templates,
     timeline,
-    workers,
 )
 from timeball.dashboard.read_cache import ReadCache
 from timeball.dashboard.session import CookieSigner, SessionAuthenticator, SessionBackend, was_identified
@@ -54,7 +51,7 @@ from timeball.version import __version__
 
 
 class _TemplateEnvironment(Environment):
-    """Most of what templates read are documents: `row.name` is looked for among the fields first, which is many times as quick."""
+    """Looks `row.name` up among the fields of a document first: most values are documents, and this is many times as quick."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         if type(obj) is dict and attribute in obj:
@@ -66,14 +63,14 @@ class _TemplateEnvironment(Environment):
 
 
 def make_templates(assets: Assets) -> Environment:
-    """The templates: everything is escaped, and a name that is missing is an error."""
+    """The templates: all values are escaped, and a missing name is an error."""
     environment = _TemplateEnvironment(
         loader=PackageLoader("timeball.dashboard"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # They come with the package: whoever changes one starts anew, and no page has to ask thirty times whether somebody did.
+        # Templates do not change while the process runs; a page would check thirty files otherwise.
         auto_reload=False,
     )
     environment.filters.update(FILTERS)
@@ -82,8 +79,6 @@ def make_templates(assets: Assets) -> Environment:
     )
     return environment
 
-
-# API and dashboard under one roof: what belongs to the API goes there, every other address is a page.
 
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -100,16 +95,16 @@ _SECURITY_HEADERS = {
 }
 
 
-# What the API answers; everything else is a page.
+# The API answers these paths; all others are pages.
 _API_PATHS = ("/api", "/docs", "/openapi.json", "/metrics")
 
 
 class _KeyAccess(KeyLookup, KeyManager, Protocol):
-    """The keys: to be recognised, and to be made."""
+    """Recognises and manages API keys."""
 
 
 class WebDependencies(ApiParts, Protocol):
-    """What API and dashboard are made of."""
+    """The parts of a process that API and dashboard need."""
 
     @property
     def keys(self) -> _KeyAccess: ...
@@ -117,21 +112,29 @@ class WebDependencies(ApiParts, Protocol):
     def sessions(self) -> SessionBackend: ...
 
 
-def make_web_app(parts: WebDependencies, gate: KeyAuthenticator | None = None) -> ASGIApp:
-    """API and dashboard over the parts of an open process; keys open their gate, unless another one is given."""
-    tries = make_key_limiter(parts)
-    api = make_api(parts, gate, tries)
-    return _PrefixDispatcher(api, make_dashboard(parts, api, tries, gate), parts.settings.url_prefix)
+def make_web_app(parts: WebDependencies, authenticator: KeyAuthenticator | None = None) -> ASGIApp:
+    """API and dashboard over the parts of an open process; API keys identify callers, unless *authenticator* does."""
+    key_limiter = make_key_limiter(parts)
+    api = make_api(parts, authenticator, key_limiter)
+    return _PrefixDispatcher(api, make_dashboard(parts, api, key_limiter, authenticator), parts.settings.url_prefix)
 
 
 def make_dashboard(
-    parts: WebDependencies, api: Starlette, tries: FailedKeyLimiter, gate: KeyAuthenticator | None = None
+    parts: WebDependencies,
+    api: Starlette,
+    key_limiter: FailedKeyLimiter,
+    authenticator: KeyAuthenticator | None = None,
 ) -> Starlette:
     """The pages, over an API of the same process."""
     assets = Assets()
-    keeper = gate or KeyAuthenticator(parts.keys, parts.settings.host)
-    authenticator = SessionAuthenticator(
-        keeper, parts.keys, parts.sessions, tries, parts.emit, idle=parts.settings.api.session_idle
+    api_context: ApiContext = api.state.context
+    sessions = SessionAuthenticator(
+        authenticator or KeyAuthenticator(parts.keys, parts.settings.host),
+        parts.keys,
+        parts.sessions,
+        key_limiter,
+        parts.emit,
+        idle=parts.settings.api.session_idle,
     )
     routes = [Route("/static/{address:path}", assets.serve), *every_page()]
     handlers = {
@@ -146,10 +149,10 @@ def make_dashboard(
         api=api,
         queries=parts.queries,
         catalogue=parts.catalogue,
-        authenticator=authenticator,
-        limits=tries.limits,
-        # One for pages and API together: what is much work takes turns in the whole process.
-        heavy=api.state.context.heavy_requests,
+        authenticator=sessions,
+        limits=key_limiter.limits,
+        # Shared with the API: heavy requests take turns in the whole process.
+        heavy=api_context.heavy_requests,
         key_manager=parts.keys,
         live=parts.live,
         settings=parts.settings,
@@ -164,7 +167,7 @@ def make_dashboard(
 
 
 class _PrefixDispatcher:
-    """Sends a request where it belongs, below the prefix that a proxy shows us under."""
+    """Sends a request to the API or to a page, below the prefix under which a proxy shows us."""
 
     def __init__(self, api: ASGIApp, pages: ASGIApp, prefix: str) -> None:
         self._api = api
@@ -177,18 +180,18 @@ class _PrefixDispatcher:
             return
         root, path = scope.get("root_path", ""), scope["path"]
         if self._prefix:
-            # Some proxies take the prefix off, some leave it on.
+            # Some proxies remove the prefix, some keep it.
             own = path.removeprefix(root)
-            kept = own == self._prefix or own.startswith(f"{self._prefix}/")
-            root, path = root + self._prefix, path if kept else root + self._prefix + own
+            has_prefix = own == self._prefix or own.startswith(f"{self._prefix}/")
+            root, path = root + self._prefix, path if has_prefix else root + self._prefix + own
             scope = {**scope, "root_path": root, "path": path}
         own = path.removeprefix(root)
-        is_for_api = any(own == known or own.startswith(f"{known}/") for known in _API_PATHS)
+        is_for_api = any(own == prefix or own.startswith(f"{prefix}/") for prefix in _API_PATHS)
         await (self._api if is_for_api else self._pages)(scope, receive, send)
 
 
 class _SecurityHeaders:
-    """Every answer says what a browser may do with it."""
+    """Adds the security headers to every response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -204,23 +207,21 @@ class _SecurityHeaders:
         await self._app(scope, receive, send_marked if scope["type"] == "http" else send)
 
 
-# When something cannot be done or found: a page that says what, why, and what to do next.
-
 _log = logging.getLogger("timeball.dashboard")
 _ERROR_TITLES = {
-    401: "A key is needed",
+    401: "An API key is needed",
     403: "You may not do this",
-    404: "There is nothing here",
+    404: "Not found",
     409: "That is not possible now",
-    412: "Somebody was quicker",
-    422: "That does not fit",
-    429: "Too much at once",
+    412: "It was changed meanwhile",
+    422: "Invalid input",
+    429: "Too many requests",
     503: "The database does not answer",
 }
 
 
 async def _error_context(request: Request) -> PageContext:
-    """No page was reached, so it may not be known yet who looks; without a login, a stranger."""
+    """The context of an error before a page was reached: its caller may not have been identified yet."""
     site: Site = request.app.state.site
     caller = None
     with suppress(HttpProblem, TimeballError):
@@ -231,19 +232,19 @@ async def _error_context(request: Request) -> PageContext:
 
 
 async def show_api_problem(request: Request, error: Any) -> Response:
-    """The API refused."""
+    """A refusal of the API."""
     assert isinstance(error, ApiProblem)
     return await _show_error(request, error.status, error.detail, error.hint)
 
 
 async def show_refusal(request: Request, error: Any) -> Response:
-    """The request itself cannot be accepted."""
+    """A refusal of the dashboard itself."""
     assert isinstance(error, HttpProblem)
     return await _show_error(request, error.status, str(error), error.hint, error.headers)
 
 
 async def show_missing(request: Request, error: Any) -> Response:
-    """No page has this address."""
+    """An address without a page."""
     assert isinstance(error, HTTPException)
     return await _show_error(
         request, error.status_code, f"no page has the address {quote_text(request.url.path, 200)}", None
@@ -251,7 +252,7 @@ async def show_missing(request: Request, error: Any) -> Response:
 
 
 async def show_failure(request: Request, error: Exception) -> Response:
-    """Something went wrong inside; the log knows what."""
+    """An error of the program; the log has its traceback."""
     if isinstance(error, InvalidInput):
         return await _show_error(request, 422, str(error), error.hint)
     if isinstance(error, NotFound):
@@ -261,7 +262,7 @@ async def show_failure(request: Request, error: Exception) -> Response:
             request, 503, "the database cannot be reached, or took too long", "try again in a moment"
         )
     _log.error("page failed: %s %s", request.method, quote_text(request.url.path), exc_info=error)
-    return await _show_error(request, 500, "something went wrong here", "the server's log knows more")
+    return await _show_error(request, 500, "something went wrong here", "the server's log says more")
 
 
 async def _show_error(
@@ -277,25 +278,22 @@ async def _show_error(
 
 
 _ROUTERS = (
-    admin.router,
+    cluster.router,
     dead_letters.router,
-    doctor.router,
     executions.router,
     forecast.router,
-    handlers.router,
     job_form.router,
     jobs.router,
     live.router,
     navigation.router,
     operations.router,
-    queues.router,
+    system.router,
     templates.router,
     timeline.router,
-    workers.router,
 )
 
 
 def every_page() -> list[Route]:
-    """All routes of the dashboard; `/jobs/new` comes before `/jobs/{job}`."""
+    """All routes of the dashboard. Fixed paths come before parameters: `/jobs/new` is not the job `new`."""
     routes = [route for router in _ROUTERS for route in router.routes]
     return [*login.ROUTES, *sorted(routes, key=lambda route: "{" in route.path)]

@@ -1,4 +1,4 @@
-"""The files a page loads: each under an address that bears a hash of what is in it, so that browsers may keep it for ever."""
+"""Static files: the address of each contains a hash of its content, so that browsers may cache it for ever."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FOR_EVER = "public, max-age=31536000, immutable"
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A file as it is served."""
+    """A file with its address."""
 
     address: str
     body: bytes
@@ -30,12 +30,12 @@ class Asset:
 
     @property
     def integrity(self) -> str:
-        """What a page says of the file, so that a browser takes no other."""
+        """The hash that a page states, so that a browser accepts no other file."""
         return f"sha384-{b64encode(sha384(self.body).digest()).decode()}"
 
 
 class Assets:
-    """All files of the dashboard, by the name they have in the source."""
+    """All static files, by their names in the source."""
 
     def __init__(self) -> None:
         raw = _read(files("timeball.dashboard") / "static", "")
@@ -50,7 +50,7 @@ class Assets:
         return sorted(self._by_name)
 
     async def serve(self, request: Request) -> Response:
-        """A file by its address; needs no login."""
+        """Serve a file by its address; needs no login."""
         asset = self._by_address.get(request.path_params["address"])
         if asset is None:
             return Response("no such file", 404, media_type="text/plain")
@@ -58,28 +58,28 @@ class Assets:
 
 
 def _read(folder: Any, prefix: str) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for entry in folder.iterdir():
         if entry.is_dir():
-            found |= _read(entry, f"{prefix}{entry.name}/")
+            contents |= _read(entry, f"{prefix}{entry.name}/")
         elif PurePosixPath(entry.name).suffix in _KINDS:
-            found[prefix + entry.name] = entry.read_bytes()
-    return found
+            contents[prefix + entry.name] = entry.read_bytes()
+    return contents
 
 
 def _addressed(raw: Mapping[str, bytes]) -> dict[str, Asset]:
-    """Modules name one another: those that are named get their address first, so that it can be written into the others."""
-    made: dict[str, Asset] = {}
+    """The files with their addresses. An imported module gets its address first, because its importers contain it."""
+    assets: dict[str, Asset] = {}
 
     def make(name: str) -> Asset:
-        if name not in made:
-            text = _IMPORT.sub(lambda found: f'{found[1]}"./{make(found[2]).address}"', raw[name].decode())
-            made[name] = _asset(name, text.encode())
-        return made[name]
+        if name not in assets:
+            text = _IMPORT.sub(lambda match: f'{match[1]}"./{make(match[2]).address}"', raw[name].decode())
+            assets[name] = _asset(name, text.encode())
+        return assets[name]
 
     for name in raw:
         make(name)
-    return made
+    return assets
 
 
 def _asset(name: str, body: bytes) -> Asset:

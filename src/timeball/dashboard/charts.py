@@ -1,4 +1,4 @@
-"""Charts as SVG: no inline style, colours by class, and a sentence for those who do not see them."""
+"""Charts as SVG: no inline style, colours by class, and a sentence for screen readers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def bars(
     step: int = 6,
     slots: int = 0,
 ) -> Markup:
-    """Bars beside one another, the tallest as high as the chart; with fewer than *slots*, there is room on the left."""
+    """Bars beside each other, the tallest as high as the chart; fewer than *slots* bars leave room on the left."""
     top = max(values, default=0) or 1
     empty = max(slots - len(values), 0)
     shown = zip(values, tones or ["tone-live"] * len(values), titles or [f"{value:g}" for value in values], strict=True)
@@ -29,7 +29,7 @@ def bars(
 
 
 def _bar(x: int, share: float, tone: str, title: str, height: int, width: int) -> str:
-    # What is there at all shows at least one pixel.
+    # Every value above zero shows at least one pixel.
     tall = max(min(share, 1) * height, 1) if share > 0 else 0.5
     return _rect(tone if share > 0 else "tone-none", x, height - tall, width, tall, title)
 
@@ -56,7 +56,7 @@ def stacked_bars(
 def strip(
     values: Sequence[float], tones: Sequence[str], label: str, slots: int, *, height: int = 20, step: int = 6
 ) -> Markup:
-    """Small bars on the right of so many slots, those of a tone as one element: a page has fifty such strips."""
+    """Small bars, right-aligned in *slots* places; bars of one tone are one element, because a page has fifty strips."""
     top = max(values, default=0) or 1
     paths: dict[str, list[str]] = {}
     for number, (value, tone) in enumerate(zip(values, tones, strict=True), max(slots - len(values), 0)):
@@ -67,9 +67,9 @@ def strip(
 
 
 def sparkline(values: Sequence[float], label: str, *, height: int = 20, step: int = 5) -> Markup:
-    """Bars in one colour that say when, not how many: small enough for a row of a table."""
+    """Bars in one colour for a row of a table: they show when, not how many."""
     top = max(values, default=0) or 1
-    # What is there at all shows at least two pixels; where nothing is, a thin ground line.
+    # Every value above zero shows at least two pixels; zero is a thin ground line.
     talls = [max(value / top * height, 2) if value else 0.5 for value in values]
     path = "".join(
         f"M{number * step} {height}h{step - 1}v-{tall:.3g}h-{step - 1}z" for number, tall in enumerate(talls)
@@ -79,14 +79,14 @@ def sparkline(values: Sequence[float], label: str, *, height: int = 20, step: in
 
 
 def gauge(value: float, most: float, label: str, *, width: int = 96, height: int = 6) -> Markup:
-    """How full something is."""
+    """A bar that fills up to *most*."""
     share = min(value / most, 1) if most else 0
     tone = "tone-bad" if share >= 1 else "tone-warn" if share > 0.8 else "tone-live"
     return _meter(share, tone, label, width, height)
 
 
 def progress(value: float, whole: float, label: str, *, width: int = 96, height: int = 6) -> Markup:
-    """How far something has come; a whole one is good."""
+    """A progress bar; complete is green."""
     share = min(value / whole, 1) if whole else 1
     return _meter(share, "tone-good" if share >= 1 else "tone-live", label, width, height)
 
@@ -99,7 +99,7 @@ def _meter(share: float, tone: str, label: str, width: int, height: int) -> Mark
     return _svg("gauge", width, height, label, body)
 
 
-# A page may have a thousand bars: what is ours is put together as it is, and only what comes from outside is escaped.
+# A page may have a thousand bars: numbers and classes are written as they are, and only texts are escaped.
 def _svg(kind: str, width: int, height: int, label: str, body: str) -> Markup:
     return Markup(
         f'<svg class="chart {kind}" viewBox="0 0 {width} {height}" preserveAspectRatio="none" role="img" '

@@ -1,4 +1,4 @@
-"""HTML components that a page has by the hundred, built in Python because a template takes ten times as long for each."""
+"""HTML components that a page has by the hundred: built in Python, because a template takes ten times as long for each."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ _NEVER = Markup('<span class="faint">–</span>')
 
 
 def time_tag(value: Any, mode: str = "relative") -> Markup:
-    """An instant in UTC, which the browser makes relative, or local; a dash if there is none.
+    """An instant in UTC, which the browser replaces by a relative or local time; a dash if there is none.
 
     *mode* is relative, clock (the day only if it is not today) or full.
     """
-    found = parse_instant(value) if value else None
-    if found is None:
+    instant = parse_instant(value) if value else None
+    if instant is None:
         return _NEVER
-    at = found.astimezone(UTC)
+    at = instant.astimezone(UTC)
     text = f"{at.isoformat(' ', 'seconds')[:19]} UTC"
     exact = f"{at.isoformat('T', 'milliseconds')[:23]}Z"
     return Markup(f'<time datetime="{exact}" data-mode="{escape(mode)}" title="{text}">{text}</time>')
 
 
 def form_fields(token: str, back: str) -> Markup:
-    """What every form that changes something bears: a token against forgery, and where to return to."""
+    """The hidden fields of every form that changes something: the CSRF token, and the address to return to."""
     return Markup(_hidden_inputs({"token": token, "back": back}))
 
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """The components that depend on the context: where our files and pages lie, what forms bear, and what the visitor may do."""
+    """The components that depend on the request: its addresses, its form fields and the role of its caller."""
 
     sprite: str
     form_fields: Markup
@@ -64,30 +64,31 @@ class Components:
         danger: bool = False,
         **more: Any,
     ) -> Markup:
-        """A button that does something, a form of its own; nothing for who may not. *key* is its key on the keyboard.
+        """A button in a form of its own; nothing for a caller without the role. *key* is its keyboard shortcut.
 
-        *more*: `class`, and what is asked first: `confirm`, with its `detail` and `verb`; `reason` asks why, `typed` for a name.
+        *more*: `class`, and the confirmation dialog: `confirm` with its `detail` and `verb`; `reason` asks for a reason,
+        `typed` for a name.
         """
         if not self.can(role):
             return Markup("")
-        asked = _dialog_attributes(text, danger=danger, **more) if more.get("confirm") else ""
+        dialog = _dialog_attributes(text, danger=danger, **more) if more.get("confirm") else ""
         look = f"{escape(more.get('class', ''))}{' danger' if danger else ''}"
-        hint = f' title="{escape(title)}" aria-label="{escape(title)}"' if title else ""
+        tooltip = f' title="{escape(title)}" aria-label="{escape(title)}"' if title else ""
         on_key = f' data-key="{escape(key)}"' if key else ""
         return Markup(
-            f'<form class="inline" method="post" action="{escape(self.site_url(path))}"{asked}>'
+            f'<form class="inline" method="post" action="{escape(self.site_url(path))}"{dialog}>'
             f"{self.form_fields}{_hidden_inputs(fields or {})}"
-            f'<button class="{look}"{on_key}{hint}>{self.icon(icon_name) if icon_name else ""}{escape(text)}</button></form>'
+            f'<button class="{look}"{on_key}{tooltip}>{self.icon(icon_name) if icon_name else ""}{escape(text)}</button></form>'
         )
 
 
-# Few of these are different, and every page shows most of them.
+# There are few different icons and badges, and every page shows most of them.
 @lru_cache(maxsize=1_000)
 def _icon(sprite: str, name: str) -> Markup:
     return Markup(f'<svg class="icon" aria-hidden="true"><use href="{escape(sprite)}#{escape(name)}"/></svg>')
 
 
-# A text that is markup already is another than its like that is not.
+# typed: equal texts differ if one of them is markup.
 @lru_cache(maxsize=1_000, typed=True)
 def _badge(sprite: str, word: str, text: str | None = None) -> Markup:
     look = STATES[word]
@@ -102,7 +103,7 @@ def _hidden_inputs(fields: Mapping[str, Any]) -> str:
 
 
 def _dialog_attributes(text: str, *, danger: bool, confirm: str, **more: Any) -> str:
-    """What is asked before something is done, for the dialog that asks it."""
+    """The attributes from which the browser fills the confirmation dialog."""
     words = {"confirm": confirm, "detail": more.get("detail", ""), "verb": more.get("verb") or text}
     if more.get("typed"):
         words["typed"] = more["typed"]

@@ -44,6 +44,7 @@ from timeball.dashboard.session import (
 from timeball.domain.node import NodeKind
 from timeball.domain.scheduling.civil_time import load_zone
 from timeball.domain.search import PageRequest
+from timeball.domain.values.ids import format_id
 from timeball.domain.values.json_text import parse_json
 from timeball.errors import InvalidInput
 
@@ -89,7 +90,7 @@ class Site:
 
 
 # A caller that has not logged in: it sees the login page and error pages only.
-ANONYMOUS = Caller("stranger", Role.VIEWER)
+ANONYMOUS = Caller("anonymous", Role.VIEWER)
 TOAST_COOKIE = "timeball_toast"
 _TOAST_SECONDS = 30
 _MAX_FORM_BYTES = 1024 * 1024
@@ -185,11 +186,23 @@ class PageContext:
         return str(self.request.scope.get("root_path", ""))
 
     def here(self, **changes: Any) -> str:
-        """This address with some parameters changed; None removes one."""
-        pairs = [(name, value) for name, value in self.request.query_params.multi_items() if name not in changes]
+        """This address with some parameters changed; None removes one. `part` is for refreshes, and goes by itself."""
+        left_out = {"part", *changes}
+        pairs = [(name, value) for name, value in self.request.query_params.multi_items() if name not in left_out]
         pairs += [(name, str(value)) for name, value in changes.items() if value not in (None, "")]
         path = quote(self.request.scope["path"])
         return f"{path}?{urlencode(pairs)}" if pairs else path
+
+    def tag_url(self, tag: str) -> str:
+        """The page of a tag."""
+        # A browser resolves these two as steps of a path, however they are written.
+        if tag in (".", ".."):
+            return self.url("/jobs", q=search_term(tag, "tag"))
+        return self.site_url(f"/tags/{quote(tag, safe='')}")
+
+    def worker_url(self, worker: str) -> str:
+        """The page of a worker, by its id or its name."""
+        return self.site_url(f"/workers/{quote(worker, safe='')}")
 
     # components of pages
 
@@ -229,7 +242,7 @@ class PageContext:
         response = HTMLResponse(text, http_status, headers={"Vary": "HX-Request-Type"})
         set_browser_cookie(response, self.request, self._browser)
         if self._is_toast_shown:
-            self._drop_cookie(response, TOAST_COOKIE)
+            self._delete_cookie(response, TOAST_COOKIE)
         return response
 
     def go(self, path: str, toast: str | None = None, *, undo: Undo | None = None, kind: str = "done") -> Response:
@@ -267,7 +280,7 @@ class PageContext:
         """The reader that a toast is signed for: this caller in this browser."""
         return f"{self._browser} {self.caller.name}"
 
-    def _drop_cookie(self, response: Response, name: str) -> None:
+    def _delete_cookie(self, response: Response, name: str) -> None:
         response.delete_cookie(name, **cookie_options(self.request))
 
 
@@ -352,9 +365,8 @@ def _redirect_to_login(request: Request) -> Response:
 _TARGET_PATHS = {
     "job": "/jobs/{id}",
     "execution": "/executions/{id}",
-    "worker": "/workers",
-    "scheduler": "/workers",
-    "node": "/workers",
+    "worker": "/workers/{id}",
+    "scheduler": "/workers/{id}",
     "dead": "/dead",
     "dead_letters": "/dead",
     "keys": "/keys",
@@ -389,6 +401,12 @@ def browser_zone(request: Request) -> ZoneInfo:
 def zone_label(zone: ZoneInfo) -> str:
     """`Berlin` for Europe/Berlin."""
     return zone.key.rpartition("/")[2].replace("_", " ")
+
+
+async def worker_names(context: PageContext) -> dict[str, str]:
+    """The names of the living workers by their ids."""
+    nodes = await context.shared("nodes", context.site.queries.nodes)
+    return {format_id("wrk", node.incarnation): node.name for node in nodes if node.kind is NodeKind.WORKER}
 
 
 async def known_handlers(queries: Queries) -> list[str]:

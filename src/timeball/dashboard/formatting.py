@@ -1,4 +1,4 @@
-"""Text for people: instants, durations, numbers, states, JSON; the filters of the templates."""
+"""Text for people: instants, durations, numbers, states, JSON. They are the filters of the templates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 @dataclass(frozen=True, slots=True)
 class StateStyle:
-    """How a state is shown: always an icon, a word and a colour."""
+    """The look of a state: an icon and a colour, always beside its word."""
 
     icon: str
     tone: str
@@ -37,13 +37,13 @@ STATES = {
     "active": StateStyle("check", "good"),
     "paused": StateStyle("pause", "warn"),
     "finished": StateStyle("flag", "calm"),
-    # What can come of an attempt.
+    # Outcomes of an attempt.
     "failed": StateStyle("cross", "bad"),
     "timed_out": StateStyle("clock", "bad"),
     "lost": StateStyle("plug", "bad"),
     "snoozed": StateStyle("clock", "calm"),
     "not_dropped": StateStyle("slash", "calm"),
-    # What a check found.
+    # Findings of a check.
     "ok": StateStyle("check", "good"),
     "warn": StateStyle("alert", "warn"),
     "fail": StateStyle("cross", "bad"),
@@ -51,7 +51,7 @@ STATES = {
 
 
 def parse_instant(value: Any) -> datetime | None:
-    """An instant, be it one already or written as in JSON."""
+    """An instant from a value that is one already, or that is its text in JSON."""
     if value is None or isinstance(value, datetime):
         return value
     return datetime.fromisoformat(str(value).replace("Z", "+00:00"))
@@ -59,28 +59,28 @@ def parse_instant(value: Any) -> datetime | None:
 
 def iso(value: Any) -> str:
     """An instant for machines."""
-    found = parse_instant(value)
-    return "" if found is None else found.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    at = parse_instant(value)
+    return "" if at is None else at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def format_instant(value: Any) -> str:
-    """An instant for people, in UTC and saying so; the browser may show it in another zone."""
-    found = parse_instant(value)
-    return "" if found is None else f"{found.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    """An instant for people, marked as UTC; the browser replaces it by the chosen zone."""
+    at = parse_instant(value)
+    return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def format_clock(local: datetime) -> str:
-    """The time a clock shows, with seconds only where there are some."""
+    """The time of a clock, with seconds only if they are not zero."""
     return f"{local:%H:%M}" if local.second == 0 else f"{local:%H:%M:%S}"
 
 
 def format_local(local: datetime) -> str:
-    """What calendar and clock show."""
+    """Date and time of a clock."""
     return f"{local:%a %d %b %Y} {format_clock(local)}"
 
 
 def format_milliseconds(milliseconds: float | None) -> str:
-    """How long: `4 ms`, `1.3 s`, `12 min 4 s`, `3 h 20 min`, `2 d 5 h`."""
+    """A duration: `4 ms`, `1.3 s`, `12 min 4 s`, `3 h 20 min`, `2 d 5 h`."""
     if milliseconds is None:
         return "–"
     sign, rest = ("−", -milliseconds) if milliseconds < 0 else ("", milliseconds)
@@ -97,12 +97,12 @@ def format_milliseconds(milliseconds: float | None) -> str:
 
 
 def format_seconds(value: float | None) -> str:
-    """How long, from seconds."""
+    """A duration, from seconds."""
     return format_milliseconds(None if value is None else value * 1_000)
 
 
 def format_seconds_short(value: float | None) -> str:
-    """How long, from seconds, in the largest unit alone from a minute on: for narrow places."""
+    """A duration, from seconds; from a minute on only its largest unit, for narrow places."""
     return format_seconds(value) if value is None or value < 60 else " ".join(format_seconds(value).split(" ")[:2])
 
 
@@ -115,7 +115,7 @@ def format_number(value: float | None) -> str:
 
 
 def format_number_short(value: int) -> str:
-    """A number for a narrow place; what was counted up to ten thousand says so."""
+    """A number for a narrow place; counts stop at ten thousand, and more is shown as `> 10 000`."""
     return format_number(value) if value <= EXACT_UP_TO else f"> {format_number(EXACT_UP_TO)}"
 
 
@@ -130,12 +130,12 @@ def pretty_json(value: Any) -> str:
 
 
 def count_redacted(value: Any) -> int:
-    """How many values of a document are hidden."""
+    """The number of hidden values in a document."""
     return pretty_json(value).count(REDACTED)
 
 
 def short_id(text: str | None) -> str:
-    """The end of an id, which tells it from its neighbours: `exe_…X0AB`."""
+    """An id cut to its last characters, in which neighbours differ: `exe_…X0AB`."""
     if not text:
         return "–"
     prefix, _, body = text.rpartition("_")
@@ -143,25 +143,25 @@ def short_id(text: str | None) -> str:
 
 
 def short_subject(text: str) -> str:
-    """What was changed, its id cut down to the end that tells it from its neighbours: `job:…4ecc1a`."""
+    """The subject of an audit entry with a short id: `job:…4ecc1a`."""
     kind, _, name = text.partition(":")
     return f"{kind}:…{name[-6:]}" if _UUID.fullmatch(name) else text
 
 
 def short_type(name: str | None) -> str:
-    """The name of an error without the module it comes from."""
+    """The name of an error without its module."""
     return (name or "").rpartition(".")[2]
 
 
 def actor_name(text: str | None) -> str:
-    """Who, without the id of their key, or without the word that says who named them; it may not have been written down."""
+    """An actor without the id of its key and without the prefix `host:`."""
     if text is None:
-        return "somebody"
+        return "unknown"
     return text.partition(" ")[2] or text if text.startswith("key:") else text.removeprefix("host:")
 
 
 def without_suffix(text: str, end: str | None) -> str:
-    """What stands before the end of a text, without the colon between them."""
+    """A text without its end, and without the colon before that."""
     return text.removesuffix(end).rstrip(": ") if end else text
 
 
@@ -171,12 +171,12 @@ def state_tone(state: str) -> str:
 
 
 def log_height(milliseconds: float) -> float:
-    """How tall a run stands in a small strip: long ones must not hide the short ones."""
+    """The height of a run in a small strip: logarithmic, so that long runs do not hide short ones."""
     return math.log10(milliseconds + 10)
 
 
 def search_term(value: str, field: str) -> str:
-    """A search for exactly this: `queue:mail`; what has quotes of its own cannot be searched for."""
+    """A search term for exactly this value, `queue:mail`; empty for a value with quotes, which cannot be searched."""
     return "" if '"' in value else f'{field}:"{value}"' if not value.isidentifier() else f"{field}:{value}"
 
 

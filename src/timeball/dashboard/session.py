@@ -1,4 +1,4 @@
-"""Sessions, cookies and CSRF tokens: who looks at a page, and whether a change comes from one of our own forms."""
+"""Sessions, cookies and CSRF tokens: the caller of a page, and whether a form is one of our own."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from timeball.api.peers import peer_of
 from timeball.telemetry.events import Emit, LoggedIn
 
 SESSION_COOKIE = "timeball_session"
-# In the address that a server prints where the kernel does not tell which account a browser belongs to.
+# In the address that a server prints where the kernel does not say which account a browser belongs to.
 LOCAL_KEY_PARAMETER = "token"
-BROWSER_COOKIE = "timeball_visitor"
+BROWSER_COOKIE = "timeball_browser"
 _IDENTIFIED = "timeball.identified"
 _SESSION_SECONDS = 7 * 24 * 3600
 _BROWSER_SECONDS = 365 * 24 * 3600
 
 
 class SessionBackend(Protocol):
-    """The sessions, as the dashboard sees them."""
+    """The sessions of the dashboard."""
 
     async def begin(self, key_id: str, audit: Any, ends: str | None = None) -> str: ...
     async def recognise(self, token: str, idle: timedelta, *, is_use: bool) -> KeyIdentity | None: ...
@@ -41,83 +41,83 @@ class SessionBackend(Protocol):
 
 
 class SessionAuthenticator:
-    """Knows visitors by their cookies."""
+    """Identifies callers by their cookies."""
 
     def __init__(
         self,
-        gate: KeyAuthenticator,
+        authenticator: KeyAuthenticator,
         keys: KeyLookup,
         sessions: SessionBackend,
-        tries: FailedKeyLimiter,
+        key_limiter: FailedKeyLimiter,
         emit: Emit,
         *,
         idle: timedelta,
     ) -> None:
         """Sessions end after *idle* without a request."""
         self._idle = idle
-        self._tries = tries
+        self._key_limiter = key_limiter
         self._emit = emit
-        self._gate = gate
+        self._authenticator = authenticator
         self._keys = keys
         self._sessions = sessions
 
     async def is_open(self) -> bool:
         """Whether the account that runs Timeball needs no key."""
-        return await self._gate.is_open()
+        return await self._authenticator.is_open()
 
     async def identify(self, request: Request) -> Caller | None:
-        """The visitor; None if they have to log in."""
+        """The caller; None if it has to log in."""
         request.scope[_IDENTIFIED] = True
         try:
             caller = await self._identify(request, is_use=True)
         except HttpProblem:
-            await self._tries.refused(address_of(request.scope), audit_origin(request))
-            self._tries.limit(address_of(request.scope))
+            await self._key_limiter.refused(address_of(request.scope), audit_origin(request))
+            self._key_limiter.limit(address_of(request.scope))
             raise
         if caller is None and SESSION_COOKIE in request.cookies:
-            self._tries.limit(address_of(request.scope))
+            self._key_limiter.limit(address_of(request.scope))
         return caller
 
     async def _identify(self, request: Request, *, is_use: bool) -> Caller | None:
         token = request.cookies.get(SESSION_COOKIE)
-        place = audit_origin(request)
+        origin = audit_origin(request)
         if token is not None:
             key = await self._sessions.recognise(token, self._idle, is_use=is_use)
             if key is not None:
-                return _caller(key, place)
-            if await self._gate.knows_browser(request.scope, token):
-                return Caller(LOCAL_CALLER, Role.ADMIN, place)
-        caller = await self._gate.identify(request.scope)
-        return None if caller is None else replace(caller, place=caller.place or place)
+                return _caller(key, origin)
+            if await self._authenticator.knows_browser(request.scope, token):
+                return Caller(LOCAL_CALLER, Role.ADMIN, origin)
+        caller = await self._authenticator.identify(request.scope)
+        return None if caller is None else replace(caller, place=caller.place or origin)
 
     async def is_still_allowed(self, request: Request, caller: Caller) -> bool:
-        """Whether a visitor that was identified before would be identified now; does not count as a use of the session."""
+        """Whether the caller of an open stream would still be identified; does not count as a use of the session."""
         try:
-            known = await self._identify(request, is_use=False)
+            current = await self._identify(request, is_use=False)
         except HttpProblem:
             return False
-        return known is not None and known.name == caller.name
+        return current is not None and current.name == caller.name
 
     def local_session(self, request: Request) -> str | None:
-        """The session of a browser whose address bears the local key of this server; None for all others."""
+        """The session of a browser whose address contains the local key of this server; None for all others."""
         peer = peer_of(request.scope)
         token = request.query_params.get(LOCAL_KEY_PARAMETER, "")
         return peer.local_session() if peer is not None and peer.has_local_key(token) else None
 
     async def log_in(self, request: Request, api_key: str) -> str | None:
-        """Begin a session with an API key, and end the one that this browser had; None if the key opens nothing.
+        """Begin a session with an API key, and end the one that this browser had; None if the key is not valid.
 
-        Refusal (429) if too many logins came from this address.
+        HttpProblem (429) after too many logins from this address.
         """
-        address, place = address_of(request.scope), audit_origin(request)
-        self._tries.limit(address)
+        address, origin = address_of(request.scope), audit_origin(request)
+        self._key_limiter.limit(address)
         key = await self._keys.recognise(api_key.strip())
         if key is None:
-            await self._tries.refused(address, place)
+            await self._key_limiter.refused(address, origin)
             return None
-        caller = _caller(key, place)
+        caller = _caller(key, origin)
         token = await self._sessions.begin(key.id, caller.as_actor().entry, request.cookies.get(SESSION_COOKIE))
-        self._emit(LoggedIn(caller.name, place))
+        self._emit(LoggedIn(caller.name, origin))
         return token
 
     async def log_out(self, request: Request) -> None:
@@ -128,24 +128,24 @@ class SessionAuthenticator:
 
 
 def was_identified(request: Request) -> bool:
-    """Whether it was asked before who makes this request: asking again would count a failure twice."""
+    """Whether this request was identified before: doing it again would count a failure twice."""
     return _IDENTIFIED in request.scope
 
 
-def _caller(key: KeyIdentity, place: str) -> Caller:
-    return Caller(f"key:{key.id} {key.name}", Role(key.role), place)
+def _caller(key: KeyIdentity, origin: str) -> Caller:
+    return Caller(f"key:{key.id} {key.name}", Role(key.role), origin)
 
 
 def audit_origin(request: Request) -> str:
-    """From where a page was asked for, as the audit has it."""
+    """The origin of a request, as the audit has it."""
     return "dashboard" if request.client is None else f"dashboard {request.client.host}"
 
 
 class CookieSigner:
-    """Signs the short notes that a browser keeps for us, so that no other site can write them: not another port of the same
-    host, and not a sibling domain, which both can set cookies here.
+    """Signs the values that a browser keeps for us in cookies.
 
-    All processes share the secret, which is read from the database once.
+    Another port of the same host and a sibling domain can set cookies here; without the secret they cannot sign them.
+    All processes share the secret, which each reads from the database once.
     """
 
     def __init__(self, read_secret: Callable[[], Awaitable[bytes]]) -> None:
@@ -153,7 +153,7 @@ class CookieSigner:
         self._secret: bytes | None = None
 
     async def prepare(self) -> None:
-        """Read the secret, unless that is done."""
+        """Read the secret, unless it was read."""
         if self._secret is None:
             self._secret = await self._read_secret()
 
@@ -180,18 +180,18 @@ class CookieSigner:
 
 def browser_id(request: Request) -> str:
     """The random name of a browser; a new one for a browser that has none."""
-    known = request.cookies.get(BROWSER_COOKIE, "")
-    return known if len(known) >= 32 and known.isascii() else secrets.token_urlsafe(32)
+    name = request.cookies.get(BROWSER_COOKIE, "")
+    return name if len(name) >= 32 and name.isascii() else secrets.token_urlsafe(32)
 
 
-def csrf_token(visitor: str, request: Request) -> str:
-    """What forms bear: it follows from two cookies that no other site can read."""
+def csrf_token(browser: str, request: Request) -> str:
+    """The token of forms; it is derived from two cookies that no other site can read."""
     session = request.cookies.get(SESSION_COOKIE, "")
-    return sha256(f"form:{visitor}:{session}".encode()).hexdigest()
+    return sha256(f"form:{browser}:{session}".encode()).hexdigest()
 
 
 def check_csrf(request: Request, token: str) -> None:
-    """Refuse a change that does not come from one of our own pages."""
+    """Refuse a form that does not come from one of our own pages."""
     site = request.headers.get("sec-fetch-site", "same-origin")
     origin = request.headers.get("origin")
     host = request.headers.get("host", "")
@@ -211,23 +211,23 @@ def check_csrf(request: Request, token: str) -> None:
 
 
 def set_cookie(response: Response, request: Request, name: str, value: str, seconds: int) -> None:
-    """Give a browser something to bring along: out of reach of scripts, of other sites, and of the open network."""
+    """Set a cookie that scripts, other sites and unencrypted connections do not see."""
     response.set_cookie(name, value, max_age=seconds, **cookie_options(request))
 
 
 def set_session_cookie(response: Response, request: Request, token: str) -> None:
-    """Let a browser stay logged in."""
+    """Keep a browser logged in."""
     set_cookie(response, request, SESSION_COOKIE, token, _SESSION_SECONDS)
 
 
-def set_browser_cookie(response: Response, request: Request, visitor: str) -> None:
-    """Let a browser keep its name."""
-    if request.cookies.get(BROWSER_COOKIE) != visitor:
-        set_cookie(response, request, BROWSER_COOKIE, visitor, _BROWSER_SECONDS)
+def set_browser_cookie(response: Response, request: Request, browser: str) -> None:
+    """Keep the name of a browser."""
+    if request.cookies.get(BROWSER_COOKIE) != browser:
+        set_cookie(response, request, BROWSER_COOKIE, browser, _BROWSER_SECONDS)
 
 
 def cookie_options(request: Request) -> dict[str, Any]:
-    """Secure everywhere but on this machine itself, which may do without TLS."""
+    """Secure, except on the loopback address, which needs no TLS."""
     host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
     is_secure = request.url.scheme == "https" or not is_loopback(host)
     path = request.scope.get("root_path", "") or "/"

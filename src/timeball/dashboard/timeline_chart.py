@@ -13,8 +13,6 @@ from timeball.application.queries.timeline import BandStep
 from timeball.dashboard.formatting import format_milliseconds, pluralize
 from timeball.domain.forecast.timeline import MarkRow, TimelineMark
 
-# The part of time a visitor looks at: where it begins, how much it shows, and the ways on from there.
-
 SPANS = {
     "1h": timedelta(hours=1),
     "4h": timedelta(hours=4),
@@ -25,7 +23,7 @@ SPANS = {
 DEFAULT_SPAN = "4h"
 
 
-# How much of the view lies behind now, if nobody says where it begins.
+# The share of the view that lies before now, unless the address says where it starts.
 _PAST_SHARE = 0.45
 _STEPS = tuple(
     timedelta(minutes=minutes) for minutes in (5, 10, 15, 30, 60, 120, 180, 240, 360, 720, 1_440, 2_880, 10_080)
@@ -35,7 +33,7 @@ _MAX_TICKS = 10
 
 @dataclass(frozen=True, slots=True)
 class AxisTick:
-    """A mark on the axis; the first of a day bears its date."""
+    """A mark on the axis; the first of a day has its date."""
 
     at: datetime
     text: str
@@ -44,7 +42,7 @@ class AxisTick:
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow:
-    """A stretch of time, as wide as the page; *follows* says that it moves on with now."""
+    """The period that is shown; *follows* says that it moves with the present."""
 
     now: datetime
     start: datetime
@@ -65,15 +63,15 @@ class TimeWindow:
         return self.start <= self.now <= self.end
 
     def percent_of(self, at: datetime) -> float:
-        """Where an instant stands, in percent of the width."""
+        """The position of an instant, in percent of the width."""
         return min(max((at - self.start) / self.span, 0.0), 1.0) * 100
 
     def shifted(self, share: float) -> str:
-        """The beginning of the view after a step to the side, as an address has it."""
+        """The start of the view after a step to the side, for an address."""
         return _format_start(self.start + self.span * share)
 
     def zoomed(self, word: str) -> str | None:
-        """The beginning of a closer or wider view with the same middle; None if it goes on following now."""
+        """The start of a view of another length with the same middle; None if it follows the present."""
         middle = self.start + self.span / 2
         return None if self.follows else _format_start(middle - SPANS[word] / 2)
 
@@ -89,39 +87,39 @@ class TimeWindow:
 
     @property
     def title(self) -> str:
-        """`Tue 10:00 – 14:00`, on the visitor's clock."""
+        """`Tue 10:00 – 14:00`, in the zone of the browser."""
         start, end = self.start.astimezone(self.zone), self.end.astimezone(self.zone)
         last = f"{end:%H:%M}" if start.date() == end.date() else f"{end:%a %-d %b %H:%M}"
         return f"{start:%a %-d %b %H:%M} – {last}"
 
     def ticks(self) -> list[AxisTick]:
-        """Even steps on the visitor's clock, about ten of them."""
+        """About ten even steps in the zone of the browser."""
         step = next((step for step in _STEPS if self.span / step <= _MAX_TICKS), _STEPS[-1])
-        found: list[AxisTick] = []
+        ticks: list[AxisTick] = []
         at = _floor(self.start, step, self.zone)
         while at < self.end:
             if at >= self.start:
-                found.append(_tick(at.astimezone(self.zone), step))
+                ticks.append(_tick(at.astimezone(self.zone), step))
             at += step
-        return found
+        return ticks
 
 
 def parse_time_window(now: datetime, start: str, word: str, zone: ZoneInfo) -> TimeWindow:
-    """What an address asks for; whatever does not make sense becomes the usual view."""
+    """The period that an address asks for; values that cannot be read are replaced by the usual ones."""
     word = word if word in SPANS else DEFAULT_SPAN
     usual = now - SPANS[word] * _PAST_SHARE
-    wanted = _parse_start(start)
-    return TimeWindow(now, wanted or usual, word, wanted is None, zone)
+    chosen = _parse_start(start)
+    return TimeWindow(now, chosen or usual, word, chosen is None, zone)
 
 
 def _parse_start(text: str) -> datetime | None:
     try:
-        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        start = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
         return None
-    found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-    # Far from here a week more or less does not fit into a date.
-    return found.astimezone(UTC) if 1_971 <= found.year <= 9_000 else None
+    start = start if start.tzinfo is not None else start.replace(tzinfo=UTC)
+    # A step of a week must not leave the range of dates.
+    return start.astimezone(UTC) if 1_971 <= start.year <= 9_000 else None
 
 
 def _format_start(at: datetime) -> str:
@@ -135,7 +133,7 @@ def _neighbour(word: str, step: int) -> str | None:
 
 
 def _floor(at: datetime, step: timedelta, zone: ZoneInfo) -> datetime:
-    """The last even step at or before an instant, counted from midnight on the clock of the zone."""
+    """The last even step at or before an instant, counted from midnight in the zone."""
     local = at.astimezone(zone)
     midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
     passed = local.replace(tzinfo=None) - midnight.replace(tzinfo=None)
@@ -148,7 +146,7 @@ def _tick(local: datetime, step: timedelta) -> AxisTick:
     return AxisTick(local, f"{local:%a %-d %b}" if is_day or step >= timedelta(days=1) else f"{local:%H:%M}", is_day)
 
 
-# The time line as SVG: past solid, running striped, predicted outlined; places in percent, so that it fits every width.
+# The drawing: past marks are solid, running ones striped, predicted ones outlined. Positions are percents, so that it fits every width.
 
 ROW_HEIGHT = 28
 BAND_HEIGHT = 52
@@ -158,12 +156,12 @@ _STRIPES = (
 )
 
 
-# From here on a mark stands for so many runs that their number is worth a word.
+# A mark for so many runs or more shows their number.
 _MANY = 12
 
 
 def axis(view: TimeWindow) -> Markup:
-    """The hours above."""
+    """The hours above the rows."""
     return _svg(
         "axis", 22, f"Hours from {view.title}", [_label(view.percent_of(tick.at), tick) for tick in view.ticks()]
     )
@@ -187,7 +185,7 @@ def rows(view: TimeWindow, drawn: Sequence[MarkRow]) -> Markup:
 
 
 def band(view: TimeWindow, steps: Sequence[BandStep], slots: int) -> Markup:
-    """How many slots are busy, and need to be, against those there are."""
+    """Busy and needed slots over time, against those there are."""
     top = max([slots, *(step.peak for step in steps), *(step.busy for step in steps), 1])
     parts = _grid(view, BAND_HEIGHT)
     for step in steps:
@@ -218,7 +216,7 @@ def band_summary(steps: Sequence[BandStep], slots: int) -> str:
 
 
 def mark_tone(mark: TimelineMark) -> str:
-    """The colour of a mark: that of the worst that happened in it."""
+    """The colour of a mark: that of its worst outcome."""
     states = mark.states
     if states.get("dead"):
         return "tone-bad"
@@ -228,7 +226,7 @@ def mark_tone(mark: TimelineMark) -> str:
 
 
 def mark_title(mark: TimelineMark, view: TimeWindow) -> str:
-    """What a mark stands for, in words."""
+    """A mark in words."""
     start, end = mark.start, mark.end
     at = f"{start.astimezone(view.zone):%a %H:%M:%S}"
     if mark.count > 1:
@@ -246,7 +244,7 @@ def mark_title(mark: TimelineMark, view: TimeWindow) -> str:
 def _mark(view: TimeWindow, mark: TimelineMark, top: int) -> str:
     x = view.percent_of(mark.start)
     width = max(view.percent_of(mark.end) - x, 0.0)
-    # A place of its own for what was expected without any history: lower than what is known.
+    # A run of a job without history is drawn lower than the others.
     lower = 6 if mark.is_guess else 0
     drawn = _rect(
         f"{mark.kind} {mark_tone(mark)}",
@@ -293,7 +291,7 @@ def _day(tick: AxisTick) -> str:
     return " day" if tick.is_day else ""
 
 
-# A drawing may have two thousand marks: what is ours is put together as it is, and only words are escaped.
+# A drawing may have two thousand marks: numbers and classes are written as they are, and only texts are escaped.
 def _rect(kind: str, box: tuple[float, float, float, float], title: str, go: str | None = None) -> str:
     x, y, width, height = box
     lead = f' data-go="{escape(go)}"' if go else ""

@@ -11,8 +11,8 @@ from timeball.api.auth import Role
 from timeball.dashboard import charts
 from timeball.dashboard.components import Components, time_tag
 from timeball.dashboard.context import PageContext, PageRouter
-from timeball.dashboard.execution_rows import named_execution_rows
 from timeball.dashboard.formatting import format_instant, format_number, pluralize, short_type
+from timeball.dashboard.pages.executions import named_execution_rows
 from timeball.dashboard.pages.operations import go_to_operation, is_operation, retry_undo, summarize
 from timeball.domain.search import (
     DEAD_LETTERS,
@@ -20,7 +20,6 @@ from timeball.domain.search import (
     DeadLetterGroup,
     DeadLetterGrouping,
     ExecutionFilter,
-    PageRequest,
     where,
 )
 from timeball.domain.values.ids import format_execution_id
@@ -38,21 +37,21 @@ _DISCARD: dict[str, Any] = _SMALL | {
 
 @router.get("/dead")
 async def list_groups(context: PageContext) -> Response:
-    """The dead that nobody has dealt with, in groups; or those of one group."""
+    """Dead executions that were neither retried nor discarded: in groups, or those of one group."""
     chosen = next((by for by in DeadLetterGrouping if by.field in context.request.query_params), None)
     if chosen is not None:
-        return await _one_group(context, chosen, context.query(chosen.field))
+        return await _group_page(context, chosen, context.query(chosen.field))
     by = (
         DeadLetterGrouping(context.query("by"))
         if context.query("by") in list(DeadLetterGrouping)
         else DeadLetterGrouping.ERROR
     )
-    found = await context.site.queries.executions.dead_groups(_GROUPS, by)
+    groups = await context.site.queries.executions.dead_groups(_GROUPS, by)
     return context.page(
         "dead.html",
         part="partials/dead_list.html",
-        groups=[_row(context, group) for group in found],
-        since=found[0].since if found else None,
+        groups=[_row(context, group) for group in groups],
+        since=groups[0].since if groups else None,
         by=by,
         groupings=list(DeadLetterGrouping),
         total=await context.site.queries.executions.dead_count(),
@@ -60,16 +59,15 @@ async def list_groups(context: PageContext) -> Response:
     )
 
 
-async def _one_group(context: PageContext, by: DeadLetterGrouping, key: str) -> Response:
+async def _group_page(context: PageContext, by: DeadLetterGrouping, key: str) -> Response:
     group: dict[str, Any] = {by.field: key}
-    wanted = ExecutionFilter((*DEAD_LETTERS, *where(**group)))
-    request = PageRequest(limit=_PAGE, cursor=context.query("cursor") or None)
-    page = await context.site.queries.executions.page(wanted, request)
-    found = await context.site.queries.executions.dead_groups(_GROUPS, by)
+    filter_ = ExecutionFilter((*DEAD_LETTERS, *where(**group)))
+    page = await context.site.queries.executions.page(filter_, context.page_request(_PAGE))
+    groups = await context.site.queries.executions.dead_groups(_GROUPS, by)
     return context.page(
         "dead_group.html",
         part="partials/dead_group.html",
-        group=next((_row(context, one) for one in found if one.key == key), None),
+        group=next((_row(context, group) for group in groups if group.key == key), None),
         by=by,
         key=key,
         rows=await named_execution_rows(context, page.items),
@@ -78,8 +76,8 @@ async def _one_group(context: PageContext, by: DeadLetterGrouping, key: str) -> 
 
 
 def _row(context: PageContext, group: DeadLetterGroup) -> dict[str, Any]:
-    """A group as the list shows it: put together here, because there are fifty of them and a template takes long for each piece."""
-    is_of_errors = group.by is DeadLetterGrouping.ERROR
+    """A group as the list shows it; built in Python, because a template is slow for fifty of them."""
+    is_by_error = group.by is DeadLetterGrouping.ERROR
     kind = short_type(group.error_type)
     beside = group.queues if group.by is DeadLetterGrouping.HANDLER else group.handlers
     latest = format_execution_id(group.latest_id)
@@ -88,8 +86,8 @@ def _row(context: PageContext, group: DeadLetterGroup) -> dict[str, Any]:
         "key": group.key,
         "href": context.url("/dead", **{group.by.field: group.key}),
         "executions": group.executions,
-        "title": (kind or "No error was recorded") if is_of_errors else group.key,
-        "place": group.top_frame if is_of_errors else kind,
+        "title": (kind or "No error was recorded") if is_by_error else group.key,
+        "place": group.top_frame if is_by_error else kind,
         "top_frame": group.top_frame,
         "latest_error": group.latest_error or "",
         "latest_id": latest,
@@ -103,8 +101,8 @@ def _row(context: PageContext, group: DeadLetterGroup) -> dict[str, Any]:
 
 
 def _group_actions(components: Components, group: DeadLetterGroup, latest: str) -> Markup:
-    """What can be done to a group: look at one first, then all."""
-    chosen = {group.by.field: group.key}
+    """The buttons of a group: retry one, retry all, discard."""
+    fields = {group.by.field: group.key}
     question = f"Discard {pluralize(group.executions, 'execution')}?"
     is_one = group.executions == 1
     first = (
@@ -112,30 +110,30 @@ def _group_actions(components: Components, group: DeadLetterGroup, latest: str) 
         if is_one
         else components.action("/dead/retry", "Retry one, then all", fields={"one": latest}, **_SMALL) + " "
     )
-    retry = components.action("/dead/retry", "Retry" if is_one else "Retry all", key="r", fields=chosen, **_SMALL)
+    retry = components.action("/dead/retry", "Retry" if is_one else "Retry all", key="r", fields=fields, **_SMALL)
     return (
-        first + retry + " " + components.action("/dead/discard", "Discard", fields=chosen, confirm=question, **_DISCARD)
+        first + retry + " " + components.action("/dead/discard", "Discard", fields=fields, confirm=question, **_DISCARD)
     )
 
 
 @router.post("/dead/retry", Role.OPERATOR)
 async def retry(context: PageContext) -> Response:
-    """Retry one, some or all of a cause; what was made can be cancelled again."""
+    """Retry one, some or all executions of a group; the new executions can be cancelled again."""
     result = await context.api.post("dead-letter", "retry", body=_selection(context))
     if is_operation(result):
         return go_to_operation(context, result)
-    made = [item["execution_id"] for item in result["results"] if item["execution_id"]]
+    created = [item["execution_id"] for item in result["results"] if item["execution_id"]]
     failed = [item["error"] for item in result["results"] if item["status"] == "failed"]
-    told = summarize(result["done"], "execution", "retried", failed)
-    if len(made) == 1 and "one" in context.form:
-        told = "One is retried: look how it ends, then retry the others."
-        return context.go(context.site_url(f"/executions/{made[0]}"), told)
-    return context.go(context.back("/dead"), told, undo=retry_undo(context, made))
+    if len(created) == 1 and "one" in context.form:
+        toast = "One is retried. See how it ends, then retry the others."
+        return context.go(context.site_url(f"/executions/{created[0]}"), toast)
+    toast = summarize(result["done"], "execution", "retried", failed)
+    return context.go(context.back("/dead"), toast, undo=retry_undo(context, created))
 
 
 @router.post("/dead/discard", Role.OPERATOR)
 async def discard(context: PageContext) -> Response:
-    """Take them off the list without running them; their history stays."""
+    """Remove executions from the list without running them; their history stays."""
     result = await context.api.post("dead-letter", "discard", body=_selection(context))
     if is_operation(result):
         return go_to_operation(context, result)

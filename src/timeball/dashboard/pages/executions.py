@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.documents import full_execution_document, show_worker
+from timeball.api.documents import execution_document, full_execution_document, show_worker
 from timeball.api.params import check_payload_search, execution_filter
 from timeball.api.resources.system import explanation_document
-from timeball.dashboard.context import PageContext, PageRouter, Undo, parse_json_field
-from timeball.dashboard.execution_rows import named_execution_rows, state_history
+from timeball.application.queries.executions import ExecutionView
+from timeball.dashboard.context import PageContext, PageRouter, Undo, parse_json_field, worker_names
 from timeball.dashboard.formatting import parse_instant, pretty_json
 from timeball.dashboard.pages.operations import (
     BulkForm,
@@ -23,37 +25,35 @@ from timeball.dashboard.pages.operations import (
     run_if_confirmed,
     summarize,
 )
-from timeball.domain.execution import Execution, ExecutionState
-from timeball.domain.search import ExecutionFilter, PageRequest, ResultPage, where
+from timeball.domain.execution import Attempt, Execution, ExecutionState
+from timeball.domain.search import ExecutionFilter, ResultPage, where
 from timeball.domain.values.ids import format_execution_id
 from timeball.errors import InvalidInput
 
 router = PageRouter()
 
 
-# Executions: the list, and one execution with its time line, attempts, log, payload, result and why.
-
 STATUSES = tuple(ExecutionState)
 _PAGE = 50
 
 
-# What workers hold ready for its instant is shown already.
+# Executions that workers already hold for their instant are listed, too.
 _AHEAD = timedelta(seconds=2)
 
 
-# The log is written beside the outcome: after such a while nothing more comes.
+# The log is written beside the outcome; so long after the end no more lines come.
 _LOG_GRACE = timedelta(minutes=1)
 
 
 def parse_execution_filter(context: PageContext, q: str, status: str) -> ExecutionFilter:
-    """Which executions are asked for, in words and by a chip."""
-    wanted = execution_filter(q=q or None, status=[status] if status else None)
-    check_payload_search(wanted, context.caller)
-    return wanted
+    """The filter of a search text and a status."""
+    filter_ = execution_filter(q=q or None, status=[status] if status else None)
+    check_payload_search(filter_, context.caller)
+    return filter_
 
 
 def default_until(context: PageContext) -> datetime:
-    """Up to where whoever looks for nothing in particular is shown what there is."""
+    """The end of the list without a search: it shows what is due now, not what is scheduled for later."""
     return context.site.queries.now() + _AHEAD
 
 
@@ -62,21 +62,19 @@ async def list_executions(context: PageContext) -> Response:
     """All executions, the latest first, or those that match."""
     q, status = context.query("q"), context.query("status")
     error: InvalidInput | None = None
-    found: ResultPage[Execution] = ResultPage([])
+    page: ResultPage[Execution] = ResultPage([])
     try:
-        request = PageRequest(limit=_PAGE, cursor=context.query("cursor") or None)
-        wanted = parse_execution_filter(context, q, status)
+        filter_ = parse_execution_filter(context, q, status)
         if not (q or status):
-            # Whoever looks for nothing in particular means what has come so far, not what lies ahead.
-            wanted = ExecutionFilter((*wanted.terms, *where(before=default_until(context))))
-        found = await context.site.queries.executions.page(wanted, request)
+            filter_ = ExecutionFilter((*filter_.terms, *where(before=default_until(context))))
+        page = await context.site.queries.executions.page(filter_, context.page_request(_PAGE))
     except InvalidInput as problem:
         error = problem
     return context.page(
         "executions.html",
         part="partials/executions_list.html",
-        rows=await named_execution_rows(context, found.items),
-        page=found,
+        rows=await named_execution_rows(context, page.items),
+        page=page,
         q=q,
         status=status,
         statuses=STATUSES,
@@ -96,6 +94,7 @@ async def execution_page(context: PageContext) -> Response:
         part="partials/execution_body.html",
         run=full_execution_document(view) | {name: run[name] for name in ("job_name", "lateness_ms")},
         steps=state_history(view, now),
+        workers=await worker_names(context),
         is_over=view.execution.state.is_final,
         is_settled=ended_at is not None and now - ended_at > _LOG_GRACE,
     )
@@ -103,7 +102,7 @@ async def execution_page(context: PageContext) -> Response:
 
 @router.get("/executions/{execution}/why")
 async def why(context: PageContext) -> Response:
-    """Why an execution is where it is, gate by gate."""
+    """Why an execution is in its state, check by check."""
     explanation = await context.site.queries.explain.execution(context.path["execution"])
     return context.page("why.html", part="partials/why.html", why=explanation_document(explanation), about="execution")
 
@@ -117,27 +116,27 @@ async def why_job(context: PageContext) -> Response:
 
 @router.post("/executions/{execution}/cancel", Role.OPERATOR)
 async def cancel(context: PageContext) -> Response:
-    """Give an execution up: what waits, at once; what runs is asked to stop."""
-    found = context.path["execution"]
-    run = await context.api.post("executions", found, "cancel", body={"reason": context.form.get("reason") or None})
-    told = "Cancelled." if run["state"] == "cancelled" else "Asked to stop."
-    return context.go(context.back(f"/executions/{found}"), told)
+    """Cancel an execution: a waiting one ends at once, a running one is asked to stop."""
+    execution = context.path["execution"]
+    run = await context.api.post("executions", execution, "cancel", body={"reason": context.form.get("reason") or None})
+    toast = "Cancelled." if run["state"] == "cancelled" else "Asked to stop."
+    return context.go(context.back(f"/executions/{execution}"), toast)
 
 
 @router.post("/executions/{execution}/retry", Role.OPERATOR)
 async def retry(context: PageContext) -> Response:
-    """Run an ended execution again, as a new one; cancelling that undoes it."""
+    """Run an ended execution again as a new one; undo cancels the new one."""
     body: dict[str, Any] = {"reason": context.form.get("reason") or None}
     if "payload" in context.form:
         try:
             body["payload"] = parse_json_field(context.form["payload"], "payload")
         except InvalidInput as problem:
             return await _retry_form(context, context.form["payload"], problem)
-    made = await context.api.post("executions", context.path["execution"], "retry", body=body)
-    undo = Undo(context.site_url(f"/executions/{made['id']}/cancel"), {"reason": "retried by mistake"})
+    created = await context.api.post("executions", context.path["execution"], "retry", body=body)
+    undo = Undo(context.site_url(f"/executions/{created['id']}/cancel"), {"reason": "retried by mistake"})
     stays = context.form.get("stay") == "yes"
-    target = context.back("/executions") if stays else context.site_url(f"/executions/{made['id']}")
-    return context.go(target, "Retried, as a new execution.", undo=undo)
+    target = context.back("/executions") if stays else context.site_url(f"/executions/{created['id']}")
+    return context.go(target, "Retried as a new execution.", undo=undo)
 
 
 @router.get("/executions/{execution}/retry", Role.EDITOR)
@@ -158,18 +157,16 @@ async def _retry_form(context: PageContext, payload: str | None, problem: Invali
     )
 
 
-# What can be done to many executions: those that were selected, or all that match.
-
 _VERBS = {"cancel": "cancelled", "retry": "retried"}
 _ADDRESS = ("executions", "bulk")
 
 
 @router.post("/executions/bulk", Role.OPERATOR)
 async def bulk_action(context: PageContext) -> Response:
-    """Cancel or retry all selected executions, or all that match; those are counted first, and asked about."""
+    """Cancel or retry the selected executions, or all that match a search after their number is confirmed."""
     bulk = BulkForm.of(context)
     if bulk.action not in _VERBS or not (bulk.ids or bulk.is_matching):
-        return context.go(context.back("/executions"), "Nothing was chosen.", kind="bad")
+        return context.go(context.back("/executions"), "Nothing was selected.", kind="bad")
     body: dict[str, Any] = {"action": bulk.action, "reason": bulk.reason}
     if not bulk.is_matching:
         return _bulk_response(context, bulk.action, await context.api.post(*_ADDRESS, body=body | {"ids": bulk.ids}))
@@ -185,29 +182,27 @@ def _bulk_response(context: PageContext, action: str, result: dict[str, Any]) ->
     if is_operation(result):
         return go_to_operation(context, result)
     failed = [item["error"] for item in result["results"] if item["status"] == "failed"]
-    made = [item["execution_id"] for item in result["results"] if item["execution_id"]]
-    told = summarize(result["done"], "execution", _VERBS[action], failed)
+    created = [item["execution_id"] for item in result["results"] if item["execution_id"]]
+    toast = summarize(result["done"], "execution", _VERBS[action], failed)
     return context.go(
-        context.back("/executions"), told, undo=retry_undo(context, made), kind="bad" if failed else "done"
+        context.back("/executions"), toast, undo=retry_undo(context, created), kind="bad" if failed else "done"
     )
 
 
 @router.post("/executions/undo", Role.OPERATOR)
 async def undo_retries(context: PageContext) -> Response:
-    """Cancel the executions that a bulk retry made."""
+    """Cancel the executions that a bulk retry created."""
     body = {"action": "cancel", "ids": context.form.get("ids", "").split(), "reason": "retried by mistake"}
     results = await context.api.post(*_ADDRESS, body=body)
     return context.go(context.back("/executions"), summarize(results["done"], "execution", "cancelled", []))
 
-
-# What a handler says: the lines behind a cursor, in components that follow one another while it runs.
 
 _LOG_PAGE = 500
 
 
 @router.get("/executions/{execution}/log")
 async def execution_log(context: PageContext) -> Response:
-    """Some lines, and where the next ones begin."""
+    """Log lines behind a cursor; the headers have the next cursor."""
     log = await context.site.queries.executions.log(
         context.path["execution"], context.query("cursor") or None, _LOG_PAGE
     )
@@ -217,28 +212,39 @@ async def execution_log(context: PageContext) -> Response:
     return response
 
 
-# The tries of the last hour that did not succeed: what the number on the first page counts.
-
 _ATTEMPTS_PAGE = 100
 _HOUR, _MINUTE = timedelta(hours=1), timedelta(minutes=1)
 
 
-@router.get("/tries")
+@router.get("/attempts")
 async def failed_attempts(context: PageContext) -> Response:
-    """Each try that failed, timed out or was lost with its worker, the latest first."""
+    """The attempts of the last hour that failed, timed out or were lost with their worker, the latest first."""
     since, until = last_hour(context.site.queries.now())
     before = _parse_cursor(context.query("cursor")) or until
-    found = await context.site.queries.executions.unsuccessful_tries(since, min(before, until), _ATTEMPTS_PAGE + 1)
-    names = await context.site.queries.jobs.names([row["job_id"] for row in found[:_ATTEMPTS_PAGE]])
-    rows = [_attempt_row(row) | {"job_name": names.get(row["job_id"])} for row in found[:_ATTEMPTS_PAGE]]
-    cursor = rows[-1]["finished_at"].isoformat() if len(found) > _ATTEMPTS_PAGE else None
+    attempts = await context.site.queries.executions.unsuccessful_tries(since, min(before, until), _ATTEMPTS_PAGE + 1)
+    rows = await attempt_rows(context, attempts[:_ATTEMPTS_PAGE])
+    cursor = rows[-1]["finished_at"].isoformat() if len(attempts) > _ATTEMPTS_PAGE else None
     overview = await context.shared("overview", context.site.queries.metrics.overview)
     total = overview.last_hour.counts
-    return context.page("tries.html", part="partials/tries.html", rows=rows, cursor=cursor, since=since, total=total)
+    return context.page(
+        "attempts.html",
+        part="partials/attempts.html",
+        rows=rows,
+        cursor=cursor,
+        since=since,
+        total=total,
+        workers=await worker_names(context),
+    )
+
+
+async def attempt_rows(context: PageContext, attempts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Failed attempts as tables show them, each with the name of its job."""
+    names = await context.site.queries.jobs.names([row["job_id"] for row in attempts])
+    return [_attempt_row(row) | {"job_name": names.get(row["job_id"])} for row in attempts]
 
 
 def last_hour(now: datetime) -> tuple[datetime, datetime]:
-    """The last hour as the numbers count it: sixty whole minutes, the one that has begun among them."""
+    """The last hour as the metrics count it: sixty whole minutes, including the current one."""
     until = now.replace(second=0, microsecond=0) + _MINUTE
     return until - _HOUR, until
 
@@ -250,7 +256,105 @@ def _attempt_row(row: dict[str, Any]) -> dict[str, Any]:
 
 def _parse_cursor(cursor: str) -> datetime | None:
     try:
-        found = parse_instant(cursor or None)
+        at = parse_instant(cursor or None)
     except ValueError:
         return None
-    return found if found is not None and found.tzinfo is not None else None
+    return at if at is not None and at.tzinfo is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class StatePeriod:
+    """A state of an execution, its start and its duration; None while it lasts."""
+
+    state: str
+    at: datetime | None
+    took: timedelta | None
+    note: str = ""
+
+    @property
+    def ms(self) -> float | None:
+        return None if self.took is None else self.took / timedelta(milliseconds=1)
+
+
+def state_history(view: ExecutionView, now: datetime) -> list[StatePeriod]:
+    """The states of an execution in order, up to the current one."""
+    execution = view.execution
+    steps = [StatePeriod("scheduled", execution.scheduled_for, _between(execution.scheduled_for, execution.queued_at))]
+    if execution.queued_at is not None:
+        steps.append(
+            StatePeriod("queued", execution.queued_at, _between(execution.queued_at, first_start(view) or now))
+        )
+    steps += _attempt_periods(view, now)
+    if execution.state is ExecutionState.RETRYING:
+        steps.append(StatePeriod("retrying", execution.run_at, None, "next attempt"))
+    if execution.state.is_final:
+        steps.append(StatePeriod(execution.state.value, execution.finished_at, None, _attempts_note(execution)))
+    return steps if execution.state is not ExecutionState.SCHEDULED else steps[:1]
+
+
+def _attempt_periods(view: ExecutionView, now: datetime) -> list[StatePeriod]:
+    execution, failed = view.execution, [attempt for attempt in view.attempts if attempt.started_at is not None]
+    steps: list[StatePeriod] = []
+    if len(failed) > 1 or (failed and not execution.state.is_final):
+        first, last = failed[0], failed[-1]
+        steps.append(
+            StatePeriod("running", first.started_at, _between(first.started_at, first.finished_at), "first attempt")
+        )
+        if len(failed) > 1:
+            took = _between(first.finished_at, last.finished_at)
+            steps.append(StatePeriod("retrying", first.finished_at, took, f"{len(failed) - 1} more"))
+    is_last_open = execution.started_at is not None and (not failed or _is_further_attempt(execution, view))
+    if is_last_open or (execution.started_at is not None and not steps):
+        end = execution.finished_at or now
+        steps.append(StatePeriod("running", execution.started_at, _between(execution.started_at, end)))
+    return steps
+
+
+def _is_further_attempt(execution: Execution, view: ExecutionView) -> bool:
+    return execution.state in (ExecutionState.RUNNING, ExecutionState.SUCCEEDED) and bool(view.attempts)
+
+
+def first_start_lateness_ms(execution: Execution, attempts: Sequence[Attempt]) -> float | None:
+    """How long after its instant the first attempt started. Later attempts do not count: they wait for their backoff."""
+    late = _between(execution.scheduled_for, min(_starts(execution, attempts), default=None))
+    return None if late is None else late / timedelta(milliseconds=1)
+
+
+def first_start(view: ExecutionView) -> datetime | None:
+    """When the first attempt started; the end of the execution if there was none."""
+    return min(_starts(view.execution, view.attempts), default=view.execution.finished_at)
+
+
+def _starts(execution: Execution, attempts: Sequence[Attempt]) -> list[datetime]:
+    starts = [execution.started_at, *(attempt.started_at for attempt in attempts)]
+    return [at for at in starts if at is not None]
+
+
+def _between(start: datetime | None, end: datetime | None) -> timedelta | None:
+    return None if start is None or end is None else max(end - start, timedelta(0))
+
+
+def _attempts_note(execution: Execution) -> str:
+    return f"after {execution.attempts} attempts" if execution.attempts > 1 else ""
+
+
+async def named_execution_rows(context: PageContext, executions: Sequence[Execution]) -> list[dict[str, Any]]:
+    """Executions as tables show them, each with the name of its job."""
+    names = await context.site.queries.jobs.names([execution.job_id for execution in executions])
+    rows = await execution_rows(context, executions)
+    return [row | {"job_name": names.get(execution.job_id)} for execution, row in zip(executions, rows, strict=True)]
+
+
+async def execution_rows(context: PageContext, executions: Sequence[Execution]) -> list[dict[str, Any]]:
+    """Executions as tables show them, with the lateness of their first start."""
+    retried = [execution for execution in executions if _has_earlier_attempts(execution)]
+    attempts = await context.site.queries.executions.attempts(retried)
+    return [
+        execution_document(execution)
+        | {"lateness_ms": first_start_lateness_ms(execution, attempts.get(execution.id, ()))}
+        for execution in executions
+    ]
+
+
+def _has_earlier_attempts(execution: Execution) -> bool:
+    return execution.attempts + execution.lost > 1 or execution.state is ExecutionState.RETRYING

@@ -1,4 +1,4 @@
-"""The forecast: which hours of the next days need more slots than there are, and why."""
+"""The forecast: the hours of the next days that need more slots than there are, and the jobs that cause it."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _NOTES = {"gap": "does not exist (clock change)", "repeat": "comes twice (clock 
 
 @router.get("/forecast")
 async def forecast(context: PageContext) -> Response:
-    """Seven days by twenty-four hours, and where jobs collide."""
+    """Seven days by twenty-four hours, and the collisions of jobs."""
     zone = browser_zone(context.request)
     measure = context.query("measure") if context.query("measure") in MEASURES else "busy"
     queue = context.query("queue") or None
     request = ForecastRequest(days=_DAYS, queue=queue, timezone=zone.key)
     foreseen, collisions = await context.shared(("forecast", request), lambda: _foresee(context, request))
-    found = forecast_document(foreseen, measure)
-    top = _top(found)
+    document = forecast_document(foreseen, measure)
+    top = _top(document)
     hour_page = context.url("/timeline", span="1h", queue=queue) + "&from="
     names = {row["name"] for row in await context.shared("queues", context.site.queries.queues)}
     return context.page(
         "forecast.html",
         part="partials/forecast.html",
-        found=found,
-        collisions=[collision_document(one) | {"key": _key(one)} for one in collisions],
+        forecast=document,
+        collisions=[collision_document(collision) | {"key": _key(collision)} for collision in collisions],
         spread=context.query("spread"),
         advice=await _advice(context, collisions, zone.key),
         measure=measure,
@@ -50,7 +50,7 @@ async def forecast(context: PageContext) -> Response:
         queues=sorted(names | ({queue} if queue else set())),
         zone=zone_label(zone),
         calendar=context.url("/calendar.ics", queue=queue, timezone=zone.key),
-        days=[_day(day, found["slots"], measure, top, hour_page) for day in found["days"]],
+        days=[_day(day, document["slots"], measure, top, hour_page) for day in document["days"]],
     )
 
 
@@ -60,29 +60,29 @@ async def _foresee(context: PageContext, request: ForecastRequest) -> tuple[Fore
 
 
 async def _advice(context: PageContext, collisions: Sequence[Collision], timezone: str) -> dict[str, Any] | None:
-    """How the collision that was opened could be spread."""
-    opened = next((one for one in collisions if _key(one) == context.query("spread")), None)
+    """Suggestions that spread the open collision; None if none is open."""
+    opened = next((collision for collision in collisions if _key(collision) == context.query("spread")), None)
     if opened is None:
         return None
     request = SpreadRequest(queues=opened.pool.queues, at=opened.start, days=_DAYS, timezone=timezone)
     async with context.site.heavy.of(context.caller.name):
-        found = advice_document(await context.site.queries.forecast.spread(request))
+        advice = advice_document(await context.site.queries.forecast.spread(request))
     reason = f"spread: {opened.need} of {opened.pool.slots} slots wanted at {opened.local}"
-    return found | {"suggestions": [_suggestion(one, reason) for one in found["suggestions"]]}
+    return advice | {"suggestions": [_suggestion(suggestion, reason) for suggestion in advice["suggestions"]]}
 
 
-def _suggestion(one: dict[str, Any], reason: str) -> dict[str, Any]:
-    """A suggestion with what its two buttons need: the fields to apply it, and those of the form that previews it."""
+def _suggestion(suggestion: dict[str, Any], reason: str) -> dict[str, Any]:
+    """A suggestion with the fields of its two buttons: to apply it, and to preview it in the form."""
     named = {"schedule": "schedule", "scheduled_at": "first_at"}
-    return one | {
-        "fields": one["changes"] | {"version": one["version"], "reason": reason},
-        "filled_in": {named[name]: value for name, value in one["changes"].items()},
+    return suggestion | {
+        "fields": suggestion["changes"] | {"version": suggestion["version"], "reason": reason},
+        "filled_in": {named[name]: value for name, value in suggestion["changes"].items()},
     }
 
 
-def _key(one: Collision) -> str:
-    """What tells a collision from all others in an address."""
-    return f"{iso(one.start)} {one.pool.label}"[:1_000].strip()
+def _key(collision: Collision) -> str:
+    """The key of a collision in an address."""
+    return f"{iso(collision.start)} {collision.pool.label}"[:1_000].strip()
 
 
 @router.post("/jobs/{job}/move", Role.EDITOR)
@@ -92,18 +92,18 @@ async def move(context: PageContext) -> Response:
     before = job_document(await context.site.queries.jobs.view(job))
     changes = {name: form[name] for name in ("schedule", "scheduled_at") if form.get(name) and before[name]}
     if len(changes) != 1:
-        return context.go(context.back("/forecast"), "Nothing was chosen.", kind="bad")
+        return context.go(context.back("/forecast"), "Nothing was selected.", kind="bad")
     version = int(form["version"]) if form.get("version", "").isdigit() else before["version"]
     after = await context.api.change("jobs", job, body=changes, version=version, reason=form.get("reason"))
     (name,) = changes
     old = before[name] if name == "schedule" else before[name].isoformat().replace("+00:00", "Z")
-    told = f"{after['name'] or after['id']} is moved: {old} → {after[name]}."
+    toast = f"{after['name'] or after['id']} is moved: {old} → {after[name]}."
     back = {name: old, "version": str(after["version"]), "reason": "moved by mistake"}
-    return context.go(context.back("/forecast"), told, undo=Undo(context.site_url(f"/jobs/{after['id']}/move"), back))
+    return context.go(context.back("/forecast"), toast, undo=Undo(context.site_url(f"/jobs/{after['id']}/move"), back))
 
 
-def _top(found: Mapping[str, Any]) -> float:
-    return max((hour["value"] or 0 for day in found["days"] for hour in day["hours"]), default=0)
+def _top(forecast: Mapping[str, Any]) -> float:
+    return max((hour["value"] or 0 for day in forecast["days"] for hour in day["hours"]), default=0)
 
 
 def _day(day: Mapping[str, Any], slots: int, measure: str, top: float, hour_page: str) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def _day(day: Mapping[str, Any], slots: int, measure: str, top: float, hour_page
 
 
 def _cell(hour: Mapping[str, Any], day: str, hour_page: str, shade: str, measure: str) -> dict[str, Any]:
-    """An hour as it is shown: put together here, because there are 168 of them and a template takes long for each piece."""
+    """An hour as the table shows it; built in Python, because a template is slow for 168 of them."""
     if hour["note"] in ("past", "gap"):
         return {"shade": shade, "note": hour["note"], "hour": f"{hour['hour']:02}:00"}
     twice = "; comes twice" if hour["note"] == "repeat" else ""
@@ -133,7 +133,7 @@ def _cell(hour: Mapping[str, Any], day: str, hour_page: str, shade: str, measure
 
 
 def _value(value: float | None, measure: str) -> str:
-    """Tenths of a slot where there are few; nothing is a dot in the template."""
+    """Tenths of a slot below ten; empty for zero, which the template shows as a dot."""
     if not value:
         return ""
     return f"{value:.1f}" if value < 10 and measure == "busy" else format_number(round(value))
@@ -147,7 +147,7 @@ def _peak(peak: Mapping[str, Any] | None, slots: int, measure: str) -> str:
 
 
 def shade(hour: Mapping[str, Any], slots: int, measure: str, top: float) -> str:
-    """How dark an hour is: busy hours against the slots there are, starts against the highest hour."""
+    """The shade of an hour: busy slots relative to the slots there are, starts relative to the highest hour."""
     if hour["note"] == "past" or hour["note"] == "gap":
         return str(hour["note"])
     value = hour["value"] or 0

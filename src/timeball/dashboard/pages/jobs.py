@@ -19,8 +19,8 @@ from timeball.application.queries.jobs import JobView
 from timeball.dashboard import charts
 from timeball.dashboard.components import Components, time_tag
 from timeball.dashboard.context import PageContext, PageRouter, Undo
-from timeball.dashboard.execution_rows import execution_rows
 from timeball.dashboard.formatting import format_milliseconds, log_height, state_tone
+from timeball.dashboard.pages.executions import default_until, execution_rows, named_execution_rows
 from timeball.dashboard.pages.operations import (
     MAX_UNDO_IDS,
     BulkForm,
@@ -31,33 +31,34 @@ from timeball.dashboard.pages.operations import (
     run_if_confirmed,
     summarize,
 )
+from timeball.domain.execution import ExecutionState
 from timeball.domain.job import Job, JobStatus
 from timeball.domain.scheduling.schedule import Once
-from timeball.domain.search import JobFilter, JobOrder, PageRequest, RecentRuns, ResultPage
+from timeball.domain.search import ExecutionFilter, JobFilter, JobOrder, PageRequest, RecentRuns, ResultPage, where
 from timeball.domain.values.ids import JobId, format_execution_id
 from timeball.domain.values.ids import format_job_id as show_job_id
+from timeball.domain.values.text import check_label
 from timeball.errors import InvalidInput
 
 router = PageRouter()
 
 
-# Jobs: the list, and one job with its tabs.
-
 STATUSES = ("active", "paused", "finished", "running", "dead")
 TABS = ("overview", "executions", "schedule", "settings", "activity")
 _PAGE, _STRIP, _LONG_STRIP = 50, 20, 60
+_TAG_RUNS = 10
 _SMALL: dict[str, Any] = {"class": "small"}
 
 
-# Beyond that the foot of the list says about how many there are.
+# More jobs than this are estimated.
 _MAX_COUNTED = 500
 
 
 def parse_job_filter(context: PageContext, q: str, status: str) -> JobFilter:
-    """Which jobs are asked for, in words and by a chip."""
-    wanted = job_filter(q=q or None, status=[status] if status else None)
-    check_payload_search(wanted, context.caller)
-    return wanted
+    """The filter of a search text and a status."""
+    filter_ = job_filter(q=q or None, status=[status] if status else None)
+    check_payload_search(filter_, context.caller)
+    return filter_
 
 
 @router.get("/jobs")
@@ -66,23 +67,23 @@ async def list_jobs(context: PageContext) -> Response:
     q, status = context.query("q"), context.query("status")
     with_one_offs = context.query("all") == "yes"
     error: InvalidInput | None = None
-    found: ResultPage[JobView] = ResultPage([])
+    page: ResultPage[JobView] = ResultPage([])
     try:
         cursor = context.query("cursor") or None
         request = PageRequest(limit=_PAGE, cursor=cursor, with_total=True, exact_up_to=_MAX_COUNTED)
-        wanted = parse_job_filter(context, q, status)
-        # Whoever looks for nothing in particular means the jobs with a name, not every one-off that was ever enqueued.
+        filter_ = parse_job_filter(context, q, status)
+        # Without a search, the list shows the jobs with a name, and not every enqueued one-off.
         is_named = not (q or status or with_one_offs)
         order = JobOrder.NAME if is_named else JobOrder.NEWEST
-        found = await context.site.queries.jobs.page(replace(wanted, is_named=is_named), order, request)
+        page = await context.site.queries.jobs.page(replace(filter_, is_named=is_named), order, request)
     except InvalidInput as problem:
         error = problem
     return context.page(
         "jobs.html",
         part="partials/jobs_list.html",
-        rows=await _rows(context, found.items),
-        page=found,
-        total=found.total,
+        rows=await _rows(context, page.items),
+        page=page,
+        total=page.total,
         q=q,
         status=status,
         statuses=STATUSES,
@@ -90,6 +91,26 @@ async def list_jobs(context: PageContext) -> Response:
         is_filtered=bool(q or status),
         with_one_offs=with_one_offs,
     )
+
+
+@router.get("/tags/{tag:path}")
+async def tag_page(context: PageContext) -> Response:
+    """The jobs of a tag; its executions and failures are a part of their own, because searching for them may take two seconds."""
+    tag, queries = check_label(context.path["tag"], "tag"), context.site.queries
+    if context.is_partial and context.query("part") == "runs":
+        return context.page("partials/tag_runs.html", tag=tag, **await _tag_runs(context, tag))
+    page = await queries.jobs.page(JobFilter(where(tag=tag)), JobOrder.NEWEST, context.page_request(_PAGE))
+    return context.page("tag.html", part="partials/tag.html", tag=tag, rows=await _rows(context, page.items), page=page)
+
+
+async def _tag_runs(context: PageContext, tag: str) -> dict[str, Any]:
+    latest = ExecutionFilter(where(tag=tag, before=default_until(context)))
+    dead = ExecutionFilter(where(tag=tag, status=ExecutionState.DEAD))
+    lists = {}
+    for name, filter_ in (("latest", latest), ("dead", dead)):
+        page = await context.site.queries.executions.page(filter_, PageRequest(limit=_TAG_RUNS))
+        lists[name] = {"rows": await named_execution_rows(context, page.items), "page": page}
+    return lists
 
 
 async def _rows(context: PageContext, views: Sequence[JobView]) -> list[dict[str, Any]]:
@@ -102,7 +123,7 @@ async def _rows(context: PageContext, views: Sequence[JobView]) -> list[dict[str
 
 
 def _row(components: Components, view: JobView, runs: RecentRuns) -> dict[str, Any]:
-    """A job as the list shows it: put together here, because there are fifty of them and a template takes long for each piece."""
+    """A job as the list shows it; built in Python, because a template is slow for fifty of them."""
     job, standing = view.job, view.situation
     shown = show_job_id(job.id)
     path = f"/jobs/{shown}"
@@ -124,7 +145,7 @@ def _row(components: Components, view: JobView, runs: RecentRuns) -> dict[str, A
 
 
 def _row_actions(components: Components, path: str, status: JobStatus) -> Markup:
-    """What can be done to a job from its row."""
+    """The buttons of a row."""
     word = "Resume" if status is JobStatus.PAUSED else "Pause"
     trigger = components.action(f"{path}/trigger", "Trigger", fields={"stay": "yes"}, key="t", **_SMALL)
     return trigger + " " + components.action(f"{path}/{word.lower()}", word, key="p", **_SMALL)
@@ -137,7 +158,7 @@ def _run_strip(runs: RecentRuns) -> Markup | str:
         return ""
     good = states.count("succeeded")
     label = f"The latest {len(states)} runs: {good} succeeded; took {format_milliseconds(min(spans))} to {format_milliseconds(max(spans))}"
-    return charts.strip([log_height(one) for one in spans], [state_tone(state) for state in states], label, _STRIP)
+    return charts.strip([log_height(span) for span in spans], [state_tone(state) for state in states], label, _STRIP)
 
 
 def schedule_text(job: Job) -> str:
@@ -177,8 +198,8 @@ async def _executions_tab(context: PageContext, job: Job) -> dict[str, Any]:
 async def _executions(
     context: PageContext, job_id: JobId, cursor: str | None, limit: int, status: str = ""
 ) -> tuple[list[dict[str, Any]], ResultPage[Any]]:
-    wanted = replace(execution_filter(status=[status] if status else None), job_id=job_id)
-    page = await context.site.queries.executions.page(wanted, PageRequest(limit=limit, cursor=cursor))
+    filter_ = replace(execution_filter(status=[status]) if status else ExecutionFilter(), job_id=job_id)
+    page = await context.site.queries.executions.page(filter_, PageRequest(limit=limit, cursor=cursor))
     return await execution_rows(context, page.items), page
 
 
@@ -194,12 +215,15 @@ async def _settings(_context: PageContext, _job: Job) -> dict[str, Any]:
 
 
 async def _activity(context: PageContext, job: Job) -> dict[str, Any]:
-    """How it came to be as it is: who changed what, when and why."""
+    """The changes of a job, the latest first."""
     page = await context.site.queries.jobs.revisions(show_job_id(job.id), context.page_request(_PAGE))
     revisions = await asyncio.to_thread(lambda: [revision_document(revision) for revision in page.items])
     changes = [
         revision
-        | {"before": revision["version"] != 1, "differences": [tuple(one.values()) for one in revision["changes"]]}
+        | {
+            "before": revision["version"] != 1,
+            "differences": [tuple(change.values()) for change in revision["changes"]],
+        }
         for revision in revisions
     ]
     return {"changes": changes, "page": page}
@@ -214,10 +238,7 @@ _TABS = {
 }
 
 
-# What can be done to a job, or to many: each is a call of the API's own route.
-
-
-# What is done to each of many jobs: the last step of its path in the API, and how it is told afterwards.
+# The bulk actions: the last step of the path in the API, and the word of the toast.
 _VERBS = {
     "pause": "paused",
     "resume": "resumed",
@@ -231,60 +252,60 @@ _OPPOSITES = {"pause": "resume", "resume": "pause"}
 
 @router.post("/jobs/{job}/pause", Role.OPERATOR)
 async def pause(context: PageContext) -> Response:
-    """Pause, for ever or until an instant; can be undone."""
+    """Pause a job, without end or until an instant; can be undone."""
     job = context.path["job"]
     body = {"reason": context.form.get("reason") or None, "until": context.form.get("until") or None}
-    found = await context.api.post("jobs", job, "pause", body=body)
-    undo = Undo(context.site_url(f"/jobs/{found['id']}/resume"), {})
-    return context.go(context.back(f"/jobs/{job}"), f"{_name(found)} is paused.", undo=undo)
+    paused = await context.api.post("jobs", job, "pause", body=body)
+    undo = Undo(context.site_url(f"/jobs/{paused['id']}/resume"), {})
+    return context.go(context.back(f"/jobs/{job}"), f"{_name(paused)} is paused.", undo=undo)
 
 
 @router.post("/jobs/{job}/resume", Role.OPERATOR)
 async def resume(context: PageContext) -> Response:
-    """Let a paused job go on; can be undone."""
+    """Resume a paused job; can be undone."""
     job = context.path["job"]
-    found = await context.api.post("jobs", job, "resume", body={"reason": context.form.get("reason") or None})
-    undo = Undo(context.site_url(f"/jobs/{found['id']}/pause"), {})
-    return context.go(context.back(f"/jobs/{job}"), f"{_name(found)} goes on.", undo=undo)
+    resumed = await context.api.post("jobs", job, "resume", body={"reason": context.form.get("reason") or None})
+    undo = Undo(context.site_url(f"/jobs/{resumed['id']}/pause"), {})
+    return context.go(context.back(f"/jobs/{job}"), f"{_name(resumed)} is resumed.", undo=undo)
 
 
 @router.post("/jobs/{job}/trigger", Role.OPERATOR)
 async def trigger(context: PageContext) -> Response:
-    """Run a job now, and go to its execution; cancelling undoes it."""
-    made = await context.api.post(
+    """Run a job now, and go to its execution; undo cancels it."""
+    run = await context.api.post(
         "jobs", context.path["job"], "trigger", body={"reason": context.form.get("reason") or None}
     )
-    undo = Undo(context.site_url(f"/executions/{made['id']}/cancel"), {"reason": "triggered by mistake"})
+    undo = Undo(context.site_url(f"/executions/{run['id']}/cancel"), {"reason": "triggered by mistake"})
     stays = context.form.get("stay") == "yes"
-    target = context.back("/jobs") if stays else context.site_url(f"/executions/{made['id']}")
+    target = context.back("/jobs") if stays else context.site_url(f"/executions/{run['id']}")
     return context.go(target, "Triggered.", undo=undo)
 
 
 @router.post("/jobs/{job}/delete", Role.EDITOR)
 async def delete(context: PageContext) -> Response:
-    """Take a job out of service; its history stays."""
+    """Delete a job; its history stays."""
     await context.api.delete("jobs", context.path["job"], reason=context.form.get("reason"))
     return context.go(context.site_url("/jobs"), "Deleted. Its history stays.")
 
 
 @router.post("/jobs/{job}/duplicate", Role.EDITOR)
 async def duplicate(context: PageContext) -> Response:
-    """Make a copy, and open it for editing."""
-    made = await context.api.post("jobs", context.path["job"], "duplicate")
-    return context.go(context.site_url(f"/jobs/{made['id']}/edit"), f"{_name(made)} is a copy; change what differs.")
+    """Create a copy of a job, and open its form."""
+    copy = await context.api.post("jobs", context.path["job"], "duplicate")
+    return context.go(context.site_url(f"/jobs/{copy['id']}/edit"), f"{_name(copy)} is a copy; change what differs.")
 
 
 @router.post("/jobs/bulk", Role.OPERATOR)
 async def bulk_action(context: PageContext) -> Response:
-    """The same for all selected jobs, or for all that match; those are counted first, and asked about."""
+    """Do the same to the selected jobs, or to all that match a search after their number is confirmed."""
     bulk = BulkForm.of(context)
     if bulk.action not in _VERBS or not (bulk.ids or bulk.is_matching):
-        return context.go(context.back("/jobs"), "Nothing was chosen.", kind="bad")
+        return context.go(context.back("/jobs"), "Nothing was selected.", kind="bad")
     address = ("jobs", "bulk", bulk.action)
     body: dict[str, Any] = {"reason": bulk.reason}
     if not bulk.is_matching:
         return _bulk_response(context, bulk, await context.api.post(*address, body=body | {"ids": bulk.ids}))
-    # As the list shows them: whoever looks for nothing in particular means the jobs with a name.
+    # As the list: without a search, only the jobs with a name.
     is_named = not (bulk.q or bulk.status or bulk.with_one_offs)
     status = [bulk.status] if bulk.status else []
     body["filter"] = {"q": bulk.q or None, "status": status, "named": is_named}
@@ -298,13 +319,13 @@ def _bulk_response(context: PageContext, bulk: BulkForm, result: dict[str, Any])
     if is_operation(result):
         return go_to_operation(context, result)
     failed = [item["error"] for item in result["results"] if item["status"] == "failed"]
-    told = summarize(result["done"], "job", _VERBS[bulk.action], failed)
+    toast = summarize(result["done"], "job", _VERBS[bulk.action], failed)
     undo = _undo_of(context, bulk.action, [item for item in result["results"] if item["status"] == "done"])
-    return context.go(context.back("/jobs"), told, undo=undo, kind="bad" if failed else "done")
+    return context.go(context.back("/jobs"), toast, undo=undo, kind="bad" if failed else "done")
 
 
 def _undo_of(context: PageContext, action: str, done: list[dict[str, Any]]) -> Undo | None:
-    """The way back: what was made is cancelled, what was paused is resumed."""
+    """The opposite action: cancel the new executions, resume or pause the jobs."""
     if action in ("trigger", "retry"):
         return retry_undo(context, [item["execution_id"] for item in done])
     if action in _OPPOSITES and 0 < len(done) <= MAX_UNDO_IDS:
@@ -318,7 +339,7 @@ async def undo_bulk_action(context: PageContext) -> Response:
     """Resume the jobs that a bulk action paused, or pause those that it resumed."""
     action = context.form.get("action", "")
     if action not in _OPPOSITES:
-        return context.go(context.back("/jobs"), "Nothing was chosen.", kind="bad")
+        return context.go(context.back("/jobs"), "Nothing was selected.", kind="bad")
     body = {"ids": context.form.get("ids", "").split(), "reason": f"{_VERBS[_OPPOSITES[action]]} by mistake"}
     result = await context.api.post("jobs", "bulk", action, body=body)
     return context.go(context.back("/jobs"), summarize(result["done"], "job", _VERBS[action], []))

@@ -21,9 +21,9 @@ from timeball.application.events import EventSubscription, TopicSubscription
 from timeball.application.queries.metrics import Overview
 from timeball.dashboard import charts
 from timeball.dashboard.context import PageContext, PageRouter, target_url
-from timeball.dashboard.execution_rows import named_execution_rows
 from timeball.dashboard.formatting import format_seconds, parse_instant, pluralize
 from timeball.dashboard.internal_api import ApiProblem
+from timeball.dashboard.pages.executions import named_execution_rows
 from timeball.domain.change_event import EXECUTION_STARTED, ChangeEvent, EventFilter
 from timeball.domain.execution import ExecutionState
 from timeball.domain.node import NodeKind
@@ -33,22 +33,19 @@ from timeball.domain.values.ids import format_execution_id
 router = PageRouter()
 
 
-# Live: the numbers of now, what needs a human, what is being dropped, how punctual it was; before all that, how to begin.
-
-
 _MAX_STARTS = 18
 _MAX_NEXT = 6
 
 
-# From here on a start was late enough to look at.
+# Starts later than this are marked in the chart.
 _LATE_SECONDS = 1.0
 
 
-# The minutes of a row, where the charts are shown as a table.
+# The minutes of a row of the table beside the charts.
 _TABLE_STEP = 5
 DEMO_JOB: dict[str, Any] = {
     "name": "demo",
-    "description": "Says hello every ten seconds. Pause or delete it whenever you like.",
+    "description": "Says hello every ten seconds. You can pause or delete it at any time.",
     "handler": "test.log",
     "payload": {"message": "hello from Timeball"},
     "interval_seconds": 10,
@@ -65,14 +62,14 @@ async def live(context: PageContext) -> Response:
     if not await context.site.queries.jobs.exist():
         return await _welcome(context)
     if context.is_partial:
-        # The first job has come: the checklist becomes this page.
+        # The first job was created: this page replaces the checklist.
         return Response(status_code=204, headers={"HX-Refresh": "true"})
-    return context.page("home.html", drops=await _recent_starts(context), **await _all_parts(context))
+    return context.page("home.html", starts=await _recent_starts(context), **await _all_parts(context))
 
 
 @router.post("/welcome/demo", Role.EDITOR)
 async def demo(context: PageContext) -> Response:
-    """Make a job that runs at once, and then every ten seconds."""
+    """Create a job that runs at once, and then every ten seconds."""
     try:
         await context.api.post("jobs", body=DEMO_JOB)
     except ApiProblem as problem:
@@ -80,7 +77,7 @@ async def demo(context: PageContext) -> Response:
         if problem.status != 409:
             raise
     await context.api.post("jobs", DEMO_JOB["name"], "trigger", body={})
-    return context.go(context.site_url("/"), "The demo job runs, now and every ten seconds.")
+    return context.go(context.site_url("/"), "The demo job runs now and every ten seconds.")
 
 
 async def _welcome(context: PageContext) -> Response:
@@ -134,7 +131,7 @@ _PARTS = {"now": _now, "charts": _charts, "next": _next}
 
 
 async def _recent_starts(context: PageContext) -> list[dict[str, Any]]:
-    """The latest starts, as the ticker shows them before it hears of more."""
+    """The latest starts, which the ticker shows before the stream adds more."""
     states = (ExecutionState.RUNNING, ExecutionState.SUCCEEDED, ExecutionState.DEAD)
     page = await context.site.queries.executions.page(
         ExecutionFilter(where(status=states)), PageRequest(limit=_MAX_STARTS * 2)
@@ -152,9 +149,9 @@ def _start_row(run: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": run["id"], "at": started, "label": label, "lateness_ms": late}
 
 
-def _chart_data(found: Mapping[str, Any]) -> dict[str, Any]:
+def _chart_data(series: Mapping[str, Any]) -> dict[str, Any]:
     """Lateness and throughput of the last hour, minute by minute."""
-    points = found["points"]
+    points = series["points"]
     late = [point["lateness_seconds"]["p99"] or 0.0 for point in points]
     done = [point["succeeded"] for point in points]
     failed = [point["failed"] + point["timed_out"] + point["lost"] for point in points]
@@ -170,25 +167,24 @@ def _chart_data(found: Mapping[str, Any]) -> dict[str, Any]:
         ),
         "flow_chart": charts.stacked_bars(
             [("tone-good", done), ("tone-bad", failed)],
-            f"{pluralize(sum(done), 'execution')} done and {pluralize(sum(failed), 'try', 'tries')} failed in the last hour",
+            f"{pluralize(sum(done), 'execution')} done and {pluralize(sum(failed), 'attempt')} failed in the last hour",
         ),
     }
 
 
 def _row(points: Sequence[Any], late: Sequence[float], done: Sequence[int], failed: Sequence[int], first: int) -> Any:
-    """Some minutes as one row of the table."""
-    some = slice(first, first + _TABLE_STEP)
-    return points[first]["at"], max(late[some]), sum(done[some]), sum(failed[some])
+    """Five minutes as one row of the table."""
+    minutes = slice(first, first + _TABLE_STEP)
+    return points[first]["at"], max(late[minutes]), sum(done[minutes]), sum(failed[minutes])
 
 
 def _height(late: float) -> float:
-    """Milliseconds and minutes in one chart: each step of ten is as high as any other."""
+    """The logarithm, so that one chart shows milliseconds and minutes."""
     return log10(1 + late * 1_000)
 
 
-# The stream of the dashboard: one per browser. It says which topics have changed, and which executions were dropped.
-#
-# Pages fetch anew what shows these topics; only drops carry data, because a ticker must not miss any.
+# The event stream, one per browser: it names the topics that changed, and pages fetch the parts that show them again.
+# Only starts carry data, because the ticker must not miss any.
 
 MAX_STREAMS = 500
 _STREAM_HEADERS = {
@@ -198,29 +194,31 @@ _STREAM_HEADERS = {
 }
 
 
-# How long a drop may wait to be told together with others.
+# Starts within this time are sent together.
 _STARTS_SECONDS = 0.25
 
 
 @router.get("/parts/stream")
 async def event_stream(context: PageContext) -> Response:
-    """Say what changes, for as long as the browser listens."""
+    """Send the topics that change, for as long as the browser listens."""
     streams, most = context.site.streams, context.site.settings.api.concurrent_requests
     if streams.total() >= MAX_STREAMS:
         raise HttpProblem(
-            503, "too_many_streams", f"{MAX_STREAMS} browsers are listening", headers={"Retry-After": "30"}
+            503, "too_many_streams", f"{MAX_STREAMS} event streams are open already", headers={"Retry-After": "30"}
         )
     if streams[context.caller.name] >= most:
-        raise HttpProblem(429, "too_many_streams", f"{most} browsers of this key listen", headers={"Retry-After": "30"})
+        raise HttpProblem(
+            429, "too_many_streams", f"{most} event streams of this key are open already", headers={"Retry-After": "30"}
+        )
     return _DashboardStream(context)
 
 
 class _DashboardStream(Response):
-    """What changes, to one browser, until it goes, is too slow to be waited for, may not look any more, or the server ends."""
+    """The stream of one browser, until it disconnects, is too slow, loses its access, or the server ends."""
 
     def __init__(self, context: PageContext) -> None:
         super().__init__(headers=_STREAM_HEADERS)
-        # The length of what never ends is not known.
+        # A stream has no length.
         del self.headers["content-length"]
         self._context = context
         site = context.site
@@ -233,9 +231,9 @@ class _DashboardStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         self._streams[self._context.caller.name] += 1
-        right = until_access_ends(self._is_still_allowed, self._context.site.settings.api.longest_stream)
-        works = (_until_disconnect(receive), self._topics(send), self._drops(send), right)
-        tasks = [asyncio.ensure_future(work) for work in works]
+        access = until_access_ends(self._is_still_allowed, self._context.site.settings.api.longest_stream)
+        loops = (_until_disconnect(receive), self._send_topics(send), self._send_starts(send), access)
+        tasks = [asyncio.ensure_future(loop) for loop in loops]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -249,44 +247,45 @@ class _DashboardStream(Response):
     async def _is_still_allowed(self) -> bool:
         return await self._context.site.authenticator.is_still_allowed(self._context.request, self._context.caller)
 
-    async def _topics(self, send: Send) -> None:
+    async def _send_topics(self, send: Send) -> None:
         async with self._live.watch() as listener:
-            await self._tell(send, b"retry: 3000\n\n")
-            async for text in _changes(listener):
-                await self._tell(send, text)
+            await self._send(send, b"retry: 3000\n\n")
+            async for text in _topics(listener):
+                await self._send(send, text)
 
-    async def _drops(self, send: Send) -> None:
+    async def _send_starts(self, send: Send) -> None:
         async with self._live.listen(EventFilter(types=(EXECUTION_STARTED,))) as listener:
-            async for text in self._dropped(listener):
-                await self._tell(send, text)
+            async for text in self._starts(listener):
+                await self._send(send, text)
 
-    async def _dropped(self, listener: EventSubscription) -> AsyncIterator[bytes]:
+    async def _starts(self, listener: EventSubscription) -> AsyncIterator[bytes]:
         while not listener.is_over:
             news = await listener.next(KEEP_ALIVE_SECONDS)
             if news.is_gap:
                 yield b"event: gap\ndata: {}\n\n"
             if news.events:
-                yield b"event: drop\ndata: %s\n\n" % await self._named(news.events)
+                yield b"event: starts\ndata: %s\n\n" % await self._named(news.events)
                 await asyncio.sleep(_STARTS_SECONDS)
 
-    async def _named(self, drops: Sequence[ChangeEvent]) -> bytes:
-        """Drops with the names of their jobs; browsers that listen together are told of the same ones, so they are asked for once."""
+    async def _named(self, starts: Sequence[ChangeEvent]) -> bytes:
+        """Starts with the names of their jobs; browsers that listen together get the same ones from one read."""
 
-        async def ask() -> bytes:
-            names = await self._names([one.job_id for one in drops if one.job_id is not None])
-            return json_bytes([event_document(one) | {"name": names.get(one.job_id)} for one in drops if one.job_id])
+        async def read() -> bytes:
+            names = await self._names([start.job_id for start in starts if start.job_id is not None])
+            named = [event_document(start) | {"name": names.get(start.job_id)} for start in starts if start.job_id]
+            return json_bytes(named)
 
-        return await self._read_cache.get(("drops", *(one.id for one in drops)), ask)
+        return await self._read_cache.get(("starts", *(start.id for start in starts)), read)
 
-    async def _tell(self, send: Send, text: bytes) -> None:
+    async def _send(self, send: Send, text: bytes) -> None:
         async with self._sending, asyncio.timeout(SEND_SECONDS):
             await send({"type": "http.response.body", "body": text, "more_body": True})
 
 
-async def _changes(listener: TopicSubscription) -> AsyncIterator[bytes]:
+async def _topics(listener: TopicSubscription) -> AsyncIterator[bytes]:
     while not listener.is_over:
         topics = await listener.next(KEEP_ALIVE_SECONDS)
-        # An event and not a comment: the page measures by it whether the stream still lives.
+        # An event and not a comment: by it the page sees that the stream is alive.
         yield b"event: topics\ndata: %s\n\n" % orjson.dumps(sorted(topics)) if topics else b"event: beat\ndata: {}\n\n"
 
 

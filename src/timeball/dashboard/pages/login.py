@@ -1,4 +1,4 @@
-"""Coming in with an API key, and leaving."""
+"""Login with an API key, and logout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def login_form(request: Request) -> Response:
 
 
 async def log_in(request: Request) -> Response:
-    """Begin a session, and go where the visitor wanted to go."""
+    """Begin a session, and go to the page that was asked for."""
     context = await _login_context(request)
     await context.read_form()
     check_csrf(request, context.form.get("token", ""))
@@ -35,7 +35,7 @@ async def log_in(request: Request) -> Response:
 
 
 async def after_login(request: Request) -> Response:
-    """A browser that keeps no cookies would be asked for its key again and again; better to say so."""
+    """Check that the browser kept the session cookie: without it, the login page would come again and again."""
     context = await _login_context(request)
     if SESSION_COOKIE not in request.cookies:
         why = "Your browser did not keep the session: it needs cookies, and HTTPS unless this is localhost."
@@ -56,8 +56,8 @@ async def log_out(request: Request) -> Response:
 
 
 def _form(context: PageContext, error: str | None = None, status: int = 200) -> Response:
-    wanted = context.form.get("next") or context.query("next")
-    return context.page("login.html", http_status=status, error=error, wanted=wanted)
+    target = context.form.get("next") or context.query("next")
+    return context.page("login.html", http_status=status, error=error, target=target)
 
 
 ROUTES = [

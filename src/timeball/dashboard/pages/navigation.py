@@ -31,8 +31,6 @@ from timeball.domain.values.ids import format_id, format_job_id
 router = PageRouter()
 
 
-# What stands around every page: the pages and how much is in them, the palette, and whether the server is there.
-
 _MAX_PALETTE = 8
 _NAMED = JobFilter(is_named=True)
 _COUNT_ONLY = PageRequest(limit=1, with_total=True)
@@ -40,19 +38,19 @@ _COUNT_ONLY = PageRequest(limit=1, with_total=True)
 
 @router.get("/parts/palette")
 async def palette(context: PageContext) -> Response:
-    """Jobs whose name fits what is typed, and the execution or job whose id it is."""
+    """Jobs whose name contains the typed words, and the execution or job of a typed id."""
     words = context.query("words").replace("\0", "")
-    found: list[tuple[str, str | None]] = []
+    jobs: list[tuple[str, str | None]] = []
     if words and not words.startswith(("exe_", "job_")):
         by_name = JobFilter(where(SearchRelation.CONTAINS, name=words))
         page = await context.site.queries.jobs.page(by_name, JobOrder.NAME, PageRequest(limit=_MAX_PALETTE))
-        found = [(format_job_id(view.job.id), view.job.name) for view in page.items]
-    return context.page("partials/palette.html", words=words, found=found)
+        jobs = [(format_job_id(view.job.id), view.job.name) for view in page.items]
+    return context.page("partials/palette.html", words=words, jobs=jobs)
 
 
 @router.get("/parts/nav")
 async def nav(context: PageContext) -> Response:
-    """The pages, with how much is in them; pages that are opened later show the same numbers until they are counted anew."""
+    """The sidebar with its numbers. Pages that are opened later show the same numbers until they are counted again."""
     queries = context.site.queries
     overview = await context.shared("overview", queries.metrics.overview)
     named = await context.shared("named jobs", lambda: queries.jobs.page(_NAMED, JobOrder.NAME, _COUNT_ONLY))
@@ -68,17 +66,15 @@ async def nav(context: PageContext) -> Response:
 
 @router.get("/parts/ping")
 async def ping(_context: PageContext) -> Response:
-    """Whether the server is there, and still knows the visitor."""
+    """Answer a browser that checks whether the server runs and its session is valid."""
     return Response(status_code=204)
 
-
-# Completing a search while it is typed: which fields there are, and which values they have.
 
 _MAX_COMPLETIONS = 12
 _FIELDS: Mapping[str, Mapping[str, SearchField]] = {"/executions": EXECUTION_FIELDS, "/jobs": JOB_FIELDS}
 
 
-# A term goes on to the next blank; inside quotes a blank is none.
+# A term ends at a blank that is not inside quotes.
 _TERM = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
 _EXAMPLES = {
     SearchFieldKind.SPAN: (">1s", ">30s", ">5m", ">1h", "<1s"),
@@ -89,7 +85,7 @@ _EXAMPLES = {
 
 @router.get("/parts/search-ends")
 async def complete_search(context: PageContext) -> Response:
-    """Ways in which a search may go on, each as the whole search."""
+    """Completions of a search that is being typed, each as the whole search."""
     fields = _FIELDS.get(context.query("list"), EXECUTION_FIELDS)
     text = context.request.query_params.get("q", "")[:1_000]
     before, minus, word = split_last_term(text)
@@ -111,28 +107,28 @@ async def complete_search(context: PageContext) -> Response:
 
 
 def split_last_term(text: str) -> tuple[str, str, str]:
-    """What stands before the term that is being typed, its minus if it has one, and the term."""
+    """The text before the last term, the minus of the term if it has one, and the term."""
     last = ""
-    for found in _TERM.finditer(text):
-        last = found[0] if found.end() == len(text) else ""
+    for match in _TERM.finditer(text):
+        last = match[0] if match.end() == len(text) else ""
     minus = "-" if last.startswith("-") else ""
     return text[: len(text) - len(last)], minus, last.removeprefix("-")
 
 
 def _allowed(context: PageContext, fields: Mapping[str, SearchField]) -> list[str]:
-    """Searching payloads needs the role editor."""
+    """The fields that the caller may search: payloads need the role editor."""
     return [
         name for name, field in fields.items() if field.kind is not SearchFieldKind.JSON or context.can(Role.EDITOR)
     ]
 
 
 def _matching(values: Iterable[str], typed: str) -> list[str]:
-    """Those that begin with what was typed, then those that contain it; not what is typed whole already."""
+    """The values that begin with the typed text, then those that contain it; not the text itself."""
     low = typed.lower()
-    known = [
+    matching = [
         value for value in dict.fromkeys(values) if low in value.lower() and value.lower() != low and '"' not in value
     ]
-    return sorted(known, key=lambda value: not value.lower().startswith(low))
+    return sorted(matching, key=lambda value: not value.lower().startswith(low))
 
 
 async def _values(context: PageContext, name: str, field: SearchField | None, typed: str) -> list[str]:
@@ -159,8 +155,8 @@ async def _texts(context: PageContext, name: str, typed: str) -> list[str]:
         case "zone":
             return sorted(zone_names())
         case "job" | "name":
-            wanted = JobFilter(where(SearchRelation.CONTAINS, name=typed.replace("\0", "") or None), is_named=True)
-            page = await queries.jobs.page(wanted, JobOrder.NAME, PageRequest(limit=_MAX_COMPLETIONS))
+            by_name = JobFilter(where(SearchRelation.CONTAINS, name=typed.replace("\0", "") or None), is_named=True)
+            page = await queries.jobs.page(by_name, JobOrder.NAME, PageRequest(limit=_MAX_COMPLETIONS))
             return [view.job.name or "" for view in page.items]
         case "tag":
             page = await queries.jobs.page(JobFilter(is_named=True), JobOrder.NAME, PageRequest(limit=100))
@@ -173,15 +169,12 @@ def _quoted(value: str) -> str:
 
 
 def _needs_quotes(value: str) -> bool:
-    """Whether a value needs quotes; those take commas for a part of it, so that it cannot be one of several."""
+    """Whether a value needs quotes. A comma inside quotes is part of the value, so such a value cannot be one of several."""
     return re.search(r"[\s,]", value) is not None
 
 
-# Lists as files, and the stream of changes: the API answers them itself.
-
-
 class _ApiResponse(Response):
-    """Whatever the API answers to the same request."""
+    """The response of the API to the same request."""
 
     def __init__(self, context: PageContext, *path: str) -> None:
         super().__init__()
@@ -194,13 +187,13 @@ class _ApiResponse(Response):
 
 @router.get("/calendar.ics")
 async def calendar(context: PageContext) -> Response:
-    """What is to run, for calendar programs."""
+    """The expected runs as a calendar."""
     return _ApiResponse(context, "calendar.ics")
 
 
 @router.get("/jobs/{job}/calendar.ics")
 async def job_calendar(context: PageContext) -> Response:
-    """When one job is to run."""
+    """The expected runs of one job as a calendar."""
     return _ApiResponse(context, "jobs", context.path["job"], "calendar.ics")
 
 

@@ -17,23 +17,21 @@ from timeball.dashboard.internal_api import ApiProblem
 router = PageRouter()
 
 
-# A cookie carries the way back, and holds no more than this many ids.
+# The undo of a toast is kept in a cookie, which has room for so many ids.
 MAX_UNDO_IDS = 40
 
 
-def retry_undo(context: PageContext, made: list[str]) -> Undo | None:
-    """The way back from a retry: cancel what it made."""
-    if not 0 < len(made) <= MAX_UNDO_IDS:
+def retry_undo(context: PageContext, created: list[str]) -> Undo | None:
+    """The undo of a retry: cancel the new executions."""
+    if not 0 < len(created) <= MAX_UNDO_IDS:
         return None
-    return Undo(context.site_url("/executions/undo"), {"ids": " ".join(made)})
+    return Undo(context.site_url("/executions/undo"), {"ids": " ".join(created)})
 
-
-# Operations: what is done to very many executions or jobs in the background, and how far it has come.
 
 _PAGE, _MAX_FAILED = 50, 50
 
 
-# What an operation's state looks like, in the words of executions.
+# The states of operations, each with the state of executions whose look it has.
 STATE_STYLES = {
     "pending": "queued",
     "running": "running",
@@ -58,14 +56,14 @@ async def list_operations(context: PageContext) -> Response:
 
 @router.get("/operations/{operation}")
 async def operation_page(context: PageContext) -> Response:
-    """One operation: how far it is, and what it could not do."""
+    """One operation: its progress, and the items that failed."""
     queries = context.site.queries
     operation = await queries.operations.find(context.path["operation"])
     failed = await queries.operations.items(operation.id, "failed", 0, _MAX_FAILED + 1)
     return context.page(
         "operation.html",
         part="partials/operation.html",
-        one=operation_document(operation),
+        operation=operation_document(operation),
         failed=[item_document(item) for item in failed[:_MAX_FAILED]],
         has_more=len(failed) > _MAX_FAILED,
         is_over=operation.finished_at is not None,
@@ -75,35 +73,33 @@ async def operation_page(context: PageContext) -> Response:
 
 @router.post("/operations/{operation}/cancel", Role.OPERATOR)
 async def cancel(context: PageContext) -> Response:
-    """Stop it where it is."""
-    found = context.path["operation"]
-    await context.api.post("operations", found, "cancel", body={"reason": context.form.get("reason") or None})
-    return context.go(context.site_url(f"/operations/{found}"), "It stops where it is; what is done stays done.")
+    """Stop an operation; what it has done stays."""
+    operation = context.path["operation"]
+    await context.api.post("operations", operation, "cancel", body={"reason": context.form.get("reason") or None})
+    return context.go(context.site_url(f"/operations/{operation}"), "The operation stops; what is done stays done.")
 
 
 def is_operation(result: dict[str, Any]) -> bool:
-    """Whether many were too many to be done at once: then the API answers with an operation."""
+    """Whether a bulk action became an operation that runs in the background."""
     return "progress" in result
 
 
 def go_to_operation(context: PageContext, result: dict[str, Any]) -> Response:
-    """Go where the operation can be watched."""
-    told = f"{result['total']} at once would take too long: they are done one after the other."
-    return context.go(context.site_url(f"/operations/{result['id']}"), told)
+    """Go to the page of an operation."""
+    toast = f"{result['total']} are too many to do at once: they are processed in the background."
+    return context.go(context.site_url(f"/operations/{result['id']}"), toast)
 
-
-# One action on many: those that were selected, or all that match a search, counted and confirmed before anything is done.
 
 Body = dict[str, Any]
 
 
-# As many as the API takes by name.
+# The most ids that the API takes.
 MAX_IDS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class BulkForm:
-    """What a bulk form asks for."""
+    """The fields of a bulk form."""
 
     action: str
     ids: list[str]
@@ -112,14 +108,14 @@ class BulkForm:
     status: str
     with_one_offs: bool
     reason: str | None
-    # Up to when: a list of what has come so far means no more than that, however long it takes to agree.
+    # The end of the list when the form was shown: executions that come later are not included.
     until: str
-    # How many the visitor was shown and agreed to; None if they have not been asked yet.
+    # The number that was confirmed; None if it was not asked yet.
     expected: int | None
 
     @classmethod
     def of(cls, context: PageContext) -> BulkForm:
-        """Read it from the form of a request."""
+        """Read it from a request."""
         expected = context.form.get("expected", "")
         return cls(
             action=context.form.get("action", ""),
@@ -137,7 +133,7 @@ class BulkForm:
 async def run_if_confirmed(
     context: PageContext, bulk: BulkForm, address: Sequence[str], body: Body
 ) -> dict[str, Any] | None:
-    """Do it to all that match; None if the visitor has not agreed yet, or to another number than there is now."""
+    """Do it to all that match; None if their number was not confirmed yet, or is another one now."""
     if bulk.expected is None:
         return None
     try:
@@ -151,16 +147,16 @@ async def run_if_confirmed(
 async def ask_to_confirm(
     context: PageContext, bulk: BulkForm, address: Sequence[str], body: Body, *, noun: str, path: str, until: str = ""
 ) -> Response:
-    """Say how many it would be, and ask."""
-    would = await context.api.post(*address, body=body | {"dry_run": True})
+    """The page that shows how many match, and asks for confirmation."""
+    dry_run = await context.api.post(*address, body=body | {"dry_run": True})
     return context.page(
-        "confirm_many.html", bulk=bulk, count=would["done"], noun=noun, path=path, back=context.back("/"), until=until
+        "confirm_many.html", bulk=bulk, count=dry_run["done"], noun=noun, path=path, back=context.back("/"), until=until
     )
 
 
 def summarize(done: int, noun: str, verb: str, failed: Sequence[str]) -> str:
-    """What came of it, in a sentence."""
+    """The result of a bulk action in a sentence."""
     text = f"{pluralize(done, noun)} {verb}."
     if failed:
-        text += f" {len(failed)} could not be: {failed[0]}"
+        text += f" {len(failed)} failed: {failed[0]}"
     return text

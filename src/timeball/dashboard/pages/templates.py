@@ -1,4 +1,4 @@
-"""Templates: jobs that are not made yet; kept under a name, used with other values."""
+"""Templates: the fields of jobs, kept under a name and used with other values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ router = PageRouter()
 _PAGE = 100
 _VARIABLE = "variable."
 _BLANK = {"name": "", "description": "", "job": ""}
-# What stays of a job when it becomes a template: all its fields but the name.
+# The fields of a job that become part of a template.
 _COPIED = SPEC_FIELDS.keys() - {"name"}
 
 
@@ -35,7 +35,7 @@ async def list_templates(context: PageContext) -> Response:
 
 @router.get("/templates/new", Role.EDITOR)
 async def new_template_form(context: PageContext) -> Response:
-    """An empty template, or one made from a job."""
+    """The form of a new template, empty or filled with a job."""
     job: dict[str, Any] = {"handler": "http.webhook", "payload": {"url": "https://example.com/{{path}}"}}
     name = ""
     if context.query("job"):
@@ -47,23 +47,23 @@ async def new_template_form(context: PageContext) -> Response:
 
 @router.post("/templates", Role.EDITOR)
 async def create_template(context: PageContext) -> Response:
-    """Keep a template."""
+    """Create a template."""
     try:
-        made = await context.api.post("templates", body=_body(context))
+        created = await context.api.post("templates", body=_body(context))
     except (ApiProblem, InvalidInput) as problem:
         return _form(context, None, context.form, problem)
-    return context.go(context.site_url(f"/templates/{made['id']}"), f"The template {made['name']} is kept.")
+    return context.go(context.site_url(f"/templates/{created['id']}"), f"The template {created['name']} is created.")
 
 
 @router.get("/templates/{template}")
 async def template_page(context: PageContext) -> Response:
-    """One template, and the form that makes a job of it."""
+    """One template, and the form that creates a job from it."""
     return await _show(context)
 
 
 @router.post("/templates/{template}/use", Role.EDITOR)
 async def use_template(context: PageContext) -> Response:
-    """Make a job of a template, with values for what it leaves open."""
+    """Create a job from a template, with values for its variables."""
     variables = {
         name.removeprefix(_VARIABLE): value for name, value in context.form_pairs if name.startswith(_VARIABLE)
     }
@@ -71,20 +71,18 @@ async def use_template(context: PageContext) -> Response:
     if variables:
         body["variables"] = variables
     try:
-        made = await context.api.post("templates", context.path["template"], "use", body=body)
+        job = await context.api.post("templates", context.path["template"], "use", body=body)
     except ApiProblem as problem:
         return await _show(context, problem)
     target = (
-        f"/executions/{made['execution_id']}"
-        if made.get("execution_id") and not made["name"]
-        else f"/jobs/{made['id']}"
+        f"/executions/{job['execution_id']}" if job.get("execution_id") and not job["name"] else f"/jobs/{job['id']}"
     )
-    return context.go(context.site_url(target), "A job was made of the template.")
+    return context.go(context.site_url(target), "The job is created from the template.")
 
 
 @router.get("/templates/{template}/edit", Role.EDITOR)
 async def edit_template_form(context: PageContext) -> Response:
-    """The form with what the template is now."""
+    """The form of a template."""
     template = await _read(context)
     values = {
         "name": template["name"],
@@ -108,9 +106,9 @@ async def change_template(context: PageContext) -> Response:
 
 @router.post("/templates/{template}/delete", Role.EDITOR)
 async def delete_template(context: PageContext) -> Response:
-    """Forget a template; the jobs made of it stay."""
+    """Delete a template; the jobs created from it stay."""
     await context.api.delete("templates", context.path["template"])
-    return context.go(context.site_url("/templates"), "The template is deleted. Jobs made of it stay.")
+    return context.go(context.site_url("/templates"), "The template is deleted. Jobs created from it stay.")
 
 
 def _body(context: PageContext) -> dict[str, Any]:

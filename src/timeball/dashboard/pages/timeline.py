@@ -1,7 +1,8 @@
-"""The time line: past, running and predicted runs on one axis."""
+"""The timeline: past, running and predicted runs on one axis."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from heapq import nlargest, nsmallest
 
@@ -10,6 +11,7 @@ from starlette.responses import Response
 from timeball.application.queries.timeline import RowsBy, Timeline, TimelineRequest
 from timeball.dashboard import timeline_chart as drawing
 from timeball.dashboard.context import PageContext, PageRouter, browser_zone, zone_label
+from timeball.dashboard.formatting import short_id
 from timeball.dashboard.timeline_chart import SPANS, parse_time_window
 from timeball.domain.forecast.timeline import MarkRow, TimelineMark, TimelineMarkKind
 
@@ -18,13 +20,13 @@ router = PageRouter()
 
 _MAX_ROWS = 60
 _WIDTH = 1_200
-# What a phone lists: the latest that ended, and what comes next.
+# The list on a phone: the latest that ended, and the next ones.
 _PAST_ENTRIES, _NEXT_ENTRIES = 5, 40
 
 
 @router.get("/timeline")
 async def timeline(context: PageContext) -> Response:
-    """The drawing; the same as a table, if that is wanted."""
+    """The drawing, or the same as a table."""
     view = parse_time_window(
         context.site.queries.now(), context.query("from"), context.query("span"), browser_zone(context.request)
     )
@@ -33,12 +35,12 @@ async def timeline(context: PageContext) -> Response:
     request = TimelineRequest(
         start=view.start, end=view.end, queue=queue, rows_by=rows_by, limit=_MAX_ROWS, width=_WIDTH
     )
-    found = await context.shared(("timeline", request), lambda: _draw(context, request))
+    drawn = await context.shared(("timeline", request), lambda: _draw(context, request))
     names = {row["name"] for row in await context.shared("queues", context.site.queries.queues)}
     return context.page(
         "timeline.html",
         part="partials/timeline.html",
-        found=found,
+        drawn=drawn,
         view=view,
         zone=zone_label(view.zone),
         rows_by=rows_by,
@@ -48,19 +50,26 @@ async def timeline(context: PageContext) -> Response:
         queues=sorted(names | ({queue} if queue else set())),
         drawing=drawing,
         is_table=context.query("view") == "table",
-        agenda=_agenda(found),
-        shortages=[step for step in found.band if step.note and step.is_predicted],
+        agenda=_agenda(drawn),
+        shortages=[step for step in drawn.band if step.note and step.is_predicted],
     )
 
 
 async def _draw(context: PageContext, request: TimelineRequest) -> Timeline:
     async with context.site.heavy.of(context.caller.name):
-        return await context.site.queries.timeline.draw(request)
+        drawn = await context.site.queries.timeline.draw(request)
+    return replace(drawn, rows=[_readable(row) for row in drawn.rows])
 
 
-def _agenda(found: Timeline) -> list[tuple[TimelineMark, MarkRow]]:
+def _readable(row: MarkRow) -> MarkRow:
+    """A row with a short label: the name of a worker goes with it, and only its id is left."""
+    is_gone = row.kind == "worker" and row.key and row.label == row.key
+    return replace(row, label=f"{short_id(row.key)} (gone)") if is_gone else row
+
+
+def _agenda(drawn: Timeline) -> list[tuple[TimelineMark, MarkRow]]:
     """The marks around now in the order of time, each with its row."""
-    marks = [(mark, row) for row in found.rows for mark in row.marks]
+    marks = [(mark, row) for row in drawn.rows for mark in row.marks]
     ended = [pair for pair in marks if pair[0].kind is TimelineMarkKind.PAST]
     ahead = [pair for pair in marks if pair[0].kind is not TimelineMarkKind.PAST]
     return nlargest(_PAST_ENTRIES, ended, key=_start_of)[::-1] + nsmallest(_NEXT_ENTRIES, ahead, key=_start_of)

@@ -1,4 +1,4 @@
-// For those who hear a page: what it shows now, if they asked, at most every 30 seconds.
+// For screen readers: what the page shows now, if turned on, at most every 30 seconds.
 import { all, keep, on, one } from "./dom.js";
 
 const KEY = "timeball.announce";

@@ -1,4 +1,4 @@
-// Short words for what every module does to a page.
+// Helpers of all modules.
 export const one = (selector, root = document) => root.querySelector(selector);
 export const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 export const create = (name, props) => Object.assign(document.createElement(name), props);
@@ -6,7 +6,7 @@ export const on = (names, act, target = document, capture = false) => names.spli
 export const ask = (address, kind) => fetch(address, { headers: { "HX-Request": "true", "HX-Request-Type": kind } });
 export const tell = (name, detail) => document.dispatchEvent(new CustomEvent(`timeball:${name}`, { detail }));
 
-// A choice of the visitor, kept by the browser.
+// A checkbox kept in local storage.
 export function keep(key, box, chosen) {
   if (!box) return;
   box.checked = localStorage[key] === "on";

@@ -1,4 +1,4 @@
-// The keyboard: every page can be used without a mouse; off for those who want it.
+// Keyboard shortcuts; they can be turned off.
 import { all, keep, on, one, tell } from "./dom.js";
 import { openDialog, say, toggleTheme } from "./page.js";
 

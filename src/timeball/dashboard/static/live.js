@@ -1,5 +1,5 @@
-// Keeps a page fresh: one stream per browser says what changed, and the parts that show it are fetched anew.
-// The visible tab with the lock listens, and tells the others; without a stream it polls.
+// Keeps a page fresh: one stream per browser names the topics that changed, and their parts are fetched again.
+// The visible tab with the lock listens and relays; without a stream it polls.
 import { all, ask, on, one, tell } from "./dom.js";
 import { countNew, isScrolled, sayNew } from "./news.js";
 
@@ -8,7 +8,7 @@ const PATIENCE = 25_000;
 const { ping, stream } = document.documentElement.dataset;
 const channel = new BroadcastChannel("timeball");
 const dirty = new Set();
-// By id: a part fetched anew is another element.
+// By id: a fetched part is a new element.
 const stale = new Set();
 const uncounted = new Set();
 const freshAt = new Map();
@@ -26,7 +26,7 @@ function isStill() {
 
 const concerns = (part) => dirty.has("*") || part.dataset.topics.split(" ").some((topic) => dirty.has(topic));
 
-// What was done a moment ago waits for its turn.
+// A part that was fetched a moment ago waits.
 function isEarly(doneAt, part, seconds) {
   const wait = (doneAt.get(part.id) || 0) + seconds * 1000 - Date.now();
   wait > 0 ? setTimeout(refresh, wait + 10) : doneAt.set(part.id, Date.now());
@@ -39,14 +39,14 @@ function renew(part) {
   part.dispatchEvent(new Event("refresh"));
 }
 
-// A list that must stay says how much is new; one that is only scrolled is renewed if nothing would move.
+// A list that must not move counts its new rows; a scrolled one is fetched if no row would move.
 function peek(part) {
   if (!part.matches("[data-list]") || !uncounted.has(part.id) || isEarly(countedAt, part, 2)) return;
   uncounted.delete(part.id);
   countNew(part).then((number) => { if (!number && !isStill()) renew(part); }, () => {});
 }
 
-// An answer may come when the page has to stand still.
+// A response may come while the page must stand still.
 function arrive(event) {
   const { sourceElement: part, sourceEvent, text } = event.detail.ctx;
   if (!part.dataset.topics || sourceEvent?.detail === "wanted" || !isStill() && !(isScrolled(part) && sayNew(part, text))) return;
@@ -114,7 +114,7 @@ function listen() {
     const hear = (name, read) => on(name, (event) => relay(read(event.data)), source);
     hear("open", () => { failures = 0; return {}; });
     hear("topics", (data) => ({ topics: JSON.parse(data) }));
-    hear("drop", (data) => ({ topics: [], drop: JSON.parse(data) }));
+    hear("starts", (data) => ({ topics: [], starts: JSON.parse(data) }));
     hear("beat", () => ({ topics: [] }));
     hear("gap", () => ({}));
     source.onerror = () => { if (++failures > 1) { source.close(); setTimeout(done, Math.min(30_000, 1_000 * 2 ** failures)); } };
@@ -148,15 +148,15 @@ function start() {
   on("scrollend", refresh);
   on("htmx:before:swap", arrive);
   on("beforeunload", () => (leftAt = Date.now()), window);
-  // While a form is on its way, no part leads elsewhere.
+  // While a form is being sent, no part may navigate.
   on("htmx:before:response", (event) => Date.now() - leftAt > POLL || event.preventDefault());
   on("online", () => mark(), window);
   on("offline", lost, window);
-  // Where the address is not safe there are no locks.
+  // Insecure origins have no locks.
   if (navigator.locks) compete();
   setInterval(poll, POLL / 2);
   show();
 }
 
-// Whoever has to log in first hears nothing yet.
+// The login page has no stream.
 if (one("#live")) start();

@@ -1,4 +1,4 @@
-// The log of one execution: fetched in pieces, followed while it runs, narrowed by level and words.
+// The log of an execution: fetched page by page, followed while it runs, filtered by level and text.
 import { all, ask, create, on, one } from "./dom.js";
 import { showTimes } from "./time.js";
 
@@ -57,7 +57,7 @@ on("input", () => narrow(), find);
 on("click", save, one("button", box));
 on("wheel", () => { if (list.scrollTop + list.clientHeight < list.scrollHeight - 40) follow.checked = false; }, list);
 await read();
-// Its last lines may come a while after its end.
+// The last lines may arrive after the execution has ended.
 for (let { wait } = box.dataset; wait < 20_000;) {
   await new Promise((done) => setTimeout(done, wait));
   if (document.hidden) continue;

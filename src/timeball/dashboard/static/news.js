@@ -1,4 +1,4 @@
-// A list that must not move now: what is new is counted, and waits behind a button.
+// A list that must not move: new rows are counted and wait behind a button.
 import { all, ask, on, one } from "./dom.js";
 
 const keys = (root) => all("tr[id], article[id]", root).map((row) => row.id);

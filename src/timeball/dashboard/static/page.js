@@ -1,4 +1,4 @@
-// What pages do by themselves: theme, palette, dialogs that ask first, selection, copying, toasts.
+// Theme, palette, confirmation dialogs, selection, copying, toasts.
 import { all, create, on, one } from "./dom.js";
 
 export function toggleTheme() {
@@ -41,11 +41,11 @@ function walkPalette(event) {
   next.scrollIntoView({ block: "nearest" });
 }
 
-// A form that would lose something asks first: what, why, and for the gravest a typed name.
+// A form that would lose something asks first: a reason, and for a purge a typed name.
 function ask(event) {
   const form = event.target;
   const asking = [event.submitter, form].find((element) => element?.dataset.confirm);
-  // All that match are counted by the server, which asks by itself.
+  // The server counts all that match, and asks by itself.
   if (!asking || form.dataset.confirmed || form.elements.matching?.value) return;
   event.preventDefault();
   const { confirm, confirmOne = confirm, detail = "", verb = "Go on", typed = "", reason, danger } = asking.dataset;
@@ -111,7 +111,7 @@ function choose(checked, matching = "") {
   tally();
 }
 
-// What a click on such a mark does.
+// What a click on an element with such an attribute does.
 const CLICKS = {
   copy: (marked) => navigator.clipboard?.writeText(marked.dataset.copy).then(() => say("Copied")),
   open: (marked) => openDialog(marked.dataset.open),
@@ -134,7 +134,7 @@ function clicked(event) {
   pick(event);
 }
 
-// A choice that shows other fields.
+// Shows the fields that belong to a choice.
 function reveal() {
   for (const part of all("[data-when]")) {
     const [name, values] = part.dataset.when.split("=");

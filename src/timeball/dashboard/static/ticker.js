@@ -1,4 +1,4 @@
-// The drop ticker: each start when the stream tells it, the latest on top; still under the hand.
+// The ticker of starts, the latest on top; it stands still under the pointer.
 import { all, on, one } from "./dom.js";
 import { isFrozen } from "./live.js";
 import { written } from "./time.js";
@@ -9,31 +9,31 @@ const list = one("#ticker");
 const button = one("#freeze");
 let held = [];
 
-function spoken(ms) {
-  if (ms == null) return "try again";
+function late(ms) {
+  if (ms == null) return "retry";
   if (ms < 1000) return `+${ms.toFixed(ms < 10 ? 1 : 0)} ms`;
   return ms < 60000 ? `+${(ms / 1000).toFixed(1)} s` : `+${Math.round(ms / 60000)} min`;
 }
 
 function row({ at, subject, name, handler, data }) {
-  const made = one("#drop").content.firstElementChild.cloneNode(true);
-  const [time, mark, link, by] = made.children;
+  const item = one("#start").content.firstElementChild.cloneNode(true);
+  const [time, mark, link, by] = item.children;
   const isLate = data.lateness_ms > LATE_MS;
-  made.dataset.id = subject;
+  item.dataset.id = subject;
   time.dateTime = at;
   time.textContent = written(at, "log");
   mark.classList.toggle("late-mark", isLate);
   link.href += subject;
   link.textContent = name || handler;
   by.classList.toggle("late", isLate);
-  by.textContent = spoken(data.lateness_ms);
-  return made;
+  by.textContent = late(data.lateness_ms);
+  return item;
 }
 
-function add(drops) {
+function add(starts) {
   one(".none", list)?.remove();
-  const known = all("li", list).map((row) => row.dataset.id);
-  for (const drop of drops) if (!known.includes(drop.subject)) list.prepend(row(drop));
+  const shown = all("li", list).map((row) => row.dataset.id);
+  for (const start of starts) if (!shown.includes(start.subject)) list.prepend(row(start));
   all("li", list).slice(MOST).forEach((old) => old.remove());
 }
 
@@ -45,7 +45,7 @@ function flush() {
 }
 
 on("timeball:stream", (event) => {
-  held = held.concat(event.detail.drop || []).slice(-256);
+  held = held.concat(event.detail.starts || []).slice(-256);
   flush();
 });
 on("pointerleave focusout", () => setTimeout(flush, 50), list);

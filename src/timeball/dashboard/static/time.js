@@ -1,4 +1,4 @@
-// Instants come in UTC; here they become relative, or those of the chosen zone.
+// Instants come in UTC; here they become relative, or local to the chosen zone.
 import { all, on, one, tell } from "./dom.js";
 
 const KEY = "timeball.zone";
@@ -37,7 +37,7 @@ export function showTimes(root = document) {
   for (const element of all("[data-zone]", root)) element.textContent = city(zone());
 }
 
-// The server, which draws hours and days, cannot know the zone by itself.
+// The server draws hours and days in this zone.
 function tellZone() {
   const cookie = `timeball_zone=${encodeURIComponent(zone())}`;
   const isKnown = document.cookie.includes(cookie);

@@ -1,4 +1,4 @@
-// The time line: a click opens a run, a drag moves the view, keys walk through time.
+// The timeline: a click opens a run, a drag moves the view, keys move through time.
 import { on, one } from "./dom.js";
 
 const part = () => one("#timeline");
