@@ -91,9 +91,9 @@ async def test_an_execution_names_the_key_that_requested_it(
 async def test_a_program_is_the_author_of_its_jobs(client: httpx.AsyncClient, store: Store) -> None:
     """By an enqueue, by a definition, and by the API of the same process without keys."""
     commands = Commands(store, store.env)
-    pattern = commands.jobs.pattern(JobSpec(handler="h"))
-    assert pattern is not None
-    (created,) = await commands.jobs.enqueue(pattern, ["{}"])
+    prepared = commands.jobs.prepared_job(JobSpec(handler="h"))
+    assert prepared is not None
+    (created,) = await commands.jobs.enqueue(prepared, ["{}"])
     many = await commands.jobs.enqueue_many(JobSpec(handler="h"), ["{}"] * 3)
     named = await commands.jobs.create(JobSpec(handler="h", name="named"))
     local = (await client.post("/jobs", json={"handler": "h"})).json()
@@ -123,17 +123,17 @@ async def test_system_cleanup_is_for_administrators(client: httpx.AsyncClient, m
     assert (await client.post("/jobs", json=CLEANUP, headers=admin)).status_code == 201
 
 
-@pytest.mark.parametrize("wish", [SHELL, CLEANUP], ids=["command", "cleanup"])
+@pytest.mark.parametrize("job", [SHELL, CLEANUP], ids=["command", "cleanup"])
 async def test_security_14_a_one_off_of_an_administrators_handler_is_audited(
-    client: httpx.AsyncClient, make_key: MakeKey, store: Store, wish: dict[str, Any]
+    client: httpx.AsyncClient, make_key: MakeKey, store: Store, job: dict[str, Any]
 ) -> None:
     admin = await make_key("admin")
-    one = (await client.post("/jobs", json=wish, headers=admin)).json()
-    later = (await client.post("/jobs", json=wish | {"scheduled_at": "2030-01-01T00:00Z"}, headers=admin)).json()
+    one = (await client.post("/jobs", json=job, headers=admin)).json()
+    later = (await client.post("/jobs", json=job | {"scheduled_at": "2030-01-01T00:00Z"}, headers=admin)).json()
     commands = Commands(store, store.env)
-    local = await commands.jobs.create(JobSpec(**wish))
-    await commands.jobs.enqueue_many(JobSpec(handler=wish["handler"]), ['{"command": "id"}'] * 2)
-    assert commands.jobs.pattern(JobSpec(**wish)) is None, "a program's own enqueues do not go past the audit"
+    local = await commands.jobs.create(JobSpec(**job))
+    await commands.jobs.enqueue_many(JobSpec(handler=job["handler"]), ['{"command": "id"}'] * 2)
+    assert commands.jobs.prepared_job(JobSpec(**job)) is None, "a program's own enqueues do not go past the audit"
 
     rows = (await client.get("/audit", headers=admin)).json()["data"]
 

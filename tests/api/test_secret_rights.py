@@ -58,9 +58,9 @@ async def test_an_unbound_secret_needs_a_payload_written_by_an_administrator(
 
 async def test_a_program_with_access_to_the_database_is_an_administrator(house: House) -> None:
     commands = Commands(house.store, house.store.env)
-    pattern = commands.jobs.pattern(JobSpec(handler="http.webhook"))
-    assert pattern is not None
-    await commands.jobs.enqueue(pattern, ['{"url": "https://example.com", "body": {"$secret": "TOKEN"}}'])
+    prepared = commands.jobs.prepared_job(JobSpec(handler="http.webhook"))
+    assert prepared is not None
+    await commands.jobs.enqueue(prepared, ['{"url": "https://example.com", "body": {"$secret": "TOKEN"}}'])
 
     assert await house.may_use()
 
