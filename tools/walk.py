@@ -33,7 +33,7 @@ _IDLE_SECONDS = 3.0
 # What looks around less often than that.
 _RARE = ("engine/lease.py", "engine/scheduler/housekeeping.py", "store/rollups.py")
 # How this tool sends its requests, and where logs pass that it switches on.
-_OF_THE_TOOL = ("api/in_process.py", "engine/runners/base.py")
+_OF_THE_TOOL = ("api/in_process.py", "client/in_process.py", "engine/runners/base.py")
 _CRON_JOB = {"name": "walk", "handler": "test.echo", "schedule": "* * * * * *", "payload": {"message": "hello"}}
 
 Functions = dict[tuple[str, str], None]
@@ -136,7 +136,7 @@ async def _post_and_wait(client: httpx.AsyncClient, tracer: Tracer, name: str) -
         with tracer.pausing():
             executions = (await client.get(f"/api/v1/jobs/{job}/executions")).json()
             if any(execution["state"] == "succeeded" for execution in executions["data"]):
-                await client.delete(f"/api/v1/jobs/{job}")
+                (await client.delete(f"/api/v1/jobs/{job}")).raise_for_status()
                 return
 
 
