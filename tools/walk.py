@@ -28,10 +28,25 @@ from timeball.runtime import ServerRuntime, make_server_runtime, make_supervisor
 
 SOURCES = Path(timeball.__file__).parent
 _PREFIX = f"{SOURCES}/"
-# A node that has nothing to do renews its lease and looks around; some of that happens only every few seconds.
+# A node that has nothing to do renews its lease and looks around; what it does more often than this is left out of a walk.
 _IDLE_SECONDS = 3.0
-# What looks around less often than that.
-_RARE = ("engine/lease.py", "engine/scheduler/housekeeping.py", "store/rollups.py")
+# What it does less often, or when it connects anew.
+_IDLE_FILES = (
+    "brokers/base.py",
+    "config/settings.py",
+    "domain/rollup.py",
+    "engine/lease.py",
+    "engine/scheduler/housekeeping.py",
+    "engine/scheduler/shards.py",
+    "engine/supervisor.py",
+    "engine/worker/reconciler.py",
+    "runtime.py",
+    "store/db/url.py",
+    "store/history.py",
+    "store/rollups.py",
+    "store/store.py",
+    "telemetry/events.py",
+)
 # How this tool sends its requests, and where logs pass that it switches on.
 _OF_THE_TOOL = ("api/in_process.py", "client/in_process.py", "engine/runners/base.py")
 _CRON_JOB = {"name": "walk", "handler": "test.echo", "schedule": "* * * * * *", "payload": {"message": "hello"}}
@@ -85,7 +100,7 @@ class Tracer:
 
 def files_of(functions: Functions, idle: Functions | None = None) -> list[str]:
     """The files of these functions, without those that belong to an idle node."""
-    ours = [path for path, name in functions if (path, name) not in (idle or {}) and path not in _RARE]
+    ours = [path for path, name in functions if (path, name) not in (idle or {}) and path not in _IDLE_FILES]
     return [path for path in dict.fromkeys(ours) if path not in _OF_THE_TOOL]
 
 
