@@ -149,8 +149,8 @@ class JobCommands:
         self, spec: JobSpec, now: datetime, job_id: JobId, actor: Actor
     ) -> tuple[Job, FirstExecution | None]:
         is_immediate = _is_immediate(spec)
-        wish = replace(spec, scheduled_at=now) if is_immediate else spec
-        job = define_job(wish, job_id, now, self._store.shards, actor.created_by)
+        dated = replace(spec, scheduled_at=now) if is_immediate else spec
+        job = define_job(dated, job_id, now, self._store.shards, actor.created_by)
         if actor.is_confined(job.payload):
             job = replace(job, bound_secrets_only=True)
         if is_immediate:
@@ -174,8 +174,8 @@ class JobCommands:
         if not _is_immediate(spec) or spec.handler in ADMIN_HANDLERS:
             return None
         now = self._env.clock.now()
-        wish = replace(spec, scheduled_at=now)
-        return prepare_job(define_job(wish, JobId(self._env.new_id()), now, self._store.shards, LOCAL.created_by))
+        dated = replace(spec, scheduled_at=now)
+        return prepare_job(define_job(dated, JobId(self._env.new_id()), now, self._store.shards, LOCAL.created_by))
 
     async def enqueue(self, prepared: PreparedJob, payloads: Sequence[str], actor: Actor = LOCAL) -> list[CreatedJob]:
         """Create one-offs of a prepared job, due now, with these payloads (JSON texts): all or none, in one statement."""
@@ -230,8 +230,8 @@ class JobCommands:
         self._contracts.check_payloads(spec.handler, payloads, actor)
         now = self._env.clock.now()
         due_at = spec.scheduled_at
-        wish = replace(spec, name=None, scheduled_at=due_at or now)
-        template = define_job(wish, JobId(self._env.new_id()), now, self._store.shards, actor.created_by)
+        dated = replace(spec, name=None, scheduled_at=due_at or now)
+        template = define_job(dated, JobId(self._env.new_id()), now, self._store.shards, actor.created_by)
         if not actor.is_administrator and any(actor.is_confined(payload) for payload in payloads):
             template = replace(template, bound_secrets_only=True)
         assert isinstance(template.rule, Once)
