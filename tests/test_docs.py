@@ -29,6 +29,31 @@ def test_every_link_leads_to_a_file(page: Path) -> None:
     assert missing == []
 
 
+FOR_MAINTAINERS = [ROOT / "ARCHITECTURE.md", *sorted((DOCS / "internals").glob("*.md"))]
+CODE = re.compile(r"`([^`\n]+)`")
+A_PATH = re.compile(r"(?:[\w.-]+/)+[\w-]+\.\w+")
+A_CLASS = re.compile(r"[A-Z]\w*[a-z]\w*")
+A_FUNCTION_OF_THE_SCHEMA = re.compile(r"timeball\.([a-z_]+)")
+
+
+@pytest.mark.parametrize("page", FOR_MAINTAINERS, ids=lambda page: page.name)
+def test_files_and_classes_that_maintainers_are_sent_to_exist(page: Path) -> None:
+    sources = ROOT / "src" / "timeball"
+    code = "".join(
+        file.read_text(encoding="utf-8") for ending in ("py", "sql") for file in sources.rglob(f"*.{ending}")
+    )
+    words = set(re.findall(r"\w+", code))
+
+    def exists(name: str) -> bool:
+        if A_PATH.fullmatch(name):
+            return any((folder / name).exists() for folder in (ROOT, sources))
+        if function := A_FUNCTION_OF_THE_SCHEMA.fullmatch(name):
+            return function[1] in words
+        return A_CLASS.fullmatch(name) is None or name in words
+
+    assert [name for name in CODE.findall(page.read_text(encoding="utf-8")) if not exists(name)] == []
+
+
 def test_the_index_lists_every_page() -> None:
     listed = {(DOCS / link).resolve() for link in LINK.findall((DOCS / "README.md").read_text(encoding="utf-8"))}
 

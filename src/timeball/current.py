@@ -228,7 +228,7 @@ RUNNING: ContextVar[AttemptContext] = ContextVar("timeball_running")
 def end_forked_copy(context: AttemptContext) -> None:
     """End this process at once if it is a copy made by `os.fork()` inside of the handler; else do nothing.
 
-    Called where a handler has returned: the copy must not go on as if it were the worker.
+    Called when the run of a handler is over: the copy must not go on as if it were the worker.
     """
     if _PROCESS.number == context._pid:
         return

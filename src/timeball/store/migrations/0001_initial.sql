@@ -34,7 +34,7 @@ CREATE TABLE timeball.shard (
 -- Part 2: jobs.
 
 -- What to run and when. The end of an execution never writes here.
--- Columns from `on_gap` to `overlap` are NULL for jobs that do not recur.
+-- The misfire columns and `overlap` are NULL for jobs that do not recur, `on_gap` and `on_repeat` for jobs without a cron expression.
 CREATE TABLE timeball.job (
     id                       uuid        PRIMARY KEY,
     name                     text,

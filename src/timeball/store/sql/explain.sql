@@ -32,7 +32,7 @@ LEFT JOIN timeball.queue ON queue.name = :queue::text
 LEFT JOIN timeball.running_limit ON running_limit.key = :limit_key::text;
 
 -- name: competitors
--- What may hold an execution up: other executions of its job (by the conditions of busy_jobs), and those that have the places of its limit and its queue.
+-- What may hold an execution up: other executions of its job that run, are ready or will be tried again, and those that have the places of its limit and its queue.
 (
     SELECT 'job' AS relation, id, job_id, handler, 'running' AS state_table, greatest(claimed_at, run_at) AS started_at
     FROM timeball.running

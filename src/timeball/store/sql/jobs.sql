@@ -383,7 +383,7 @@ SELECT EXISTS (SELECT 1 FROM timeball.ready WHERE job_id = :job_id AND job_id <>
     OR EXISTS (SELECT 1 FROM timeball.blocked WHERE job_id = :job_id);
 
 -- name: withdraw_waiting
--- A pause: scheduled executions that wait and were never tried are recorded as skipped; all other waiting ones are parked in `due`.
+-- A pause: scheduled executions that wait and have no counted attempt are recorded as skipped; all other waiting ones are parked in `due`.
 WITH from_ready AS (
     DELETE FROM timeball.ready
     WHERE (job_id = :job_id AND job_id <> id)

@@ -10,7 +10,7 @@ FOR UPDATE;
 
 -- name: unblock
 -- Move blocked executions to `ready` while their limit has free places, the most urgent first: by their index, whose rank has no time zone.
--- By ctid: rows of `blocked` are never updated. `everything` as in lanes.
+-- By ctid: rows of `blocked` are never updated. `everything` as in `lanes` of claiming.sql.
 WITH everything AS MATERIALIZED (
     SELECT '-infinity'::timestamp AS first, 'infinity'::timestamp AS last
 ),
@@ -49,7 +49,7 @@ RETURNING queue, priority, run_at;
 
 -- name: blocked_keys
 -- The limits that blocked executions wait for, in order, the first few after :after: a loose index scan, with one probe for each limit.
--- The reaper unblocks each of them again, in case a node died between freeing a place and unblocking. `everything` as in lanes.
+-- The reaper unblocks each of them again, in case a node died between freeing a place and unblocking. `everything` as in `lanes` of claiming.sql.
 WITH RECURSIVE everything AS MATERIALIZED (
     SELECT '-infinity'::timestamp AS first, 'infinity'::timestamp AS last
 ),

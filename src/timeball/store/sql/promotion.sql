@@ -200,7 +200,7 @@ SELECT id FROM taken;
 -- name: park
 -- Let retries and snoozes of a paused job wait until it is resumed. The job is locked, and read as it is after a lock wait: a row that is parked after
 -- the resumption would wait for ever. The row keeps the instant that it waited for, because it must not run before that either.
--- Looked up, locked and changed by ctid as in promote. IS NOT DISTINCT FROM: see unpark.
+-- Looked up, locked and changed by ctid as in promote. IS NOT DISTINCT FROM: see `unpark` in jobs.sql.
 WITH looked_at AS MATERIALIZED (
     SELECT id, paused_at
     FROM timeball.job
@@ -242,7 +242,7 @@ WHERE kind = 'occurrence'
 LIMIT (SELECT :limit::bigint);
 
 -- name: move_occurrence
--- Replace a pending occurrence by the one that the present time-zone data yield. IS NOT DISTINCT FROM: see unpark.
+-- Replace a pending occurrence by the one that the present time-zone data yield. IS NOT DISTINCT FROM: see `unpark` in jobs.sql.
 WITH taken AS (
     DELETE FROM timeball.due
     WHERE id = :id
@@ -260,7 +260,7 @@ RETURNING id;
 
 -- name: end_occurrence
 -- Record a pending occurrence as skipped if the present time-zone data yield none in its place. The record cites the data that computed it; the version
--- cites the data by which nothing follows. IS NOT DISTINCT FROM: see unpark.
+-- cites the data by which nothing follows. IS NOT DISTINCT FROM: see `unpark` in jobs.sql.
 WITH taken AS (
     DELETE FROM timeball.due
     WHERE id = :id
