@@ -94,11 +94,15 @@ class ApiServer:
         if not await self._authenticator.is_open():
             access = "requests need an API key"
         elif self._access.local_key is None:
-            access = "open to the programs of your account until the first: timeball keys create --role admin"
+            access = "open to the programs of your account; with the first key, requests need one"
         else:
-            access = "open to the programs of your account, by a local key, until the first: timeball keys create --role admin"
+            access = "open to the programs of your account, by a local key; with the first API key, requests need one"
             token = f"?token={self._access.local_key}"
-        return f"API on {self.address}/api/v1 ({access})\n  Dashboard: {self.address}/{token}   Every route: {self.address}/docs"
+        lines = [
+            f"API on {self.address}/api/v1 ({access})",
+            f"Dashboard: {self.address}/{token}   Every route: {self.address}/docs",
+        ]
+        return "\n  ".join(lines)
 
     async def run(self) -> None:
         """Serve requests until stopped, and carry out bulk operations meanwhile."""

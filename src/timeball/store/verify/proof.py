@@ -176,7 +176,7 @@ _TITLES = {
     Promise.RECORDED_ONCE: ("Every occurrence is recorded exactly once", "occurrences"),
     Promise.NO_PHANTOM: ("Every record is one its version named", "occurrences"),
     Promise.WATERMARK: ("Watermarks stand where the records end", "jobs"),
-    Promise.BOUNDED: ("Tries are bounded", "executions"),
+    Promise.BOUNDED: ("Attempts are bounded", "executions"),
 }
 
 
@@ -248,7 +248,7 @@ _QUERIES = (
     PromiseQuery("S5", "A claim has one outcome", "outcomes", "verify_outcomes", ("attempts", "started")),
     PromiseQuery("ends", "What has ended agrees with its end", "outcomes", "verify_ends", ("attempts", "finished")),
     PromiseQuery("S6", "Nothing starts early", "starts", "verify_never_early", ("attempts", "started")),
-    PromiseQuery("S7", "Tries are bounded", "executions", "verify_budgets", (*UNFINISHED, "finished")),
+    PromiseQuery("S7", "Attempts are bounded", "executions", "verify_budgets", (*UNFINISHED, "finished")),
     PromiseQuery("S8", "Nothing vanishes", "one-offs and unfinished", "verify_conservation", ("one_offs", *UNFINISHED)),
     PromiseQuery("S9", "Limits are kept", "limits", "verify_limits", ("limits",)),
     PromiseQuery("overlap", "Runs of a job do not overlap", "runs", "verify_overlap", ("started_by_schedule",)),
