@@ -42,7 +42,7 @@ def test_a_generated_page_is_up_to_date(file: Path, text: str) -> None:
 def codes_of_errors() -> set[str]:
     """The codes of all error classes there are; importing everything makes them known."""
     for module in pkgutil.walk_packages([str(SOURCE)], "timeball."):
-        if "__main__" not in module.name and "shell_supervisor" not in module.name:
+        if "__main__" not in module.name and "subreaper" not in module.name:
             importlib.import_module(module.name)
     found: set[str] = set()
     classes = [TimeballError]

@@ -126,7 +126,7 @@ class ChildSession:
             current[1].halt(message.why, message.reason)
 
     def _leave(self, number: int, _frame: FrameType | None) -> None:
-        """On SIGTERM: end the handler by an exception, so that it can clean up; the supervisor process waits a moment before it kills."""
+        """On SIGTERM: end the handler by an exception, so that it can clean up; the subreaper waits a moment before it kills."""
         if os.getpid() != self._pid:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

@@ -37,7 +37,7 @@ from timeball.engine.runners.outcome import (
     outcome_of_halt,
     settle,
 )
-from timeball.engine.runners.supervisor_process import TERM_GRACE_SECONDS
+from timeball.handlers.subreaper import TERM_GRACE_SECONDS
 
 COOPERATION_GRACE = timedelta(seconds=2)
 _RUNS_PER_CHILD = 1_000
@@ -50,7 +50,7 @@ class ProcessRunner:
 
     Each child runs one attempt at a time and is used again, as long as an attempt leaves nothing behind. When a child dies during an
     attempt, the attempt is `Lost`, as with a worker that dies: it counts as a lost attempt, not as a retry. Processes that a
-    handler leaves running are ended with the child (`supervisor_process`).
+    handler leaves running are ended with the child (`handlers.subreaper`).
     *cooperation* is how long a cancelled handler may go on before it is ended by force; one past its timeout has had its time.
     """
 
@@ -179,7 +179,7 @@ def _exit_reason(returncode: int) -> str:
     return f"was killed by {name}{hint}"
 
 
-# The supervisor process needs the grace and a moment more; if it takes longer, it is killed itself.
+# The subreaper needs the grace and a moment more; if it takes longer, it is killed itself.
 _END_SECONDS = TERM_GRACE_SECONDS + 5
 _READ_BYTES = 64 * 1024
 _LONGEST_LINE = 16 * 1024
@@ -226,7 +226,7 @@ class ChildProcess:
         outputs = [ChildOutput("info"), ChildOutput("warning")]
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-u", "-m", "timeball.engine.runners.supervisor_process", app),
+                *(sys.executable, "-u", "-m", "timeball.engine.runners", app),
                 stdin=theirs.fileno(),
                 stdout=outputs[0].inlet,
                 stderr=outputs[1].inlet,
@@ -302,7 +302,7 @@ class ChildProcess:
             self._writer.write(pack(StopMessage(number=self.runs, why=context.halted, reason=context.halt_reason)))
 
     def hang_up(self) -> None:
-        """Have the supervisor process end the child and all its descendants: TERM, a short grace, KILL."""
+        """Have the subreaper end the child and all its descendants: TERM, a short grace, KILL."""
         if not self._is_hung_up:
             self._is_hung_up = True
             _ignoring_os_errors(lambda: self._lifeline.shutdown(socket.SHUT_WR))
@@ -319,7 +319,7 @@ class ChildProcess:
             self._close()
 
     def _kill(self) -> None:
-        """The supervisor process does not answer: without it the kernel kills the child, and we kill its group."""
+        """The subreaper does not answer: without it the kernel kills the child, and we kill its group."""
         _ignoring_os_errors(self._process.kill)
         group = self._group
         if group is not None:

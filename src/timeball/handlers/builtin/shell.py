@@ -28,10 +28,10 @@ from timeball.handlers.binding import HandlerRefused, Payload
 from timeball.handlers.builtin.path_sandbox import PathSandbox, path_parts
 from timeball.handlers.builtin.secrets import SecretReference, SecretScope, SecretStore
 
-_SUPERVISOR = Path(__file__).with_name("shell_supervisor.py")
+_SUBREAPER = Path(__file__).parents[1] / "subreaper.py"
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _GRACE_SECONDS = 2.0
-# The supervisor needs the grace and a moment more; one that takes longer is itself killed.
+# The subreaper needs the grace and a moment more; one that takes longer is itself killed.
 _END_SECONDS = _GRACE_SECONDS + 8
 # Little, so that a command that floods us does not hold up the worker's other work for long.
 _READ_BYTES = 8 * 1024
@@ -283,13 +283,13 @@ def _environment(folder: str) -> dict[str, str]:
 
 
 async def _run(order: Mapping[str, Any], output: CommandOutput) -> dict[str, Any]:
-    """Start a supervisor, hear what the command says, and return the supervisor's report."""
+    """Start a subreaper, read what the command writes, and return the report of the subreaper."""
     ours, theirs = socket.socketpair()
     with ours:
         ours.setblocking(False)
         with theirs:
-            supervisor = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", str(_SUPERVISOR)),
+            subreaper = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", str(_SUBREAPER)),
                 stdin=theirs.fileno(),
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -298,19 +298,19 @@ async def _run(order: Mapping[str, Any], output: CommandOutput) -> dict[str, Any
                 start_new_session=True,
             )
         try:
-            return await _follow(supervisor, ours, json.dumps(order).encode(), output)
+            return await _follow(subreaper, ours, json.dumps(order).encode(), output)
         finally:
-            await _end(supervisor, ours)
+            await _end(subreaper, ours)
 
 
 async def _follow(
-    supervisor: asyncio.subprocess.Process, line: socket.socket, order: bytes, output: CommandOutput
+    subreaper: asyncio.subprocess.Process, line: socket.socket, order: bytes, output: CommandOutput
 ) -> dict[str, Any]:
-    assert supervisor.stdout is not None
-    assert supervisor.stderr is not None
+    assert subreaper.stdout is not None
+    assert subreaper.stderr is not None
     await asyncio.get_running_loop().sock_sendall(line, struct.pack("!I", len(order)) + order)
     async with asyncio.TaskGroup() as followers:
-        for stream, level in ((supervisor.stdout, "info"), (supervisor.stderr, "warning")):
+        for stream, level in ((subreaper.stdout, "info"), (subreaper.stderr, "warning")):
             followers.create_task(_follow_one(output, stream, level, line))
     if output.is_too_long:
         return {}
@@ -331,18 +331,18 @@ async def _report(line: socket.socket) -> dict[str, Any]:
     return report
 
 
-async def _end(supervisor: asyncio.subprocess.Process, line: socket.socket) -> None:
+async def _end(subreaper: asyncio.subprocess.Process, line: socket.socket) -> None:
     """Hang up, and wait until nothing is left."""
     _hang_up(line)
     try:
         async with asyncio.timeout(_END_SECONDS):
-            for stream in (supervisor.stdout, supervisor.stderr):
+            for stream in (subreaper.stdout, subreaper.stderr):
                 # Read to its end, or the pipe would stay open; the rest is not kept.
                 while stream is not None and await stream.read(_READ_BYTES):
                     pass
-            await supervisor.wait()
+            await subreaper.wait()
     except TimeoutError:
-        supervisor.kill()
+        subreaper.kill()
 
 
 def _hang_up(line: socket.socket) -> None:
