@@ -46,7 +46,7 @@ def notes() -> list[str]:
 
 def surrounded(function: Callable[..., Any], notes: list[str]) -> Handler:
     handler = make_handler(function, name="handler")
-    return replace(handler, around=(Noting("outer", notes), Noting("inner", notes)))
+    return replace(handler, wrappers=(Noting("outer", notes), Noting("inner", notes)))
 
 
 async def run(handler: Handler, payload: str = "{}") -> Any:
@@ -124,7 +124,7 @@ async def test_a_wrapper_sees_the_attempt_as_the_handler_does() -> None:
     async def work() -> None: ...
 
     for function in (work, lambda: None):
-        await run(replace(make_handler(function, name="handler"), around=(Looking(),)))
+        await run(replace(make_handler(function, name="handler"), wrappers=(Looking(),)))
 
     assert seen == [3, 3]
 

@@ -2,7 +2,7 @@
 
 The runners of a worker (coroutine, thread, isolated child), Django's task backend and the test harness differ in the task, thread
 or process that a handler runs in, and in what they make of its outcome. All of them call the handler here. So this is the place for
-anything that has to surround every run of a handler, and `Handler.around` is the list of it: Django's clean-up of database
+anything that has to surround every run of a handler, and `Handler.wrappers` is the list of it: Django's clean-up of database
 connections is one entry. An entry is entered before the payload is bound and left after the handler has returned or raised, the
 first one outermost. It sees the attempt as the handler does, through `timeball.current`.
 
@@ -28,21 +28,21 @@ def invoke(handler: Handler, payload: str) -> Any:
 
     `PayloadMismatch` if the payload does not fit; the function is not entered then.
     """
-    if not handler.around:
-        return handler.binder.invoke(payload)
+    if not handler.wrappers:
+        return handler.binder.call(payload)
     if is_async(handler):
         return _invoke_async(handler, payload)
     with ExitStack() as stack:
-        for wrapper in handler.around:
+        for wrapper in handler.wrappers:
             stack.enter_context(wrapper.around())
-        return handler.binder.invoke(payload)
+        return handler.binder.call(payload)
 
 
 async def _invoke_async(handler: Handler, payload: str) -> Any:
     async with AsyncExitStack() as stack:
-        for wrapper in handler.around:
+        for wrapper in handler.wrappers:
             await stack.enter_async_context(wrapper.around_async())
-        coroutine: Awaitable[Any] = handler.binder.invoke(payload)
+        coroutine: Awaitable[Any] = handler.binder.call(payload)
         return await coroutine
 
 

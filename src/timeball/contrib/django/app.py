@@ -130,7 +130,9 @@ class DjangoTimeball(Timeball):
         self._discover()
         tasks = [task_handler(task, self) for task in self._tasks.values()]
         cleanup = ConnectionCleanup()
-        return Registry(replace(handler, around=(cleanup, *handler.around)) for handler in (*self._registry, *tasks))
+        return Registry(
+            replace(handler, wrappers=(cleanup, *handler.wrappers)) for handler in (*self._registry, *tasks)
+        )
 
     def _discover(self) -> None:
         if self._is_discovered:
