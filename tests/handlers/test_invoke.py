@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,3 +139,50 @@ def test_a_payload_that_does_not_fit_is_refused_before_the_function_is_entered(n
         invoke(surrounded(work, notes), '{"number": "five"}')
 
     assert "run" not in notes
+
+
+class NotingInFile:
+    """Notes the process that leaves it, in a file that all copies of this process share."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            with self._file.open("a") as notes:
+                notes.write(f"{os.getpid()}\n")
+
+    @asynccontextmanager
+    async def around_async(self) -> AsyncIterator[None]:
+        with self.around():
+            yield
+
+
+@pytest.mark.parametrize("does_raise", [False, True])
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_forked_copy_is_ended_before_it_leaves_a_wrapper(
+    tmp_path: Path, is_async: bool, does_raise: bool
+) -> None:
+    """The exit of a wrapper may close or commit a connection that the copy shares with the worker."""
+
+    def fork() -> int:
+        child = os.fork()
+        if child == 0 and does_raise:
+            raise ValueError("in the copy")
+        return child
+
+    async def fork_async() -> int:
+        return fork()
+
+    handler = make_handler(fork_async if is_async else fork, name="handler")
+    wrappers = (NotingInFile(tmp_path / "outer"), NotingInFile(tmp_path / "inner"))
+
+    outcome = await run(replace(handler, wrappers=wrappers))
+
+    assert isinstance(outcome, Succeeded)
+    assert outcome.result is not None
+    assert os.waitstatus_to_exitcode(os.waitpid(int(outcome.result), 0)[1]) == 70
+    assert (tmp_path / "inner").read_text() == (tmp_path / "outer").read_text() == f"{os.getpid()}\n"

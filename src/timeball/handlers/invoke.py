@@ -6,6 +6,9 @@ anything that has to surround every run of a handler, and `Handler.wrappers` is 
 connections is one entry. An entry is entered before the payload is bound and left after the handler has returned or raised, the
 first one outermost. It sees the attempt as the handler does, through `timeball.current`.
 
+A process that a handler forks, and that returns from the handler, is ended before it leaves a wrapper: the exit of a wrapper may
+close or commit what the copy shares with the worker, such as a connection. A run without wrappers is checked by its runner alone.
+
 A decorated function that a program calls itself, `send(42)`, is a plain call and not a run: it has no payload and no attempt, and
 nothing surrounds it.
 
@@ -15,11 +18,11 @@ they do for all of `timeball.handlers` but the built-in handlers.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import Sequence
 from typing import Any
 
-from timeball.domain.handler import Handler, RunStyle
+from timeball.current import RUNNING, end_forked_copy
+from timeball.domain.handler import Handler, RunStyle, RunWrapper
 from timeball.handlers.binding import style_of
 
 
@@ -31,19 +34,34 @@ def invoke(handler: Handler, payload: str) -> Any:
     if not handler.wrappers:
         return handler.binder.call(payload)
     if is_async(handler):
-        return _invoke_async(handler, payload)
-    with ExitStack() as stack:
-        for wrapper in handler.wrappers:
-            stack.enter_context(wrapper.around())
+        return _surround_async(handler.wrappers, handler, payload)
+    return _surround(handler.wrappers, handler, payload)
+
+
+def _surround(wrappers: Sequence[RunWrapper], handler: Handler, payload: str) -> Any:
+    if not wrappers:
         return handler.binder.call(payload)
+    with wrappers[0].around():
+        try:
+            return _surround(wrappers[1:], handler, payload)
+        finally:
+            _end_forked_copy()
 
 
-async def _invoke_async(handler: Handler, payload: str) -> Any:
-    async with AsyncExitStack() as stack:
-        for wrapper in handler.wrappers:
-            await stack.enter_async_context(wrapper.around_async())
-        coroutine: Awaitable[Any] = handler.binder.call(payload)
-        return await coroutine
+async def _surround_async(wrappers: Sequence[RunWrapper], handler: Handler, payload: str) -> Any:
+    if not wrappers:
+        return await handler.binder.call(payload)
+    async with wrappers[0].around_async():
+        try:
+            return await _surround_async(wrappers[1:], handler, payload)
+        finally:
+            _end_forked_copy()
+
+
+def _end_forked_copy() -> None:
+    context = RUNNING.get(None)
+    if context is not None:
+        end_forked_copy(context)
 
 
 def is_async(handler: Handler) -> bool:
