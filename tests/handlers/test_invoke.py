@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.engine.runners.support import Attempt
-from timeball.current import current
-from timeball.domain.execution import Failed, Succeeded
+from timeball.current import Snooze, current
+from timeball.domain.execution import Failed, Snoozed, Succeeded
 from timeball.domain.handler import Handler, PayloadMismatch, RunStyle
 from timeball.engine.runners.in_process import CoroutineRunner, ThreadRunner
 from timeball.handlers.invoke import invoke
@@ -186,3 +187,79 @@ async def test_a_forked_copy_is_ended_before_it_leaves_a_wrapper(
     assert outcome.result is not None
     assert os.waitstatus_to_exitcode(os.waitpid(int(outcome.result), 0)[1]) == 70
     assert (tmp_path / "inner").read_text() == (tmp_path / "outer").read_text() == f"{os.getpid()}\n"
+
+
+class Swallowing:
+    """Swallows the error of what it surrounds."""
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        with suppress(ValueError):
+            yield
+
+    @asynccontextmanager
+    async def around_async(self) -> AsyncIterator[None]:
+        with suppress(ValueError):
+            yield
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_wrapper_cannot_swallow_the_error_of_a_handler(is_async: bool) -> None:
+    seen: list[str] = []
+
+    class Seeing:
+        @contextmanager
+        def around(self) -> Iterator[None]:
+            try:
+                yield
+            except BaseException as error:
+                seen.append(str(error))
+                raise
+
+        @asynccontextmanager
+        async def around_async(self) -> AsyncIterator[None]:
+            with self.around():
+                yield
+
+    def fail() -> None:
+        raise ValueError("no such order")
+
+    async def fail_async() -> None:
+        fail()
+
+    handler = make_handler(fail_async if is_async else fail, name="handler")
+
+    outcome = await run(replace(handler, wrappers=(Seeing(), Swallowing(), Swallowing())))
+
+    assert isinstance(outcome, Failed)
+    assert outcome.error.message == "no such order"
+    assert seen == ["no such order"], "the wrapper outside of the others does not see the error"
+    assert outcome.error.traceback is not None
+    assert "suppress" not in outcome.error.traceback
+    assert "in around" not in outcome.error.traceback
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_wrapper_may_raise_another_error_in_place_of_the_handlers(is_async: bool) -> None:
+    class Translating:
+        @contextmanager
+        def around(self) -> Iterator[None]:
+            try:
+                yield
+            except ValueError as error:
+                raise Snooze("5m") from error
+
+        @asynccontextmanager
+        async def around_async(self) -> AsyncIterator[None]:
+            with self.around():
+                yield
+
+    def fail() -> None:
+        raise ValueError("busy")
+
+    async def fail_async() -> None:
+        fail()
+
+    handler = make_handler(fail_async if is_async else fail, name="handler")
+
+    assert await run(replace(handler, wrappers=(Translating(),))) == Snoozed(timedelta(minutes=5))

@@ -65,7 +65,11 @@ class HandlerOptions:
 
 
 class RunWrapper(Protocol):
-    """What surrounds every run of a handler."""
+    """What surrounds every run of a handler.
+
+    It sees the error of a handler that raises, and may raise another one instead. It cannot swallow the error: one that is
+    swallowed goes on all the same. A context manager with state of its own belongs to one run, so each call makes a new one.
+    """
 
     def around(self) -> AbstractContextManager[object]:
         """Entered before a plain function is called, left after it has returned or raised; in the thread that calls it."""

@@ -6,6 +6,9 @@ anything that has to surround every run of a handler, and `Handler.wrappers` is 
 connections is one entry. An entry is entered before the payload is bound and left after the handler has returned or raised, the
 first one outermost. It sees the attempt as the handler does, through `timeball.current`.
 
+A wrapper cannot swallow an error. One that tries to changes nothing: the error goes on to the wrappers outside of it and to the
+runner, because a run that has failed must not count as done. A wrapper may raise another error in its place.
+
 A process that a handler forks, and that returns from the handler, is ended before it leaves a wrapper: the exit of a wrapper may
 close or commit what the copy shares with the worker, such as a connection. A run without wrappers is checked by its runner alone.
 
@@ -18,11 +21,13 @@ they do for all of `timeball.handlers` but the built-in handlers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
+from types import TracebackType
 from typing import Any
 
 from timeball.current import RUNNING, end_forked_copy
-from timeball.domain.handler import Handler, RunStyle, RunWrapper
+from timeball.domain.handler import Handler, RunStyle
 from timeball.handlers.binding import style_of
 
 
@@ -34,34 +39,19 @@ def invoke(handler: Handler, payload: str) -> Any:
     if not handler.wrappers:
         return handler.binder.call(payload)
     if is_async(handler):
-        return _surround_async(handler.wrappers, handler, payload)
-    return _surround(handler.wrappers, handler, payload)
-
-
-def _surround(wrappers: Sequence[RunWrapper], handler: Handler, payload: str) -> Any:
-    if not wrappers:
+        return _invoke_async(handler, payload)
+    with ExitStack() as stack:
+        for wrapper in handler.wrappers:
+            stack.enter_context(_Layer(wrapper.around()))
         return handler.binder.call(payload)
-    with wrappers[0].around():
-        try:
-            return _surround(wrappers[1:], handler, payload)
-        finally:
-            _end_forked_copy()
 
 
-async def _surround_async(wrappers: Sequence[RunWrapper], handler: Handler, payload: str) -> Any:
-    if not wrappers:
-        return await handler.binder.call(payload)
-    async with wrappers[0].around_async():
-        try:
-            return await _surround_async(wrappers[1:], handler, payload)
-        finally:
-            _end_forked_copy()
-
-
-def _end_forked_copy() -> None:
-    context = RUNNING.get(None)
-    if context is not None:
-        end_forked_copy(context)
+async def _invoke_async(handler: Handler, payload: str) -> Any:
+    async with AsyncExitStack() as stack:
+        for wrapper in handler.wrappers:
+            await stack.enter_async_context(_AsyncLayer(wrapper.around_async()))
+        coroutine: Awaitable[Any] = handler.binder.call(payload)
+        return await coroutine
 
 
 def is_async(handler: Handler) -> bool:
@@ -70,3 +60,47 @@ def is_async(handler: Handler) -> bool:
     if style is RunStyle.PROCESS:
         style = style_of(handler.function, isolate=False)
     return style is RunStyle.COROUTINE
+
+
+class _Layer:
+    """A wrapper around one run: ends a forked copy before it leaves, and lets an error go on that the wrapper swallows."""
+
+    __slots__ = ("_manager",)
+
+    def __init__(self, manager: AbstractContextManager[object]) -> None:
+        self._manager = manager
+
+    def __enter__(self) -> None:
+        self._manager.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _end_forked_copy()
+        if self._manager.__exit__(kind, error, traceback) and error is not None:
+            error.__traceback__ = traceback  # without the frames of the wrapper that swallowed it
+
+
+class _AsyncLayer:
+    """The same for a coroutine function."""
+
+    __slots__ = ("_manager",)
+
+    def __init__(self, manager: AbstractAsyncContextManager[object]) -> None:
+        self._manager = manager
+
+    async def __aenter__(self) -> None:
+        await self._manager.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _end_forked_copy()
+        if await self._manager.__aexit__(kind, error, traceback) and error is not None:
+            error.__traceback__ = traceback
+
+
+def _end_forked_copy() -> None:
+    context = RUNNING.get(None)
+    if context is not None:
+        end_forked_copy(context)
