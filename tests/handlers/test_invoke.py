@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
@@ -263,3 +264,104 @@ async def test_a_wrapper_may_raise_another_error_in_place_of_the_handlers(is_asy
     handler = make_handler(fail_async if is_async else fail, name="handler")
 
     assert await run(replace(handler, wrappers=(Translating(),))) == Snoozed(timedelta(minutes=5))
+
+
+class Raising:
+    """Raises when it is entered, or when it is left."""
+
+    def __init__(self, when: str) -> None:
+        self._when = when
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        self.fail_if("enter")
+        try:
+            yield
+        finally:
+            self.fail_if("leave")
+
+    @asynccontextmanager
+    async def around_async(self) -> AsyncIterator[None]:
+        with self.around():
+            yield
+
+    def fail_if(self, when: str) -> None:
+        if when == self._when:
+            raise ConnectionError(f"cannot {when}")
+
+
+@pytest.mark.parametrize("when", ["enter", "leave"])
+@pytest.mark.parametrize("does_raise", [False, True])
+async def test_the_traceback_of_a_wrapper_that_raises_shows_its_own_frames_only(
+    notes: list[str], when: str, does_raise: bool
+) -> None:
+    def work() -> None:
+        if does_raise:
+            raise ValueError("no such order")
+
+    wrappers = (Noting("outer", notes), Raising(when), Noting("inner", notes))
+
+    outcome = await run(replace(make_handler(work, name="handler"), wrappers=wrappers))
+
+    assert isinstance(outcome, Failed)
+    assert outcome.error.message == f"cannot {when}"
+    assert outcome.error.top_frame is not None
+    assert outcome.error.top_frame.endswith("in Raising.fail_if")
+    assert outcome.error.traceback is not None
+    assert {file for file, _ in frames_of(outcome.error.traceback)} == {"test_invoke.py"}
+    assert ("test_invoke.py", "work") in frames_of(outcome.error.traceback) or not (does_raise and when == "leave")
+
+
+async def test_the_traceback_of_an_async_wrapper_that_raises_shows_no_machinery(notes: list[str]) -> None:
+    class RaisingAsync(Raising):
+        @asynccontextmanager
+        async def around_async(self) -> AsyncIterator[None]:
+            yield
+            self.fail_if("leave")
+
+    async def work() -> None: ...
+
+    wrappers = (Noting("outer", notes), RaisingAsync("leave"), Noting("inner", notes))
+
+    outcome = await run(replace(make_handler(work, name="handler"), wrappers=wrappers))
+
+    assert isinstance(outcome, Failed)
+    assert outcome.error.traceback is not None
+    assert frames_of(outcome.error.traceback) == [("test_invoke.py", "around_async"), ("test_invoke.py", "fail_if")]
+
+
+async def test_a_context_manager_that_the_handler_uses_stays_in_its_traceback() -> None:
+    def work() -> None:
+        with Raising("enter").around():
+            pass
+
+    outcome = await run(make_handler(work, name="handler"))
+
+    assert isinstance(outcome, Failed)
+    assert outcome.error.traceback is not None
+    assert [file for file, _ in frames_of(outcome.error.traceback)] == [
+        "test_invoke.py",
+        "contextlib.py",
+        "test_invoke.py",
+        "test_invoke.py",
+    ]
+
+
+async def test_a_wrapper_that_yields_twice_leaves_the_frame_that_says_so() -> None:
+    class Twice(Raising):
+        @contextmanager
+        def around(self) -> Iterator[None]:
+            yield
+            yield
+
+    outcome = await run(replace(make_handler(lambda: None, name="handler"), wrappers=(Twice(""),)))
+
+    assert isinstance(outcome, Failed)
+    assert outcome.error.message == "generator didn't stop"
+    assert outcome.error.traceback is not None
+    assert frames_of(outcome.error.traceback) == [("contextlib.py", "__exit__")]
+
+
+def frames_of(traceback: str) -> list[tuple[str, str]]:
+    """File and function of each frame."""
+    return [(Path(file).name, function) for file, function in re.findall(r'File "(.*)", line \d+, in (\w+)', traceback)]

@@ -15,8 +15,8 @@ close or commit what the copy shares with the worker, such as a connection. A ru
 A decorated function that a program calls itself, `send(42)`, is a plain call and not a run: it has no payload and no attempt, and
 nothing surrounds it.
 
-Frames of this package stand between the worker and the code of a handler. Tracebacks leave them out (`engine.runners.outcome`), as
-they do for all of `timeball.handlers` but the built-in handlers.
+Frames of this module stand between the worker and the code of a handler or a wrapper. Tracebacks leave them out;
+`engine.runners.outcome` says which packages and modules are left out.
 """
 
 from __future__ import annotations
