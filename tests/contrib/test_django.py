@@ -21,6 +21,8 @@ from tests.conftest import FreshDatabase
 from tests.contrib.conftest import environment_of
 from tests.sdk.conftest import ON_ONE_SERVER, SOURCES
 from tests.support.pace import patience
+from timeball.handlers.registry import Registry
+from timeball.sdk.app import Timeball
 
 pytestmark = ON_ONE_SERVER
 
@@ -278,6 +280,23 @@ def test_the_registry_has_all_tasks_and_handlers(shop: Any) -> None:
         "bookshop.nightly.tasks:clear_sessions",
     } <= names
     assert list(shop.schedules) == ["bookshop.nightly.tasks:clear_sessions"]
+
+
+def test_what_the_registry_of_every_timeball_does_reaches_tasks_too(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something that is added to all handlers of a program is added in one place."""
+    build = Timeball.registry.fget
+    assert build is not None
+    noted: list[str] = []
+
+    def noting(program: Timeball) -> Registry:
+        registry: Registry = build(program)
+        noted.extend(registry.names())
+        return registry
+
+    monkeypatch.setattr(Timeball, "registry", property(noting))
+
+    assert noted == list(shop.registry.names())
+    assert {"bookshop.tasks.send_receipt", "bookshop.nightly.tasks:clear_sessions"} <= set(noted)
 
 
 def test_the_worker_command_of_the_guide_runs_its_tasks(

@@ -53,7 +53,7 @@ class Connection:
 
 def there_and_back(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     binder = SignatureBinder(function)
-    return binder.invoke(binder.encode(args, kwargs))
+    return binder.call(binder.encode(args, kwargs))
 
 
 def send_receipt(order_id: int, to: str) -> tuple[int, str]:
@@ -64,16 +64,16 @@ def test_arguments_are_stored_by_the_names_of_their_parameters() -> None:
     binder = SignatureBinder(send_receipt)
 
     assert orjson.loads(binder.encode((42,), {"to": "x"})) == {"order_id": 42, "to": "x"}
-    assert binder.invoke('{"to": "x", "order_id": 42}') == (42, "x")
+    assert binder.call('{"to": "x", "order_id": 42}') == (42, "x")
 
 
 def test_a_function_without_parameters_takes_the_empty_object_or_null() -> None:
     binder = SignatureBinder(lambda: "done")
 
     assert binder.encode((), {}) == "{}"
-    assert binder.invoke("{}") == binder.invoke("null") == binder.invoke("{ }") == "done"
+    assert binder.call("{}") == binder.call("null") == binder.call("{ }") == "done"
     with pytest.raises(PayloadMismatch, match="surplus"):
-        binder.invoke('{"surplus": 1}')
+        binder.call('{"surplus": 1}')
 
 
 def test_a_default_that_is_not_overridden_is_not_stored() -> None:
@@ -156,7 +156,7 @@ def test_arguments_that_do_not_fit_are_refused_at_enqueue(
 )
 def test_a_stored_payload_that_does_not_fit_says_which_field(payload: str, field: str, complaint: str) -> None:
     with pytest.raises(PayloadMismatch) as mismatch:
-        SignatureBinder(send_receipt).invoke(payload)
+        SignatureBinder(send_receipt).call(payload)
 
     said = f"the payload does not fit send_receipt(order_id: int, to: str): {complaint}"
     assert str(mismatch.value).startswith(said)
@@ -192,7 +192,7 @@ def test_what_an_annotation_expects_is_said_in_our_words(annotation: Any, value:
     takes.__annotations__["value"] = annotation
 
     with pytest.raises(PayloadMismatch) as mismatch:
-        SignatureBinder(takes).invoke(orjson.dumps({"value": value}).decode())
+        SignatureBinder(takes).call(orjson.dumps({"value": value}).decode())
 
     assert str(mismatch.value).endswith(f": value is {complaint}")
 
@@ -242,13 +242,13 @@ def test_an_annotation_that_cannot_be_used_lets_only_its_own_argument_through() 
     def takes(a: NeverImported, b: int, c: Connection | None = None, *, d: Undefined = 1) -> Any:  # type: ignore[name-defined]  # noqa: F821
         return a, b, c, d
 
-    assert SignatureBinder(takes).invoke('{"a": "x", "b": "5", "d": "y"}') == ("x", 5, None, "y")
+    assert SignatureBinder(takes).call('{"a": "x", "b": "5", "d": "y"}') == ("x", 5, None, "y")
 
 
 def test_annotations_may_name_what_is_defined_later() -> None:
     binder = SignatureBinder(takes_later)
 
-    assert binder.invoke('{"value": {"size": "3"}}') == Later(3)
+    assert binder.call('{"value": {"size": "3"}}') == Later(3)
 
 
 def takes_later(value: Later) -> Later:
@@ -270,7 +270,7 @@ def test_a_parameter_may_have_any_name(name: str) -> None:
     binder = SignatureBinder(scope["takes"])
 
     assert binder.encode((), {name: 5}) == f'{{"{name}":5}}'
-    assert binder.invoke(f'{{"{name}": "5"}}') == 5
+    assert binder.call(f'{{"{name}": "5"}}') == 5
 
 
 def test_methods_partials_and_wrapped_functions_are_bound_by_what_they_take() -> None:
@@ -352,14 +352,14 @@ def test_any_json_comes_back_or_is_refused(first: Any, second: Any) -> None:
 @given(st.text(max_size=100))
 def test_no_payload_gets_anything_but_a_mismatch_out_of_a_binder(payload: str) -> None:
     with suppress(PayloadMismatch):
-        SignatureBinder(send_receipt).invoke(payload)
+        SignatureBinder(send_receipt).call(payload)
 
 
 def test_a_secret_that_does_not_fit_is_not_told() -> None:
     def send(to: str) -> None: ...
 
     with pytest.raises(PayloadMismatch) as caught:
-        SignatureBinder(send).invoke('{"to": "a@b.co", "api_token": "canary-77"}')
+        SignatureBinder(send).call('{"to": "a@b.co", "api_token": "canary-77"}')
 
     assert "api_token" in str(caught.value)
     assert "canary-77" not in str(caught.value)

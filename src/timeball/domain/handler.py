@@ -32,7 +32,7 @@ class Binder(Protocol):
     """Converts between the arguments of a call and the stored JSON object, by parameter names."""
 
     @property
-    def invoke(self) -> Callable[[str], Any]:
+    def call(self) -> Callable[[str], Any]:
         """Call the function with a stored payload; for a coroutine function this makes the coroutine.
 
         Raises `PayloadMismatch` before the function is called if the payload does not fit. A property, so that frequent
@@ -43,13 +43,13 @@ class Binder(Protocol):
         """The payload for these arguments. Raises `InvalidInput` if they do not fit, `PayloadError` if they cannot be JSON."""
 
     def prepare(self) -> None:
-        """Build what `invoke` needs before the first call; a worker does so before it claims."""
+        """Build what `call` needs before the first call; a worker does so before it claims."""
 
     def check(self, payload: str) -> object:
         """Raises `PayloadMismatch` if a stored payload does not fit; does not call the function."""
 
     def schema(self) -> dict[str, Any]:
-        """The JSON Schema of the payload; it refuses what `invoke` always refuses, as far as JSON Schema can express it."""
+        """The JSON Schema of the payload; it refuses what `call` always refuses, as far as JSON Schema can express it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,11 @@ class HandlerOptions:
 
 
 class RunWrapper(Protocol):
-    """What surrounds every run of a handler."""
+    """What surrounds every run of a handler.
+
+    It sees the error of a handler that raises, and may raise another one instead. It cannot swallow the error: one that is
+    swallowed goes on all the same. A context manager with state of its own belongs to one run, so each call makes a new one.
+    """
 
     def around(self) -> AbstractContextManager[object]:
         """Entered before a plain function is called, left after it has returned or raised; in the thread that calls it."""
@@ -85,8 +89,8 @@ class Handler:
     options: HandlerOptions = field(default_factory=HandlerOptions)
     # The target of a stored payload, such as a host, if the retry budget counts by target and not by handler alone.
     target: Callable[[str], str | None] | None = None
-    # What surrounds every run, the first one outermost (`timeball.handlers.invoke`).
-    around: tuple[RunWrapper, ...] = ()
+    # They surround every run, the first one outermost (`timeball.handlers.invoke`).
+    wrappers: tuple[RunWrapper, ...] = ()
 
 
 class HandlerSource(Protocol):

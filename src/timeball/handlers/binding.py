@@ -58,11 +58,11 @@ class ModelBinder(Generic[P]):
         self._function = function
 
     @property
-    def invoke(self) -> Callable[[str], Any]:
+    def call(self) -> Callable[[str], Any]:
         """Call the function with a payload; `PayloadMismatch` if it does not fit."""
-        return self._invoke
+        return self._call
 
-    def _invoke(self, payload: str) -> Any:
+    def _call(self, payload: str) -> Any:
         try:
             fields = self.check(payload)
         except PayloadMismatch as mismatch:
@@ -137,11 +137,11 @@ _RETRY = "run it again with a payload that fits: timeball runs retry EXECUTION -
 class SignatureBinder:
     """Binds payloads to the parameters of one function.
 
-    What `invoke` needs is built when it is first used: a program that only enqueues never pays for it, and
+    What `call` needs is built when it is first used: a program that only enqueues never pays for it, and
     annotations may name what is defined further down in their module.
     """
 
-    __slots__ = ("_function", "_invoke", "_is_plain", "_names", "_parameters", "_positional", "_required", "_signature")
+    __slots__ = ("_call", "_function", "_is_plain", "_names", "_parameters", "_positional", "_required", "_signature")
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -152,20 +152,20 @@ class SignatureBinder:
         self._is_plain = all(p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in self._parameters)
         self._names = frozenset(self._signature.parameters)
         self._required = frozenset(p.name for p in self._parameters if p.default is _EMPTY)
-        self._invoke: Callable[[str], Any] | None = None
+        self._call: Callable[[str], Any] | None = None
 
     @property
-    def invoke(self) -> Callable[[str], Any]:
+    def call(self) -> Callable[[str], Any]:
         """Call the function with a payload; `PayloadMismatch` if it does not fit."""
-        if self._invoke is None:
+        if self._call is None:
             self.prepare()
-            assert self._invoke is not None
-        return self._invoke
+            assert self._call is not None
+        return self._call
 
     def prepare(self) -> None:
-        """Build `invoke` now."""
-        if self._invoke is None:
-            self._invoke = _prepared(self._function, self._parameters)
+        """Build `call` now."""
+        if self._call is None:
+            self._call = _prepared(self._function, self._parameters)
 
     def check(self, payload: str) -> None:
         """`PayloadMismatch` if the payload does not fit."""
@@ -188,7 +188,7 @@ class SignatureBinder:
             if isinstance(field, dict) and p.default is not _EMPTY and _is_json(p.default):
                 field["default"] = p.default
         if not self._parameters:
-            # `_invoke_bare` takes both.
+            # `_call_bare` takes both.
             schema["type"] = ["object", "null"]
         return schema
 
@@ -225,10 +225,10 @@ Decode = Callable[[str], dict[str, Any]]
 def _prepared(function: Callable[..., Any], parameters: tuple[inspect.Parameter, ...]) -> Callable[[str], Any]:
     decode = partial(_decode, function, parameters, _validator(function, parameters))
     if not parameters:
-        return partial(_invoke_bare, function, decode)
+        return partial(_call_bare, function, decode)
     if any(p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) for p in parameters):
-        return partial(_invoke_by_position, function, decode, parameters)
-    return partial(_invoke_by_name, function, decode)
+        return partial(_call_by_position, function, decode, parameters)
+    return partial(_call_by_name, function, decode)
 
 
 def _decode(
@@ -244,17 +244,17 @@ def _decode(
         raise mismatch from None
 
 
-def _invoke_bare(function: Callable[..., Any], decode: Decode, payload: str) -> Any:
+def _call_bare(function: Callable[..., Any], decode: Decode, payload: str) -> Any:
     if payload not in _NOTHING:
         decode(payload)
     return function()
 
 
-def _invoke_by_name(function: Callable[..., Any], decode: Decode, payload: str) -> Any:
+def _call_by_name(function: Callable[..., Any], decode: Decode, payload: str) -> Any:
     return function(**decode(payload))
 
 
-def _invoke_by_position(
+def _call_by_position(
     function: Callable[..., Any], decode: Decode, parameters: tuple[inspect.Parameter, ...], payload: str
 ) -> Any:
     values = decode(payload)

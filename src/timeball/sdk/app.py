@@ -16,7 +16,7 @@ be imported anywhere. A schedule is declared by name: however many processes dec
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import datetime
 from functools import partial
@@ -47,6 +47,7 @@ from timeball.sdk.schedules import DeclaredSchedules, check_handler
 if TYPE_CHECKING:
     from timeball.application.commands import Commands
     from timeball.config.settings import Settings
+    from timeball.domain.handler import Handler
     from timeball.domain.job import Job
     from timeball.env import Env
     from timeball.sdk.embedding import HostAuth, MountedDashboard
@@ -102,7 +103,11 @@ class Timeball:
 
     @property
     def registry(self) -> Registry:
-        """The handlers declared so far."""
+        """All handlers of this program as they are now; a handler that is declared later is in the next one."""
+        return Registry(self._program_handlers())
+
+    def _program_handlers(self) -> Iterable[Handler]:
+        """What a program runs; a subclass that has handlers from elsewhere adds them here, and `registry` stays as it is."""
         return self._registry
 
     @property

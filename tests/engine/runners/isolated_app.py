@@ -50,6 +50,11 @@ async def add(a: int, b: int) -> int:
 
 
 @handler
+def add_later(a: int, b: int) -> Any:
+    return add(a, b)
+
+
+@handler
 def talk() -> None:
     print("printed")
     sys.stderr.write("to stderr\n")

@@ -108,6 +108,25 @@ async def test_a_coroutine_runs_in_a_child_too(runner: ProcessRunner) -> None:
     assert result_of(await run(runner, "add", a=1, b=2)) == 3
 
 
+async def test_the_traceback_of_a_coroutine_in_a_child_starts_at_its_handler(
+    runner: ProcessRunner, tmp_path: Path
+) -> None:
+    outcome = await run(runner, "hang_async", file=str(tmp_path / "missing" / "file"))
+
+    assert isinstance(outcome, Failed)
+    assert outcome.error.traceback is not None
+    assert "isolated_app.py" in outcome.error.traceback.splitlines()[1]
+    assert "asyncio" not in outcome.error.traceback
+
+
+async def test_a_plain_function_that_returns_a_coroutine_fails_as_it_does_in_a_thread(runner: ProcessRunner) -> None:
+    outcome = await run(runner, "add_later", a=1, b=2)
+
+    assert isinstance(outcome, Failed)
+    assert not outcome.is_retryable
+    assert "returned the coroutine add without awaiting it" in outcome.error.message
+
+
 async def test_all_that_is_said_printed_or_logged_is_heard_once(runner: ProcessRunner) -> None:
     context = Attempt("talk")
 

@@ -38,13 +38,13 @@ from timeball.config.settings import load_settings
 from timeball.contrib.django.compat import AnyTask, Task, task_backends
 from timeball.contrib.django.handlers import ConnectionCleanup, task_handler
 from timeball.errors import InvalidInput, TimeballError
-from timeball.handlers.registry import Registry
 from timeball.sdk.app import Timeball
 from timeball.store.db.url import PARAMETERS, DatabaseUrl
 
 if TYPE_CHECKING:
     from timeball.config.settings import Settings
     from timeball.contrib.django.backend import Backend
+    from timeball.domain.handler import Handler
     from timeball.sdk.enqueue import SdkRuntime
 
 
@@ -124,13 +124,13 @@ class DjangoTimeball(Timeball):
             self._discover()
         return self._tasks.get(name)
 
-    @property
-    def registry(self) -> Registry:
+    def _program_handlers(self) -> Iterator[Handler]:
         """All tasks of the project, and the handlers declared here; Django's connections are cleaned up around each call."""
         self._discover()
         tasks = [task_handler(task, self) for task in self._tasks.values()]
         cleanup = ConnectionCleanup()
-        return Registry(replace(handler, around=(cleanup, *handler.around)) for handler in (*self._registry, *tasks))
+        for handler in (*super()._program_handlers(), *tasks):
+            yield replace(handler, wrappers=(cleanup, *handler.wrappers))
 
     def _discover(self) -> None:
         if self._is_discovered:

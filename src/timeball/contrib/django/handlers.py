@@ -63,7 +63,7 @@ class TaskBinder:
         self._store = store
 
     @property
-    def invoke(self) -> Callable[[str], Any]:
+    def call(self) -> Callable[[str], Any]:
         """Call the task; for a coroutine function this makes the coroutine."""
         return self._arun if inspect.iscoroutinefunction(self._task.func) else self._run
 
@@ -77,15 +77,15 @@ class TaskBinder:
         """Nothing to build."""
 
     def check(self, payload: str) -> None:
-        """Raise what `invoke` would raise for arguments that do not fit."""
-        self._call(payload)
+        """Raise what `call` would raise for arguments that do not fit."""
+        self._decode(payload)
 
     def schema(self) -> dict[str, Any]:
         """The schema of a payload: any object; only a call shows whether the arguments fit."""
         return {"type": "object"}
 
     def _run(self, payload: str) -> Any:
-        call, claimed = self._call(payload), _claimed()
+        call, claimed = self._decode(payload), _claimed()
         result = self._begin(call, self._store.call_store(partial(read_record, claimed.id)))
         try:
             value = _as_json(self._task.func(*self._arguments(call, result), **call.kwargs))
@@ -100,7 +100,7 @@ class TaskBinder:
         return self._succeed(result, value)
 
     async def _arun(self, payload: str) -> Any:
-        call, claimed = self._call(payload), _claimed()
+        call, claimed = self._decode(payload), _claimed()
         result = self._begin(call, await self._store.acall_store(partial(read_record, claimed.id)))
         try:
             value = _as_json(await self._task.func(*self._arguments(call, result), **call.kwargs))
@@ -113,7 +113,7 @@ class TaskBinder:
             raise
         return self._succeed(result, value)
 
-    def _call(self, payload: str) -> TaskArguments:
+    def _decode(self, payload: str) -> TaskArguments:
         call = TaskArguments.of(payload)
         call.check(self._task)
         return call

@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
-from types import CoroutineType, FrameType
+from types import FrameType
 from typing import Any
 
 from timeball.clock import SystemClock
@@ -37,7 +37,7 @@ from timeball.engine.runners.child_protocol import (
 )
 from timeball.engine.runners.outcome import describe_error, outcome_of_error, outcome_of_return
 from timeball.errors import NotFound
-from timeball.handlers.invoke import invoke
+from timeball.handlers.invoke import invoke, is_async
 
 _TERMINATED = 128 + signal.SIGTERM
 
@@ -180,9 +180,7 @@ class ChildSession:
         self._is_interruptible = True
         value = invoke(handler, context.claimed.payload)
         self._is_interruptible = False
-        if isinstance(value, CoroutineType):
-            return asyncio.run(_interruptibly(value, context))
-        return value
+        return asyncio.run(_interruptibly(value, context)) if is_async(handler) else value
 
 
 async def _interruptibly(coroutine: Coroutine[Any, Any, Any], context: AttemptContext) -> Any:

@@ -5,25 +5,27 @@ the handler cannot have known, as with a thread that ends a moment after its tim
 it knew, whatever it returns or raises is taken for stopping, and the halt decides. So a handler that leaves its loop early because
 the worker is leaving is run again, and not taken for done.
 
-A traceback leaves out the frames between the worker and the handler; they are the same every time. The frame to look at is the
-innermost one of the user's own code: neither of Python's library nor of an installed package, unless there is nothing else. The
-fingerprint names the kind of error and the place, not the line nor the data in the message, so that the same failure has the same
-fingerprint on every machine and after an edit elsewhere in the file.
+A traceback leaves out the frames between the worker and the handler or a wrapper of it (`_MACHINERY`); they are the same every
+time. The frame to look at is the innermost one of the user's own code: neither of Python's library nor of an installed package,
+unless there is nothing else. The fingerprint names the kind of error and the place, not the line nor the data in the message,
+so that the same failure has the same fingerprint on every machine and after an edit elsewhere in the file.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from hashlib import blake2b
 from pathlib import Path
 from traceback import StackSummary, TracebackException, walk_stack, walk_tb
 from types import CoroutineType, FrameType
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never
 
 from timeball.config.environment import is_out_of_files
 from timeball.current import AttemptContext, Cancel, ControlSignal, Retry, Snooze, StopReason
@@ -42,6 +44,8 @@ from timeball.domain.handler import PayloadMismatch
 from timeball.domain.values.json_text import encode_result
 from timeball.domain.values.text import clean_text
 from timeball.domain.values.wording import format_duration, parse_duration
+
+T = TypeVar("T")
 
 SUCCEEDED = Succeeded()
 TIMED_OUT = "TimedOut"
@@ -156,8 +160,11 @@ _PACKAGE = os.path.join(Path(__file__).parents[2], "")
 _BUILT_IN = os.path.join(_PACKAGE, "handlers", "builtin", "")
 
 
-# What stands between the worker and a handler's code; the built-in handlers are such code.
+# The packages that call a handler or surround it. The built-in handlers are handlers themselves. The SDK is not among them: its
+# frames are in a traceback because the handler has called it.
 _MACHINERY = tuple(os.path.join(_PACKAGE, part, "") for part in ("engine", "handlers", "contrib"))
+# What these packages call a wrapper or a coroutine through. Frames of them below the handler's own are the handler's doing.
+_GO_BETWEENS = (contextlib.__file__, os.path.join(os.path.dirname(asyncio.__file__), ""))
 _INSTALLED = tuple(
     os.path.join(sysconfig.get_path(kind), "") for kind in ("stdlib", "platstdlib", "purelib", "platlib")
 )
@@ -173,7 +180,7 @@ def describe_interruption(kind: str, message: str, frame: FrameType | None) -> E
     if frame is None:
         return _report(kind, message, None, None)
     stack = list(walk_stack(frame))[::-1]
-    lines = _without_machinery(StackSummary.extract(iter(stack))).format()
+    lines = _visible_stack(StackSummary.extract(iter(stack))).format()
     return _report(kind, message, _CodeLocation.innermost(stack), "".join(["Stack (most recent call last):\n", *lines]))
 
 
@@ -194,7 +201,8 @@ class _CodeLocation:
     @classmethod
     def innermost(cls, frames: Iterable[tuple[FrameType, int]]) -> _CodeLocation | None:
         """The last frame of the user's code; failing that, the last one that is not between the worker and the handler."""
-        places = [cls.of(frame, line) for frame, line in frames if not _is_machinery(frame.f_code.co_filename)]
+        visible = _without_machinery(list(frames), lambda place: place[0].f_code.co_filename)
+        places = [cls.of(frame, line) for frame, line in visible]
         users = [place for place in places if place.is_users]
         return next(reversed(users or places), None)
 
@@ -255,18 +263,30 @@ def _strip(report: TracebackException) -> None:
     to_strip = [report]
     while to_strip:
         part = to_strip.pop()
-        part.stack = _without_machinery(part.stack)
+        part.stack = _visible_stack(part.stack)
         to_strip += [
             inner for inner in (part.__cause__, part.__context__, *(part.exceptions or ())) if inner is not None
         ]
 
 
-def _without_machinery(stack: StackSummary) -> StackSummary:
-    return StackSummary.from_list([frame for frame in stack if not _is_machinery(frame.filename)])
+def _visible_stack(stack: StackSummary) -> StackSummary:
+    visible = _without_machinery(stack, lambda frame: frame.filename)
+    return StackSummary.from_list(visible)
 
 
-def _is_machinery(filename: str) -> bool:
-    return filename.startswith(_MACHINERY) and not filename.startswith(_BUILT_IN)
+def _without_machinery(frames: Sequence[T], filename_of: Callable[[T], str]) -> list[T]:
+    """The frames, outermost first, without those between the worker and the code of a handler or wrapper."""
+    visible: list[T] = []
+    is_between = False
+    for index, frame in enumerate(frames, 1):
+        filename = filename_of(frame)
+        if filename.startswith(_MACHINERY) and not filename.startswith(_BUILT_IN):
+            is_between = True
+        # An error that a go-between raises itself would have no frame at all.
+        elif not is_between or not filename.startswith(_GO_BETWEENS) or index == len(frames):
+            is_between = False
+            visible.append(frame)
+    return visible
 
 
 def _short_path(filename: str) -> str:
