@@ -161,12 +161,14 @@ async def test_every_field_is_kept_however_a_job_is_written(
     assert comparable(told, fields) == comparable(fields, fields)
 
 
+# A one-off with a key is written by other statements than one without.
+@pytest.mark.parametrize("has_key", [True, False])
 @pytest.mark.parametrize("in_bulk", [False, True])
 @pytest.mark.parametrize("moment", [{}, {"scheduled_at": "2098-02-01T00:00:00Z"}], ids=["now", "later"])
 async def test_every_field_of_an_enqueue_is_kept(
-    client: httpx.AsyncClient, tmp_path: Path, moment: dict[str, Any], in_bulk: bool
+    client: httpx.AsyncClient, tmp_path: Path, moment: dict[str, Any], in_bulk: bool, has_key: bool
 ) -> None:
-    fields = ENQUEUED | moment
+    fields = {name: value for name, value in ENQUEUED.items() if has_key or name != "unique_key"} | moment
     sent = fields if moment else fields | {"scheduled_at": "2020-01-01T00:00:00Z"}
 
     job = await (created_in_bulk if in_bulk else created)(client, sent, tmp_path)

@@ -22,6 +22,7 @@ from tests.conftest import FreshDatabase
 from timeball.api.app import make_api
 from timeball.client.in_process import InProcessTransport
 from timeball.config.settings import ApiSettings, Settings
+from timeball.domain.job_fields import SPEC_FIELDS, Label, Text
 from timeball.env import Env
 from timeball.runtime import make_server_runtime
 from timeball.store.store import Store
@@ -45,9 +46,9 @@ NASTY = [
     "x" * 201,
     "x" * 20_000,
 ]
-# Fields that come back unchanged if they are accepted.
-KEPT = ("name", "description", "handler", "queue", "limit_key", "unique_key")
 MOMENTS = ("timezone", "schedule", "scheduled_at", "starts_at", "misfire")
+# Fields that come back unchanged if they are accepted.
+KEPT = [n for n, line in SPEC_FIELDS.items() if isinstance(line.rule, Label | Text) and n not in MOMENTS]
 QUERIES = {
     "/jobs": ["search", "payload", "handler", "queue", "tag", "status", "start_date", "cursor", "q"],
     "/executions": ["handler", "queue", "status", "origin", "end_date", "cursor", "q"],

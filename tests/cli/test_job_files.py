@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from tests.cli.conftest import Cli
 from timeball.api.responses import cell, text_of_cell
+from timeball.cli.job_options import JobFlags
+from timeball.domain.job_fields import SPEC_FIELDS
 
 JOBS: list[dict[str, Any]] = [
     {"name": "ab", "handler": "test.echo", "schedule": "30 2 * * *", "timezone": "Europe/Berlin", "tags": ["a", "b"]},
@@ -60,6 +62,23 @@ def test_a_paused_job_is_told_and_a_byte_order_mark_is_understood(cli: Cli) -> N
 @given(st.text(max_size=5) | st.text("='+-@\t\r\n", max_size=4))
 def test_every_text_survives_a_cell(text: str) -> None:
     assert text_of_cell(cell(text)) == text
+
+
+def test_a_text_that_looks_like_a_number_is_set_as_text(cli: Cli) -> None:
+    created = cli(
+        *("jobs", "create", "2026", "test.echo", "--every", "60s", "--json"),
+        *("--set", "limit_key=2026", "--set", "max_running=2", "--set", "overlap=allow", "--set", "ends_at=null"),
+    )
+
+    assert created.code == 0, created.err
+    fields = ("limit_key", "max_running", "overlap", "ends_at")
+    assert [created.json[name] for name in fields] == ["2026", 2, "allow", None]
+
+
+@pytest.mark.parametrize("name", [name for name, line in SPEC_FIELDS.items() if line.is_text])
+def test_every_field_of_text_takes_what_looks_like_a_number_as_text(name: str) -> None:
+    for typed, value in {"2026": "2026", "1.50": "1.50", "true": "true", '"quoted"': "quoted", "null": None}.items():
+        assert JobFlags(other=[f"{name}={typed}"]).fields() == {name: value}
 
 
 def test_a_misspelt_field_is_refused(cli: Cli) -> None:

@@ -43,6 +43,7 @@ from timeball.domain.job_fields import (
     Json,
     Label,
     Labels,
+    Section,
     Text,
     Whole,
 )
@@ -51,10 +52,13 @@ from timeball.domain.policies import Delivery, Misfire, OnGap, OnRepeat, Overlap
 from timeball.domain.rollup import RollupPeriod
 from timeball.domain.scheduling.cron import NoteKind
 from timeball.domain.scheduling.schedule import ScheduleKind
+from timeball.domain.search import EXECUTION_FIELDS, JOB_FIELDS, SearchField
 from timeball.domain.values import ids, text
 from timeball.sdk import options as sdk
 from timeball.store.db.columns import job_columns
 from timeball.store.store import Store
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
 # The type of a field's values, as a program reads them in an answer.
 ANSWERED: dict[type, Any] = {
@@ -139,9 +143,47 @@ def test_the_sdk_has_a_word_for_every_field() -> None:
 
     assert sdk.SharedOptions.__optional_keys__ == shared
     assert shared < words
-    every = sdk.EnqueueOptions.__optional_keys__ | sdk.ScheduleOptions.__optional_keys__
-    assert every - sdk._NOT_FIELDS == words - apart
+    of_occurrences = {line.word for line in SPEC_FIELDS.values() if line.section is Section.WHEN} - {"at", "timezone"}
+    # A schedule has a rhythm in place of an instant, and its executions have no key. A one-off has no name and no rhythm.
+    assert sdk.ScheduleOptions.__optional_keys__ - sdk._NOT_FIELDS == words - apart - {"at", "key"}
+    assert sdk.EnqueueOptions.__optional_keys__ - sdk._NOT_FIELDS == (
+        words - apart - of_occurrences - {"name", "description"}
+    )
     assert sdk.HandlerDeclaration.__optional_keys__ - sdk._OF_HANDLER == shared
+
+
+def listed_options(column: int) -> set[str]:
+    """The options that a column of the table in the reference of the SDK ticks."""
+    page = (REFERENCE / "sdk.md").read_text(encoding="utf-8")
+    table = page.partition("| option | handler | schedule | enqueue | |")[2].partition("\n\n")[0]
+    lines = [line.split("|") for line in table.splitlines() if "`" in line]
+    return {word for line in lines if "✓" in line[column] for word in re.findall(r"`(\w+)`", line[1])}
+
+
+@pytest.mark.parametrize(
+    ("column", "options"), [(2, sdk.HandlerDeclaration), (3, sdk.ScheduleOptions), (4, sdk.EnqueueOptions)]
+)
+def test_the_reference_of_the_sdk_lists_every_option(column: int, options: Any) -> None:
+    assert listed_options(column) == options.__optional_keys__
+
+
+@pytest.mark.parametrize(("subject", "searched"), [("jobs", JOB_FIELDS), ("executions", EXECUTION_FIELDS)])
+def test_the_reference_of_the_search_lists_every_field(subject: str, searched: Mapping[str, SearchField]) -> None:
+    page = (REFERENCE / "search.md").read_text(encoding="utf-8")
+    table = page.partition("| field | of | value |")[2].partition("\n\n")[0]
+    lines = [line.split("|") for line in table.splitlines() if "`" in line]
+
+    listed = {
+        word for line in lines if line[2].strip() in ("both", subject) for word in re.findall(r"`(\w+)[`.]", line[1])
+    }
+
+    assert listed == searched.keys()
+
+
+def test_a_search_for_jobs_reads_columns_of_jobs() -> None:
+    columns = {line.column for line in SPEC_FIELDS.values()} | {"kind"}
+
+    assert {field.column for field in JOB_FIELDS.values() if field.column} <= columns
 
 
 def test_sizes_are_those_of_other_texts() -> None:
@@ -309,7 +351,7 @@ def test_a_job_is_shown_with_every_field() -> None:
 
 
 def test_the_form_has_every_field() -> None:
-    placed = job_form._PLACED | set(job_form._MORE)
+    placed = job_form._PLACED | {name for names in job_form._MORE.values() for name in names}
 
     assert job_form._FIELDS.keys() >= job_form._PLACED
     assert placed == {line.bare_name for line in SPEC_FIELDS.values()} - {

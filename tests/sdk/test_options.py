@@ -110,6 +110,26 @@ async def test_every_option_of_an_enqueue_is_kept(
 
 
 @ON_ONE_SERVER
+@pytest.mark.parametrize("options", [ENQUEUE, LATER], ids=["now", "later"])
+async def test_every_option_is_kept_where_alike_jobs_are_written_together(
+    tb: Timeball, rows: Rows, options: dict[str, Any]
+) -> None:
+    """Jobs with a key or a limit are written like single ones; alike jobs without have statements of their own."""
+
+    @tb.handler
+    def noted(number: int) -> int:
+        return number
+
+    alike = {word: value for word, value in options.items() if word not in ("key", "max_running", "limit_key")}
+
+    await noted.options(**alike).aenqueue_many([noted.call(3), noted.call(4)])
+
+    jobs = rows("SELECT * FROM timeball.job")
+    expected = stored(alike)
+    assert [{name: job[name] for name in expected} for job in jobs] == [expected] * 2
+
+
+@ON_ONE_SERVER
 @pytest.mark.parametrize("rhythm", ["cron", "every"])
 async def test_every_option_of_a_schedule_is_kept(tb: Timeball, rows: Rows, rhythm: str) -> None:
     @getattr(tb, rhythm)("30 2 * * *" if rhythm == "cron" else "77s", arguments={"number": 3}, **SCHEDULE)

@@ -37,6 +37,7 @@ from tests.support.factories import (
 from timeball.domain import job_changes
 from timeball.domain.execution import Origin
 from timeball.domain.job import Job
+from timeball.domain.job_fields import SPEC_FIELDS
 from timeball.domain.policies import Delivery, OnGap, OnRepeat
 from timeball.domain.values.ids import ClaimId, ExecutionId, JobId, new_id
 from timeball.env import Env
@@ -79,6 +80,11 @@ EVERYTHING: dict[str, Any] = {
     "unique_key": "the report",
     "tags": ("red", "blue"),
 }
+
+
+def test_everything_has_every_field() -> None:
+    # These belong to other kinds of schedules.
+    assert EVERYTHING.keys() == SPEC_FIELDS.keys() - {"interval_seconds", "scheduled_at"}
 
 
 async def test_every_field_comes_back_as_it_was_written(store: Store, clock: VirtualClock) -> None:

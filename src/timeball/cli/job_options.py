@@ -113,7 +113,7 @@ class JobFlags:
             "payload": self._payload(arguments or ()),
         }
         given = {name: value for name, value in fields.items() if value is not None}
-        return given | read_pairs(self.other or (), "--set")
+        return given | _read_fields(self.other or ())
 
     def _check_one_schedule(self) -> None:
         schedules = {"--cron": self.cron, "--every": self.every, "--at": self.at, "--in": self.delay}
@@ -156,6 +156,17 @@ def read_pairs(pairs: Sequence[str], what: str) -> dict[str, Any]:
             )
         mapping[key] = read_value(text)
     return mapping
+
+
+def _read_fields(pairs: Sequence[str]) -> dict[str, Any]:
+    """The fields of `--set`. A field of text takes what looks like a number as text, and `null` as no value."""
+    values = read_pairs(pairs, "--set")
+    texts = {name: text for name, _, text in (pair.partition("=") for pair in pairs)}
+    for name, value in values.items():
+        is_text = name in SPEC_FIELDS and SPEC_FIELDS[name].is_text
+        if is_text and value is not None and not isinstance(value, str):
+            values[name] = texts[name]
+    return values
 
 
 def read_value(text: str) -> Any:

@@ -45,7 +45,7 @@ from timeball.dashboard.pages import (
 )
 from timeball.dashboard.read_cache import ReadCache
 from timeball.dashboard.session import CookieSigner, SessionAuthenticator, SessionBackend, was_identified
-from timeball.domain.job_fields import SPEC_FIELDS
+from timeball.domain.job_fields import SPEC_FIELDS, Section
 from timeball.errors import InvalidInput, NotFound, StoreUnavailable, TimeballError, quote_text
 from timeball.version import __version__
 
@@ -75,7 +75,13 @@ def make_templates(assets: Assets) -> Environment:
     )
     environment.filters.update(FILTERS)
     environment.globals.update(
-        assets=assets, charts=charts, states=STATES, version=__version__, a_time=time_tag, job_fields=SPEC_FIELDS
+        assets=assets,
+        charts=charts,
+        states=STATES,
+        version=__version__,
+        a_time=time_tag,
+        job_fields=SPEC_FIELDS,
+        job_sections=tuple(Section),
     )
     return environment
 

@@ -9,8 +9,11 @@ column keeps it, how it is called and described. From `SPEC_FIELDS`, which is th
 - the options that a handler declares, and the words of the SDK;
 - the form and the settings of a job in the dashboard, job files of the command line, and `docs/reference/jobs.md`.
 
-Type checkers cannot read a table, so four lists repeat the names: `Job`, `JobOut` and `JobOptionParams` (`api.models.jobs`), and the typed
-dictionaries of `sdk.options`. `tests/domain/test_job_fields.py` compares them with this table, and the table with the schema.
+Type checkers cannot read a table, so these lists repeat names of it: `Job` and `RetryPolicy` (`domain.job`, `domain.policies`), `JobOut`,
+`JobOptionParams` and `JobParams` (`api.models.jobs`), `PreviewIn` (`api.models.system`), and the typed dictionaries of `sdk.options`.
+By choice a part of the names also stands in `JOB_FIELDS` (`domain.search`), in the options of `cli.job_options`, in `_PLACED` of
+`dashboard.pages.job_form`, and in `docs/reference/sdk.md` and `search.md`. `tests/domain/test_job_fields.py` compares the lists and the two
+pages with this table, and the table with the schema; `tests/dashboard/test_job_fields.py` reads the form and the page of a job.
 """
 
 from __future__ import annotations

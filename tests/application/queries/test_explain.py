@@ -31,6 +31,7 @@ from timeball.domain.execution import Failed, Snoozed
 from timeball.domain.explain.explanation import GATES, Explanation
 from timeball.domain.explain.facts import GateVerdict
 from timeball.domain.node import Lease, NodeKind
+from timeball.domain.policies import Overlap
 from timeball.domain.values.ids import ClaimId, ExecutionId, format_execution_id
 from timeball.store.store import Store
 from timeball.store.types import ClaimRequest, ShardOwnership
@@ -177,6 +178,29 @@ async def test_overlap_that_queues(store: Store, queries: Queries, clock: Virtua
     assert "one after the other" in explanation.headline
     allowed = await make_recurring(store, every=60, overlap="allow")
     assert "passed" in said(await queries.explain.job(str(allowed.id)), "overlap")
+
+
+@pytest.mark.parametrize("overlap", Overlap)
+async def test_each_overlap_policy_is_explained(
+    store: Store, queries: Queries, clock: VirtualClock, overlap: Overlap
+) -> None:
+    owner = await make_machinery(store)
+    job = await make_recurring(store, every=60, overlap=overlap)
+    first = (await due_row(store, job.id)).id
+    clock.advance("60s")
+    await promoted(store, owner, first)
+    clock.advance("61s")
+
+    explanation = await queries.explain.execution(str((await due_row(store, job.id)).id))
+
+    assert said(explanation, "overlap").startswith(
+        {
+            Overlap.SKIP: "stopped: ",
+            Overlap.ALLOW: "passed: overlap is allowed",
+            Overlap.QUEUE: "passed: an earlier execution is unfinished, ",
+            Overlap.CANCEL_RUNNING: "passed: an earlier execution is unfinished, ",
+        }[overlap]
+    )
 
 
 async def test_unique_key(store: Store, queries: Queries, clock: VirtualClock) -> None:
@@ -421,5 +445,7 @@ async def test_ended_executions(store: Store, queries: Queries, clock: VirtualCl
     assert dead.headline == "ENDED: dead at 12:00:02 UTC after 1 attempt: ValueError: no."
     assert stopped(skipped) == ["overlap"]
     assert skipped.headline.startswith("ENDED: skipped, because an earlier execution was unfinished")
+    # The record keeps the reason, not the policy, which may have been changed since.
+    assert said(skipped, "overlap").endswith("the overlap policy of the job skips an occurrence then")
     assert said(skipped, "enabled") == "passed: it passed this gate"
     assert said(skipped, "run_time").startswith("not_asked")

@@ -287,6 +287,15 @@ def test_where_overlap_is_allowed_a_busy_job_is_promoted_ahead() -> None:
     assert [run.target for run in promotion.runs] == [PromotionTarget.READY]
 
 
+def test_a_policy_without_a_rule_does_not_behave_as_another_one() -> None:
+    job = make(interval_seconds=60)
+    word: Any = "perhaps"
+    unruled = replace(job, overlap=word)
+
+    with pytest.raises(AssertionError, match="perhaps"):
+        plan_promotion(row_of(job), unruled, START + seconds(60), is_busy=True)
+
+
 @pytest.mark.parametrize("kind", [DueKind.RETRY, DueKind.SNOOZE])
 def test_a_second_attempt_is_no_overlap(kind: DueKind) -> None:
     job = make(interval_seconds=60)

@@ -125,17 +125,17 @@ async def test_a_release_applies_only_its_own_migrations_and_the_one_before_it_i
 ) -> None:
     await migrate(database, shards=8)
 
-    releases.add("0002_owner.sql", "ALTER TABLE timeball.job ADD COLUMN owner text;")
-    releases.add("0003_owned.sql", "CREATE INDEX job_owned ON timeball.job (owner);")
+    releases.add("0002_shelf.sql", "ALTER TABLE timeball.job ADD COLUMN shelf text;")
+    releases.add("0003_shelved.sql", "CREATE INDEX job_shelved ON timeball.job (shelf);")
     with pytest.raises(SchemaMismatch, match="has schema 1, this program needs 3; run: timeball db migrate"):
         await Store(database.dsn, Env()).open(migrates=False)
     applied = await migrate(database, shards=8)
 
-    assert [(migration.number, migration.name) for migration in applied] == [(2, "owner"), (3, "owned")]
+    assert [(migration.number, migration.name) for migration in applied] == [(2, "shelf"), (3, "shelved")]
     connection = await database.connect()
     await check(connection)
     rows = await connection.fetch("SELECT number, name FROM timeball.migration ORDER BY number")
-    assert [tuple(row) for row in rows] == [(1, "initial"), (2, "owner"), (3, "owned")]
+    assert [tuple(row) for row in rows] == [(1, "initial"), (2, "shelf"), (3, "shelved")]
     await connection.close()
     releases.take_back()
     with pytest.raises(SchemaMismatch, match="has schema 3, this program knows only 1; install a newer Timeball"):
@@ -144,16 +144,16 @@ async def test_a_release_applies_only_its_own_migrations_and_the_one_before_it_i
 
 async def test_migrations_before_a_failing_one_are_rolled_back_too(database: Database, releases: Releases) -> None:
     await migrate(database, shards=8)
-    releases.add("0002_owner.sql", "ALTER TABLE timeball.job ADD COLUMN owner text;")
-    releases.add("0003_broken.sql", "CREATE INDEX job_owned ON timeball.job (owners);")
+    releases.add("0002_shelf.sql", "ALTER TABLE timeball.job ADD COLUMN shelf text;")
+    releases.add("0003_broken.sql", "CREATE INDEX job_shelved ON timeball.job (shelfs);")
 
-    with pytest.raises(StoreError, match='column "owners" does not exist'):
+    with pytest.raises(StoreError, match='column "shelfs" does not exist'):
         await migrate(database, shards=8)
 
     connection = await database.connect()
     assert await installed_version(connection) == 1
     columns = await connection.fetch("SELECT attname FROM pg_attribute WHERE attrelid = 'timeball.job'::regclass")
-    assert "owner" not in {row["attname"] for row in columns}
+    assert "shelf" not in {row["attname"] for row in columns}
     await connection.close()
 
 

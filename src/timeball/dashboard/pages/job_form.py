@@ -18,7 +18,7 @@ from timeball.dashboard.context import PageContext, PageRouter, known_handlers, 
 from timeball.dashboard.formatting import format_seconds, pluralize
 from timeball.dashboard.internal_api import ApiProblem
 from timeball.domain.job import Job
-from timeball.domain.job_fields import OPTION_FIELDS, SPEC_FIELDS, Choice, JobField, Labels, Whole
+from timeball.domain.job_fields import OPTION_FIELDS, SPEC_FIELDS, Choice, JobField, Labels, Section, Whole
 from timeball.domain.policies import OnGap, OnRepeat
 from timeball.domain.scheduling.civil_time import zone_names
 from timeball.domain.scheduling.schedule import Manual, Schedule, parse_schedule
@@ -35,12 +35,15 @@ _SCHEDULES = ("schedule", "interval_seconds", "scheduled_at")
 # The fields of the form, by their names there: a span is written with its unit (`30s`), so its name has none.
 # The schedule and the payload are read in ways of their own.
 _FIELDS = {line.bare_name: line for name, line in SPEC_FIELDS.items() if name not in (*_SCHEDULES, "payload")}
-# The fields that the template places by hand; the others follow below "More settings".
+# The fields that the template places by hand, in an order and with hints of its own. The others follow them in the card of their section.
 _PLACED = frozenset(
     {"name", "handler", "tags", "description", "timezone", "on_gap", "on_repeat", "misfire_grace", "misfire", "overlap"}
     | {"queue", "priority", "timeout", "max_retries", "initial_backoff", "max_backoff", "max_running"}
 )
-_MORE = [name for name in _FIELDS if name not in _PLACED]
+_MORE = {
+    section: [name for name, line in _FIELDS.items() if line.section is section and name not in _PLACED]
+    for section in Section
+}
 _CHOICES = {
     name: [(word.value, word.about) for word in line.rule.words]
     for name, line in _FIELDS.items()

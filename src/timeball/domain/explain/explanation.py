@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from timeball.domain.execution import Execution, ExecutionState
 from timeball.domain.explain import gates
 from timeball.domain.explain.facts import Competitor, ExplainFacts, GateResult, GateVerdict, not_asked, passed, stopped
-from timeball.domain.policies import SkipReason
+from timeball.domain.policies import Overlap, SkipReason
 from timeball.domain.values.wording import counted, duration_in_words, instant_in_words
 from timeball.errors import quote_text
 
@@ -63,8 +63,8 @@ _SKIP_REASONS: dict[SkipReason, tuple[str, str, str | None]] = {
     SkipReason.OVER_CAP: ("late_policy", "more were missed than misfire_cap allows to catch up", "backfill it"),
     SkipReason.OVERLAP: (
         "overlap",
-        "an earlier execution was unfinished, and overlap is `skip`",
-        "set overlap to queue",
+        "an earlier execution was unfinished, and the overlap policy of the job skips an occurrence then",
+        f"set overlap to {Overlap.QUEUE} or {Overlap.ALLOW}",
     ),
     SkipReason.PAUSED: ("enabled", "the job was paused", None),
     SkipReason.DELETED: ("enabled", "the job was deleted", None),

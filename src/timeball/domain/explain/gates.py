@@ -1,7 +1,8 @@
 """The gates that an execution passes before it starts; each checks one condition and answers in one sentence.
 
-Where the engine decides, a gate asks the engine's own functions: `owed_occurrences` and `does_overlap`. Where a statement
-decides (a paused queue, a full limit, the order of a lane), the facts are read with the statement's own conditions.
+Where the engine decides, a gate asks the engine's own function `owed_occurrences`, or has a case for each policy as
+`plan_promotion` has. Where a statement decides (a paused queue, a full limit, the order of a lane), the facts are read with the
+statement's own conditions.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from shlex import quote
+from typing import assert_never
 
 from timeball.domain.execution import DueKind, Origin
 from timeball.domain.explain.facts import (
@@ -26,7 +28,7 @@ from timeball.domain.explain.facts import (
 from timeball.domain.handler_contract import short_fingerprint
 from timeball.domain.node import NodeStatus
 from timeball.domain.policies import Overlap
-from timeball.domain.scheduling.occurrences import does_overlap, owed_occurrences
+from timeball.domain.scheduling.occurrences import owed_occurrences
 from timeball.domain.scheduling.schedule import Manual
 from timeball.domain.values.ids import format_execution_id, format_job_id
 from timeball.domain.values.wording import counted, duration_in_words, instant_in_words, listed, ordinal
@@ -111,21 +113,31 @@ def check_overlap(facts: ExplainFacts) -> GateResult:
     execution, job = facts.execution, facts.job
     if execution is None or job is None or execution.origin is not Origin.SCHEDULE:
         return not_asked("only a scheduled occurrence can overlap")
-    if not does_overlap(job, is_busy=bool(facts.competitors)):
-        return passed("overlap is allowed" if facts.competitors else "no earlier execution of the job is unfinished")
+    if not facts.competitors:
+        return passed("no earlier execution of the job is unfinished")
     competitors = listed([competitor.words(facts.now) for competitor in facts.competitors])
     links = competitor_ids(facts.competitors)
-    if job.overlap is Overlap.SKIP:
-        return _overlap_skips(facts, competitors, links)
-    if facts.state_table is ExecutionTable.BLOCKED:
-        does = "which was asked to stop" if job.overlap is Overlap.CANCEL_RUNNING else "one after the other"
-        return stopped(
-            f"it waits for {competitors} ({does}: overlap is `{job.overlap}`)",
-            None,
-            links,
-            _cancel_command(facts.competitors),
-        )
-    return passed(f"an earlier execution is unfinished, {competitors}; overlap is `{job.overlap}`")
+    match job.overlap:
+        case Overlap.SKIP:
+            return _overlap_skips(facts, competitors, links)
+        case Overlap.QUEUE:
+            return _overlap_waits(facts, job.overlap, "one after the other", competitors, links)
+        case Overlap.CANCEL_RUNNING:
+            return _overlap_waits(facts, job.overlap, "which was asked to stop", competitors, links)
+        case Overlap.ALLOW:
+            return passed("overlap is allowed")
+        case _:
+            assert_never(job.overlap)
+
+
+def _overlap_waits(
+    facts: ExplainFacts, policy: Overlap, how: str, competitors: str, links: tuple[str, ...]
+) -> GateResult:
+    if facts.state_table is not ExecutionTable.BLOCKED:
+        return passed(f"an earlier execution is unfinished, {competitors}; overlap is `{policy}`")
+    return stopped(
+        f"it waits for {competitors} ({how}: overlap is `{policy}`)", None, links, _cancel_command(facts.competitors)
+    )
 
 
 def _overlap_skips(facts: ExplainFacts, competitors: str, links: tuple[str, ...]) -> GateResult:

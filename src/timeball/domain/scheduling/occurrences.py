@@ -336,19 +336,22 @@ def plan_promotion(row: DueRow, job: Plannable | None, now: datetime, *, is_busy
     """
     if job is None or row.origin is not Origin.SCHEDULE or row.kind in (DueKind.RETRY, DueKind.SNOOZE):
         return Promotion(row=row, runs=(_unchanged(row),))
-    overlaps = does_overlap(job, is_busy=is_busy)
+    # Where no earlier execution is unfinished, every policy lets the occurrence run.
+    policy = job.overlap if is_busy else Overlap.ALLOW
+    overlaps = policy is not Overlap.ALLOW
     if overlaps and row.run_at > now:
         last_look = row.run_at - _LAST_CHECK
         return CheckAgain(last_look if now < last_look else row.run_at)
     owed = owed_occurrences(job, row.kind, row.run_at, row.scheduled_for, now)
-    if overlaps and job.overlap is Overlap.SKIP:
-        return _skip_all(row, job, owed)
-    return _run_owed(row, job, owed, now, stop_running=overlaps and job.overlap is Overlap.CANCEL_RUNNING)
-
-
-def does_overlap(job: Plannable, *, is_busy: bool) -> bool:
-    """Whether the overlap policy applies: an earlier execution is unfinished and overlap is not allowed."""
-    return is_busy and job.overlap is not Overlap.ALLOW
+    match policy:
+        case Overlap.SKIP:
+            return _skip_all(row, job, owed)
+        case Overlap.ALLOW | Overlap.QUEUE:
+            return _run_owed(row, job, owed, now, stop_running=False)
+        case Overlap.CANCEL_RUNNING:
+            return _run_owed(row, job, owed, now, stop_running=True)
+        case _:
+            assert_never(policy)
 
 
 def owed_occurrences(

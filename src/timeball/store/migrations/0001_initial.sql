@@ -1,4 +1,5 @@
--- The schema of Timeball. Changes are new files beside this one: `migrate` applies the missing ones in the order of their numbers.
+-- The schema of Timeball. Before the first release this file itself is edited. From then on changes are new files beside it: `migrate` applies the
+-- missing ones in the order of their numbers.
 --
 -- An execution is a row of exactly one state table: due, ready, blocked, running or finished. That table is its state. Each transition is one statement
 -- that deletes the row from one table and inserts it into the next.

@@ -1,0 +1,60 @@
+"""Every field of a job stands in the card of its section, in the form and on the page of the job."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+import pytest
+
+from tests.api.test_job_fields import ENQUEUED, JOBS
+from tests.dashboard.conftest import Browser
+from timeball.domain.job_fields import SPEC_FIELDS, Section
+
+
+def cards(page: str) -> dict[str, str]:
+    """The cards of a page by their headings."""
+    sections = re.findall(r'<section class="card"><header><h2>(.*?)</h2>(.*?)</section>', page, re.DOTALL)
+    return dict(sections)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_the_form_has_every_field_in_the_card_of_its_section(browser: Browser, is_new: bool) -> None:
+    await browser.post("/api/v1/jobs", json={"name": "there", "handler": "test.echo"})
+
+    form = cards((await browser.get("/jobs/new" if is_new else "/jobs/there/edit")).text)
+
+    inputs = {section: set(re.findall(r'id="f-(\w+)"', form[section])) for section in Section}
+    # An interval counts from `scheduled_at`, which has an input of its own there.
+    assert inputs == {
+        section: {line.bare_name for line in SPEC_FIELDS.values() if line.section is section}
+        | ({"first_at"} if section is Section.WHEN else set())
+        for section in Section
+    }
+
+
+async def test_the_page_of_a_job_has_every_field_in_the_card_of_its_section(browser: Browser) -> None:
+    shown: set[str] = set()
+    for fields in ({**ENQUEUED, "scheduled_at": "2098-02-01T00:00:00Z"}, *JOBS.values()):
+        # A field without a value is not shown, so this one gets a value.
+        job = fields | {"timeout_ms": 5_000}
+        created = await browser.post("/api/v1/jobs", json=job)
+        assert created.status_code == 201, created.text
+        settings = cards((await browser.get(f"/jobs/{created.json()['id']}", params={"tab": "settings"})).text)
+        await browser.delete(f"/api/v1/jobs/{created.json()['id']}")
+        for name in job:
+            line = SPEC_FIELDS[name]
+            assert f"<dt>{line.label}</dt>" in unescape(settings[line.section]), name
+            shown.add(name)
+
+    assert shown == SPEC_FIELDS.keys()
+
+
+async def test_the_page_of_a_job_shows_its_payload_and_its_tags(browser: Browser) -> None:
+    job = {"name": "there", "handler": "test.echo", "payload": {"pages": 3}, "tags": ["red", "blue"]}
+    await browser.post("/api/v1/jobs", json=job)
+
+    what = cards((await browser.get("/jobs/there?tab=settings")).text)["What"]
+
+    assert '"pages": 3' in unescape(what)
+    assert re.findall(r'class="tag" [^>]*>(\w+)<', what) == ["red", "blue"]
