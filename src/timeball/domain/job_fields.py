@@ -11,9 +11,10 @@ column keeps it, how it is called and described. From `SPEC_FIELDS`, which is th
 
 Type checkers cannot read a table, so these lists repeat names of it: `Job` and `RetryPolicy` (`domain.job`, `domain.policies`), `JobOut`,
 `JobOptionParams` and `JobParams` (`api.models.jobs`), `PreviewIn` (`api.models.system`), and the typed dictionaries of `sdk.options`.
-By choice a part of the names also stands in `JOB_FIELDS` (`domain.search`), in the options of `cli.job_options`, in `_PLACED` of
-`dashboard.pages.job_form`, and in `docs/reference/sdk.md` and `search.md`. `tests/domain/test_job_fields.py` compares the lists and the two
-pages with this table, and the table with the schema; `tests/dashboard/test_job_fields.py` reads the form and the page of a job.
+By choice a part of the names also stands in `JOB_FIELDS` (`domain.search`), in `_PLACED` of `dashboard.pages.job_form`, and in
+`docs/reference/sdk.md` and `search.md`. `tests/domain/test_job_fields.py` compares all of these with this table, and the table with the
+schema; `tests/dashboard/test_job_fields.py` reads the form and the page of a job. On the command line some fields have options of their own
+(`cli.job_options`); `--set` takes all others.
 """
 
 from __future__ import annotations
