@@ -107,7 +107,7 @@ def test_a_misspelt_field_is_refused(cli: Cli) -> None:
             "the first line of a.yaml is 'jobs: [', expected the names of columns, name and handler",
         ),
         ("b.txt", "name\n", "expected csv, jsonl or json"),
-        ("c.csv", b"\xff\xfe\0", "c.csv cannot be read: it is no text in UTF-8"),
+        ("c.csv", b"\xff\xfe\0", "c.csv cannot be read: it is not text in UTF-8"),
         ("c.csv", None, "c.csv cannot be read: No such file or directory"),
     ],
 )

@@ -101,7 +101,7 @@ def test_what_was_typed_wrong_is_named_as_it_was_typed(
         (["run", "test.echo", "--cron", "* * * * *", "--every", "1m"], "--cron and --every are given, expected one"),
         (["run", "test.echo", "--payload", "nope"], "--payload is not valid JSON: "),
         (["run", "test.echo", "--payload", "@nowhere"], "nowhere cannot be read: No such file or directory"),
-        (["run", "test.echo", "--payload", "@binary"], "binary cannot be read: it is no text in UTF-8"),
+        (["run", "test.echo", "--payload", "@binary"], "binary cannot be read: it is not text in UTF-8"),
         (["run", "test.echo", "--payload", "{}", "a=1"], "--payload and KEY=VALUE are given, expected one of them"),
         (["jobs", "backfill", "a", "--from", "soon", "--to", "1h"], '--from is "soon", expected an instant such as'),
         (["jobs", "import", "nowhere.csv"], "nowhere.csv cannot be read: No such file or directory"),

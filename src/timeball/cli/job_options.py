@@ -201,7 +201,7 @@ def read_file(file: Path, field: str) -> str:
         return file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         is_text = isinstance(error, OSError)
-        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         hint = "check its name and who may read it; - reads stdin" if is_text else "save it as UTF-8"
         raise InvalidInput(f"{file} cannot be read: {why}", field=field, hint=hint) from None
 

@@ -196,7 +196,7 @@ def _write_all(descriptor: int, text: bytes) -> None:
 
 
 def queued(stream: TextIO, name: str) -> tuple[TextIO, QueuedOutput | None]:
-    """The same output behind a queue; as it is, if it is no file of the system or has a queue already."""
+    """The same output behind a queue; unchanged if it is not a file of the system or has a queue already."""
     buffer = getattr(stream, "buffer", None)
     if isinstance(buffer, QueuedOutput):
         return stream, buffer

@@ -128,7 +128,7 @@ def egress_of(settings: HandlerSettings) -> EgressPolicy:
 
 
 def signing_secrets_of(settings: HandlerSettings) -> tuple[str, ...]:
-    """The names of the secrets that sign webhooks; SettingsError if one is no name, which may be the secret itself."""
+    """The names of the secrets that sign webhooks; SettingsError if one is not a name, which may be the secret itself."""
     problems = [
         f"item {number} of TIMEBALL_WEBHOOK_SIGNING_SECRETS is not the name of a secret, expected capital letters, digits "
         "and _, as in BILLING; what it stands for is set as TIMEBALL_SECRET_BILLING"

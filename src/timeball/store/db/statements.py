@@ -87,7 +87,7 @@ def parse(source: str) -> dict[str, Statement]:
 def _columns(match: re.Match[str]) -> str:
     prefix, name = match.groups()
     if name not in _COLUMN_LISTS:
-        raise ValueError(f"{match[0]} is no list of columns, expected one of {', '.join(_COLUMN_LISTS)}")
+        raise ValueError(f"{match[0]} is not a list of columns, expected one of {', '.join(_COLUMN_LISTS)}")
     suffix = "::{0.column_type}" if prefix == ":" else ""
     return ", ".join(f"{prefix}{line.column}{suffix.format(line)}" for line in _COLUMN_LISTS[name])
 
