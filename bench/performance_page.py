@@ -76,6 +76,7 @@ TABLES = {
         _columns("executions", "dead executions", "jobs", "jobs by name", "active jobs", "dead letters"),
         ("HTTP, few executions", "HTTP, 1,000,000 executions"),
     ),
+    "costly_requests": Table(("costly_requests",), _columns("p50 late", "p99 late", "worst", "requests answered")),
     "memory": Table(("footprint",), _columns("memory", "CPU", "more for 100,000 schedules")),
     "anatomy": Table(("anatomy",), _columns("CPU, client", "CPU, database", "commits", "buffers", "WAL")),
 }
