@@ -608,14 +608,14 @@ MUTANTS = (
     ),
     _one(
         "an older worker makes an execution dead",
-        "domain/handler_contract.py",
+        "domain/handler.py",
         "    if newest is None or newest.fingerprint == fingerprint:\n",
         "    if True:\n",
         f"{_WATCH}::test_what_only_newer_code_takes_waits_uncounted_until_a_worker_with_it_starts",
     ),
     _one(
         "an execution waits for a worker that is gone",
-        "domain/handler_contract.py",
+        "domain/handler.py",
         "version for version in versions if version.workers and version.fingerprint != fingerprint)",
         "version for version in versions if version.fingerprint != fingerprint)",
         f"{_WATCH}::test_the_newest_worker_waits_while_a_living_one_takes_the_payload_and_else_it_is_dead",

@@ -28,8 +28,7 @@ from timeball.domain.job_fields import (
     Whole,
     json_default,
 )
-from timeball.handlers.builtin import BuiltinHandlers
-from timeball.handlers.catalogue import HandlerCatalogue, HandlerDescription
+from timeball.handlers.catalogue import BuiltinHandlers, HandlerCatalogue, HandlerDescription
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 HANDLERS_FILE = REFERENCE / "handlers.md"

@@ -21,8 +21,7 @@ from timeball.domain.values.text import clean_text
 from timeball.engine.node import BaseNode
 from timeball.engine.supervisor import NodeFactory, Supervisor
 from timeball.env import Env
-from timeball.handlers.builtin import BuiltinHandlers
-from timeball.handlers.catalogue import HandlerCatalogue, contract_of, installed_handlers
+from timeball.handlers.catalogue import BuiltinHandlers, HandlerCatalogue, contract_of, installed_handlers
 from timeball.handlers.payloads import accepts_payload
 from timeball.handlers.registry import Registry
 from timeball.store.db.database import DatabaseTimeouts

@@ -18,7 +18,7 @@ from timeball.client.in_process import InProcessTransport
 from timeball.config.settings import Settings
 from timeball.dashboard.app import make_web_app
 from timeball.env import Env
-from timeball.handlers.builtin import BuiltinHandlers
+from timeball.handlers.catalogue import BuiltinHandlers
 from timeball.runtime import ServerRuntime, make_catalogue, make_server_runtime
 from timeball.store.store import Store
 from timeball.store.types import AuditEntry

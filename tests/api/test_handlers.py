@@ -13,7 +13,7 @@ from tests.support.factories import FAILURE, claim_all, found, make_node, record
 from timeball.config.settings import Settings
 from timeball.domain.execution import Failed
 from timeball.domain.values.ids import format_execution_id
-from timeball.handlers.builtin import BuiltinHandlers
+from timeball.handlers.catalogue import BuiltinHandlers
 from timeball.runtime import ServerRuntime, make_catalogue
 from timeball.store.store import Store
 

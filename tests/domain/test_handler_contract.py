@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from timeball.domain.handler_contract import (
+from timeball.domain.handler import (
     ContractVersion,
     HandlerContract,
     MismatchAction,

@@ -18,8 +18,7 @@ from timeball.current import Snooze, current
 from timeball.domain.execution import Failed, Snoozed, Succeeded
 from timeball.domain.handler import Handler, PayloadMismatch, RunStyle
 from timeball.engine.runners.in_process import CoroutineRunner, ThreadRunner
-from timeball.handlers.invoke import invoke
-from timeball.handlers.registry import make_handler
+from timeball.handlers.registry import invoke, make_handler
 
 
 class Noting:

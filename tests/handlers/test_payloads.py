@@ -10,8 +10,7 @@ from timeball.clock import SystemClock
 from timeball.config.settings import HandlerSettings, load_settings
 from timeball.domain.handler import PayloadMismatch
 from timeball.errors import InvalidInput, SettingsError
-from timeball.handlers.builtin import BuiltinHandlers
-from timeball.handlers.catalogue import entry_of
+from timeball.handlers.catalogue import BuiltinHandlers, entry_of
 from timeball.handlers.registry import Registry, make_handler
 
 

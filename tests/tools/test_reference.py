@@ -23,8 +23,7 @@ from timeball.domain.job import define_job
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import JobId
 from timeball.errors import TimeballError
-from timeball.handlers.builtin import BuiltinHandlers
-from timeball.handlers.catalogue import HandlerCatalogue
+from timeball.handlers.catalogue import BuiltinHandlers, HandlerCatalogue
 from timeball.testing.environment import START
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -128,7 +128,7 @@ def _check_start(reference: str | None) -> None:
     """Report everything that would keep a node from starting."""
     from timeball.clock import SystemClock
     from timeball.config.settings import find_unknown_variables
-    from timeball.handlers.builtin import BuiltinHandlers
+    from timeball.handlers.catalogue import BuiltinHandlers
     from timeball.runtime import open_runtime
     from timeball.store.db.migrate import newest_known
     from timeball.store.db.url import DatabaseUrl

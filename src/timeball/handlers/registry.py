@@ -1,14 +1,36 @@
-"""Handlers by name."""
+"""Handlers by name, and the one way to call one: whatever runs a handler calls `invoke`.
+
+The runners of a worker (coroutine, thread, isolated child), Django's task backend and the test harness differ in the task, thread
+or process that a handler runs in, and in what they make of its outcome. All of them call the handler here. So this is the place for
+anything that has to surround every run of a handler, and `Handler.wrappers` is the list of it: Django's clean-up of database
+connections is one entry. An entry is entered before the payload is bound and left after the handler has returned or raised, the
+first one outermost. It sees the attempt as the handler does, through `timeball.current`.
+
+A wrapper cannot swallow an error. One that tries to changes nothing: the error goes on to the wrappers outside of it and to the
+runner, because a run that has failed must not count as done. A wrapper may raise another error in its place.
+
+A process that a handler forks, and that returns from the handler, is ended before it leaves a wrapper: the exit of a wrapper may
+close or commit what the copy shares with the worker, such as a connection. A run without wrappers is checked by its runner alone.
+
+A decorated function that a program calls itself, `send(42)`, is a plain call and not a run: it has no payload and no attempt, and
+nothing surrounds it.
+
+Frames of this module stand between the worker and the code of a handler or a wrapper. Tracebacks leave them out;
+`engine.runners.outcome` says which packages and modules are left out.
+"""
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from timeball.domain.handler import Handler, HandlerOptions
+from timeball.current import RUNNING, end_forked_copy
+from timeball.domain.handler import Handler, HandlerOptions, RunStyle
 from timeball.domain.values.text import check_label
 from timeball.errors import Conflict, InvalidInput, NotFound
 from timeball.handlers.binding import SignatureBinder, style_of
@@ -108,3 +130,78 @@ def _main_module_name() -> str:
 def _location(handler: Handler) -> str:
     code = getattr(inspect.unwrap(handler.function), "__code__", None)
     return repr(handler.function) if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def invoke(handler: Handler, payload: str) -> Any:
+    """Call a handler with a stored payload: the coroutine of an `async def`, the result of anything else.
+
+    `PayloadMismatch` if the payload does not fit; the function is not entered then.
+    """
+    if not handler.wrappers:
+        return handler.binder.call(payload)
+    if is_async(handler):
+        return _invoke_async(handler, payload)
+    with ExitStack() as stack:
+        for wrapper in handler.wrappers:
+            stack.enter_context(_Layer(wrapper.around()))
+        return handler.binder.call(payload)
+
+
+async def _invoke_async(handler: Handler, payload: str) -> Any:
+    async with AsyncExitStack() as stack:
+        for wrapper in handler.wrappers:
+            await stack.enter_async_context(_AsyncLayer(wrapper.around_async()))
+        coroutine: Awaitable[Any] = handler.binder.call(payload)
+        return await coroutine
+
+
+def is_async(handler: Handler) -> bool:
+    """Whether calling the handler makes a coroutine."""
+    style = handler.style
+    if style is RunStyle.PROCESS:
+        style = style_of(handler.function, isolate=False)
+    return style is RunStyle.COROUTINE
+
+
+class _Layer:
+    """A wrapper around one run: ends a forked copy before it leaves, and lets an error go on that the wrapper swallows."""
+
+    __slots__ = ("_manager",)
+
+    def __init__(self, manager: AbstractContextManager[object]) -> None:
+        self._manager = manager
+
+    def __enter__(self) -> None:
+        self._manager.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _end_forked_copy()
+        if self._manager.__exit__(kind, error, traceback) and error is not None:
+            error.__traceback__ = traceback  # without the frames of the wrapper that swallowed it
+
+
+class _AsyncLayer:
+    """The same for a coroutine function."""
+
+    __slots__ = ("_manager",)
+
+    def __init__(self, manager: AbstractAsyncContextManager[object]) -> None:
+        self._manager = manager
+
+    async def __aenter__(self) -> None:
+        await self._manager.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _end_forked_copy()
+        if await self._manager.__aexit__(kind, error, traceback) and error is not None:
+            error.__traceback__ = traceback
+
+
+def _end_forked_copy() -> None:
+    context = RUNNING.get(None)
+    if context is not None:
+        end_forked_copy(context)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from timeball.domain.handler import ADMIN_HANDLERS
-from timeball.domain.handler_contract import inherit_options
+from timeball.domain.handler import ADMIN_HANDLERS, inherit_options
 from timeball.domain.job import Job
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import ExecutionId, JobId, parse_id

@@ -12,7 +12,7 @@ import asyncpg
 import orjson
 
 from timeball.clock import ClockReading
-from timeball.domain.handler_contract import ContractVersion, HandlerContract
+from timeball.domain.handler import ContractVersion, HandlerContract
 from timeball.domain.node import BROKER_OK, BrokerStatus, Node, NodeKind, NodeStatus
 from timeball.domain.values.ids import Incarnation
 from timeball.domain.wakeup import PeerWorker, Wakeup

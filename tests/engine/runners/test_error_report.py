@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from timeball.domain.execution import MAX_MESSAGE, MAX_TRACEBACK, ErrorInfo
 from timeball.engine.runners.outcome import describe_error, describe_interruption
-from timeball.handlers.invoke import invoke
+from timeball.handlers.registry import invoke
 
 
 class Mailer:

@@ -10,7 +10,7 @@ import pytest
 from tests.engine.support import Hands, Heard, start_worker
 from tests.support.factories import FAILURE, HANDLER, enqueue, make_node, record, seconds, tables_of
 from timeball.domain.execution import Failed, FinishedAttempt, Outcome, Released, Snoozed
-from timeball.domain.handler_contract import HandlerContract
+from timeball.domain.handler import HandlerContract
 from timeball.domain.values.ids import Incarnation
 from timeball.engine.worker.admission import ClaimableHandlers, ContractGate, WorkerContracts
 from timeball.env import Env

@@ -12,8 +12,8 @@ from timeball.config.settings import HandlerSettings
 from timeball.domain.execution import ExecutionState, Failed
 from timeball.domain.handler import PayloadMismatch
 from timeball.handlers.binding import typed_handler
-from timeball.handlers.builtin import BuiltinHandlers
 from timeball.handlers.builtin.system import Cleanup, CleanupPayload
+from timeball.handlers.catalogue import BuiltinHandlers
 from timeball.handlers.registry import Registry
 from timeball.store.verify import verify
 

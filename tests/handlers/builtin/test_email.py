@@ -25,8 +25,8 @@ from timeball.config.settings import HandlerSettings, load_settings
 from timeball.domain.handler import Handler, PayloadMismatch
 from timeball.errors import SettingsError
 from timeball.handlers.binding import typed_handler
-from timeball.handlers.builtin import BuiltinHandlers
 from timeball.handlers.builtin.email import Email, EmailPayload, read_mail_server
+from timeball.handlers.catalogue import BuiltinHandlers
 from timeball.handlers.registry import Registry
 
 MESSAGE = {"to": "ada@example.com", "subject": "Hello", "message": "How are you?"}

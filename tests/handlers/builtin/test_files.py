@@ -14,9 +14,10 @@ from timeball.clock import SystemClock
 from timeball.config.settings import HandlerSettings
 from timeball.domain.handler import Handler, PayloadMismatch
 from timeball.handlers.binding import typed_handler
-from timeball.handlers.builtin import BuiltinHandlers, files
+from timeball.handlers.builtin import files
 from timeball.handlers.builtin.files import FilePayload, FileWrite, FolderCreate, FolderPayload
 from timeball.handlers.builtin.path_sandbox import PathSandbox
+from timeball.handlers.catalogue import BuiltinHandlers
 from timeball.handlers.registry import Registry
 
 

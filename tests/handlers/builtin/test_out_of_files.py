@@ -17,7 +17,7 @@ from tests.handlers.builtin.support import attempt_at, run
 from tests.engine.runners.support import Attempt
 from timeball.clock import SystemClock
 from timeball.domain.execution import Snoozed
-from timeball.handlers.builtin import BuiltinHandlers
+from timeball.handlers.catalogue import BuiltinHandlers
 from timeball.handlers.registry import make_handler
 from timeball.engine.runners.process import ProcessRunner
 from timeball.config.settings import Settings

@@ -18,9 +18,9 @@ from timeball.config.settings import HandlerSettings
 from timeball.domain.handler import Handler, PayloadMismatch
 from timeball.errors import SettingsError
 from timeball.handlers.binding import typed_handler
-from timeball.handlers.builtin import BuiltinHandlers
 from timeball.handlers.builtin.queue_publish import PublishPayload, QueuePublish, read_allowed
 from timeball.handlers.builtin.secrets import SecretStore
+from timeball.handlers.catalogue import BuiltinHandlers
 from timeball.handlers.registry import Registry
 
 EXECUTION = "exe_00000000000000000000000001"

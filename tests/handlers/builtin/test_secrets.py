@@ -7,7 +7,6 @@ import pytest
 from timeball.clock import SystemClock
 from timeball.config.settings import HandlerSettings
 from timeball.errors import SettingsError
-from timeball.handlers.builtin import BuiltinHandlers
 from timeball.handlers.builtin.secrets import (
     SecretBinding,
     SecretMissing,
@@ -18,6 +17,7 @@ from timeball.handlers.builtin.secrets import (
     names_in,
 )
 from timeball.handlers.builtin.webhook import WebhookPayload
+from timeball.handlers.catalogue import BuiltinHandlers
 
 
 def reference(name: str) -> SecretReference:

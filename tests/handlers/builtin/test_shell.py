@@ -20,11 +20,11 @@ from timeball.domain.execution import Cancelled, Released, TimedOut
 from timeball.domain.handler import Handler, PayloadMismatch
 from timeball.errors import SettingsError
 from timeball.handlers.binding import typed_handler
-from timeball.handlers.builtin import BuiltinHandlers
 from timeball.handlers.builtin import shell as shell_module
 from timeball.handlers.builtin.path_sandbox import PathSandbox
 from timeball.handlers.builtin.secrets import SecretStore
 from timeball.handlers.builtin.shell import Shell, ShellPayload, ShellRules
+from timeball.handlers.catalogue import BuiltinHandlers
 from timeball.handlers.registry import Registry
 from timeball.runtime import server_uid
 

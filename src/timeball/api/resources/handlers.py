@@ -19,8 +19,7 @@ from timeball.api.openapi import EXECUTION_ID, INSTANT_EXAMPLE, page_example, ro
 from timeball.api.params import IdempotencyKey, PageParams
 from timeball.api.responses import Document, json_response, page_document
 from timeball.application.queries.handlers import IncompatiblePayload, PublishedHandler, find_incompatible
-from timeball.domain.handler import ADMIN_HANDLERS
-from timeball.domain.handler_contract import example_of, first_sentence
+from timeball.domain.handler import ADMIN_HANDLERS, example_of, first_sentence
 from timeball.domain.node import NodeKind
 from timeball.domain.search import PageRequest, ResultPage
 from timeball.errors import NotFound, quote_text

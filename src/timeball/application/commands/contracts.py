@@ -12,8 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from timeball.application.commands.requests import Actor, JobRequest, PublishedContract, ResolvedJobs
-from timeball.domain.handler import ADMIN_HANDLERS, PayloadRules, UncheckedPayloads
-from timeball.domain.handler_contract import ContractVersion, inherit_options, keep_at_most_once
+from timeball.domain.handler import (
+    ADMIN_HANDLERS,
+    ContractVersion,
+    PayloadRules,
+    UncheckedPayloads,
+    inherit_options,
+    keep_at_most_once,
+)
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.field_errors import did_you_mean, nearest_names
 from timeball.domain.values.json_text import to_json

@@ -12,8 +12,7 @@ from uuid import UUID
 from timeball.application.commands.requests import LOCAL, Actor, check_version, new_ids
 from timeball.domain import job_changes
 from timeball.domain.execution import Origin
-from timeball.domain.handler import ADMIN_HANDLERS
-from timeball.domain.handler_contract import clear_inherited_limit
+from timeball.domain.handler import ADMIN_HANDLERS, clear_inherited_limit
 from timeball.domain.job import Job, define_job, redefine_job
 from timeball.domain.job_changes import JobChange, JobSnapshot, SyncAction, SyncedJob, declared_changes, plan_sync
 from timeball.domain.job_fields import JobSpec

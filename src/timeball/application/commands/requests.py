@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from timeball.domain.handler_contract import ContractVersion
+from timeball.domain.handler import ContractVersion
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import IdempotentRequest
 from timeball.errors import Conflict

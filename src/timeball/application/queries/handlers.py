@@ -14,7 +14,7 @@ from timeball.domain.values.json_text import to_json
 from timeball.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from timeball.domain.handler_contract import ContractVersion
+    from timeball.domain.handler import ContractVersion
     from timeball.store.store import Store
 
 _BY_NAME = "handler"

@@ -25,7 +25,7 @@ from timeball.domain.explain.facts import (
     stopped,
     trigger_command,
 )
-from timeball.domain.handler_contract import short_fingerprint
+from timeball.domain.handler import short_fingerprint
 from timeball.domain.node import NodeStatus
 from timeball.domain.policies import Overlap
 from timeball.domain.scheduling.occurrences import owed_occurrences

@@ -37,7 +37,7 @@ from timeball.engine.runners.child_protocol import (
 )
 from timeball.engine.runners.outcome import describe_error, outcome_of_error, outcome_of_return
 from timeball.errors import NotFound
-from timeball.handlers.invoke import invoke, is_async
+from timeball.handlers.registry import invoke, is_async
 
 _TERMINATED = 128 + signal.SIGTERM
 

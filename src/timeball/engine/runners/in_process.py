@@ -25,7 +25,7 @@ from timeball.engine.runners.outcome import (
     settle,
 )
 from timeball.engine.service import Signal
-from timeball.handlers.invoke import invoke
+from timeball.handlers.registry import invoke
 
 
 class CoroutineRunner:

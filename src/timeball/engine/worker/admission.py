@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from timeball.config.settings import WorkerSettings
 from timeball.domain.execution import ClaimedExecution, Failed, FinishedAttempt, Outcome, Released, Snoozed
-from timeball.domain.handler import Handler
-from timeball.domain.handler_contract import (
+from timeball.domain.handler import (
     ContractVersion,
+    Handler,
     MismatchAction,
     decide_mismatch,
     has_newer_contract,
@@ -22,7 +22,7 @@ from timeball.env import Env
 from timeball.telemetry.events import Emit, HandlerResumed, HandlerYielded, RetriesHeldBack
 
 if TYPE_CHECKING:
-    from timeball.domain.handler_contract import HandlerContract
+    from timeball.domain.handler import HandlerContract
     from timeball.store.nodes import HandlerStore
 
 _WINDOW_SECONDS = 10
@@ -169,7 +169,7 @@ class ContractGate(Service):
     During a deploy, workers of two versions serve the same queues. A payload of the new signature that an old worker claims is not
     wrong: the worker gives it back uncounted, and from then on leaves this handler to the workers with a newer contract, as long as
     one of them is alive. Only a worker with the newest contract lets such an execution end dead, and not while another living
-    worker would accept it (`domain.handler_contract.decide_mismatch`).
+    worker would accept it (`domain.handler.decide_mismatch`).
     """
 
     def __init__(self, env: Env, emit: Emit, contracts: WorkerContracts, handlers: ClaimableHandlers) -> None:
