@@ -13,6 +13,7 @@ import pytest
 from timeball.api.models.jobs import JobIn, JobOut
 from timeball.cli.files import read_jobs
 from timeball.domain.job_fields import SPEC_FIELDS, JobSpec
+from timeball.store.store import Store
 
 # A value for each field that differs from its default; texts that look like numbers must stay texts.
 ALWAYS: dict[str, Any] = {
@@ -175,3 +176,65 @@ async def test_every_field_of_an_enqueue_is_kept(
 
     told = (await client.get(f"/jobs/{job}")).json()
     assert comparable(told, fields) == comparable(fields, fields)
+
+
+# The ways in which the first execution of a job is placed, and fields that are not stored because they mean nothing to the job.
+PLACED: dict[str, dict[str, Any]] = {
+    **JOBS,
+    "once, now": {"handler": "test.echo"},
+    "once, now, with an unusual payload": {"handler": "test.echo", "payload": {"b": 1e16, "a": [0.1, "é", None]}},
+    "once, now, with every field": ENQUEUED,
+    "once, in the past": {"handler": "test.echo", "scheduled_at": "2020-01-01T00:00:00Z"},
+    "once, later": ENQUEUED | {"scheduled_at": "2098-02-01T00:00:00Z"},
+    "once, now, limited": {"handler": "test.echo", "max_running": 1, "limit_key": "k"},
+    "once, without a use for its time zone": {"handler": "test.echo", "timezone": "Europe/Berlin", "misfire": "all"},
+    "manual, without a use for its time zone": {"name": "m", "handler": "test.echo", "timezone": "Europe/Berlin"},
+    "every, without a use for its gaps": {
+        "name": "e",
+        "handler": "test.echo",
+        "interval_seconds": 60,
+        "on_gap": "skip",
+    },
+    "cron, every second": {"name": "c", "handler": "test.echo", "schedule": "* * * * * *"},
+    "cron, serial": {"name": "c", "handler": "test.echo", "schedule": "@daily", "overlap": "queue"},
+}
+
+
+@pytest.mark.parametrize("sent", PLACED.values(), ids=PLACED)
+async def test_the_answer_to_a_post_is_what_a_get_says_and_reads_no_job_back(
+    client: httpx.AsyncClient, store: Store, sent: dict[str, Any]
+) -> None:
+    asked: list[str] = []
+    store.database.env.fault = asked.append
+
+    answer = await client.post("/jobs", json=sent)
+
+    assert not {"find_jobs.before", "find_job_by_name.before", "job_situations.before"}.intersection(asked)
+    told = (await client.get(f"/jobs/{answer.json()['id']}")).json()
+    beside = {"execution_id": answer.json()["execution_id"], "warnings": []}
+    assert answer.json() == told | beside
+    executions = (await client.get(f"/jobs/{told['id']}/executions")).json()["data"]
+    assert [execution["id"] for execution in executions] == list(filter(None, [beside["execution_id"]]))
+
+
+@pytest.mark.parametrize("door", [duplicated, made_by_a_template], ids=lambda door: door.__name__)
+@pytest.mark.parametrize("kind", JOBS)
+async def test_a_copy_and_a_job_of_a_template_are_answered_as_a_get_says(
+    client: httpx.AsyncClient, kind: str, door: Door, tmp_path: Path
+) -> None:
+    answers: list[httpx.Response] = []
+    client.event_hooks["response"].append(lambda response: _keep(answers, response))
+
+    job = await door(client, JOBS[kind], tmp_path)
+
+    (created_with,) = [answer for answer in answers if answer.json().get("id") == job]
+    told = (await client.get(f"/jobs/{job}")).json()
+    assert created_with.json() == told | {
+        "execution_id": created_with.json()["execution_id"],
+        "warnings": created_with.json()["warnings"],
+    }
+
+
+async def _keep(answers: list[httpx.Response], response: httpx.Response) -> None:
+    await response.aread()
+    answers.append(response)

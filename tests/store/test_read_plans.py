@@ -403,7 +403,15 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
 # Statements that read no table: they insert their parameters, or ask the server itself.
 READS_NO_TABLE = (
     *("position", "moment", "read_clock", "read_identity", "server_facts", "database_numbers"),
-    *("create_jobs", "create_plain_jobs", "enqueue_one", "enqueue_alike", "enqueue_jobs", "enqueue_ready"),
+    *(
+        "create_jobs",
+        "create_and_show_jobs",
+        "create_plain_jobs",
+        "enqueue_one",
+        "enqueue_alike",
+        "enqueue_jobs",
+        "enqueue_ready",
+    ),
     *("enqueue_due", "put_occurrence", "put_resumption", "set_limit", "record_skip_range", "record_skipped"),
     *("set_queue", "write_audit", "write_log_lines", "set_fact", "add_api_key", "register_node"),
     *("add_operation", "add_operation_items", "add_session", "add_template", "days_kept"),

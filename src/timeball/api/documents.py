@@ -26,9 +26,9 @@ from timeball.api.responses import (
 )
 from timeball.application.commands.requests import JobRequest
 from timeball.application.queries.executions import ExecutionView
-from timeball.application.queries.jobs import FireTime, JobView
+from timeball.application.queries.jobs import FireTime
 from timeball.domain.execution import Attempt, Execution, ExecutionState
-from timeball.domain.job import Job, redefine_job, spec_of
+from timeball.domain.job import Job, JobView, redefine_job, spec_of
 from timeball.domain.job_fields import SPEC_FIELDS, JobSpec
 from timeball.domain.search import PageRequest, ResultPage
 from timeball.domain.values.field_errors import unexpected_value

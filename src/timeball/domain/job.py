@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from timeball.domain.job_fields import (
     SPEC_FIELDS,
@@ -25,10 +25,13 @@ from timeball.domain.job_fields import (
 from timeball.domain.policies import Delivery, MisfireRule, OnGap, OnRepeat, Overlap, Policy, RetryPolicy
 from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, Schedule, ScheduleKind, parse_schedule
 from timeball.domain.values.field_errors import list_choices, unexpected_value
-from timeball.domain.values.ids import JobId, jitter_of, shard_of
+from timeball.domain.values.ids import ExecutionId, JobId, jitter_of, shard_of
 from timeball.domain.values.json_text import to_json
 from timeball.domain.values.text import check_description, check_label
 from timeball.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from timeball.domain.execution import ExecutionState
 
 # A job is reached at /jobs/{name}, and these stand there already.
 RESERVED_NAMES = frozenset({"bulk", "export", "sync"})
@@ -109,6 +112,32 @@ class Job:
     def is_serial(self) -> bool:
         """Whether its occurrences wait for each other, which they do by a limit of one."""
         return self.overlap.is_serial and self.rule.is_recurring
+
+
+@dataclass(frozen=True, slots=True)
+class JobSituation:
+    """The state of a job beside its definition: whether it has unfinished executions, the next run, and the last result."""
+
+    is_live: bool
+    next_run_at: datetime | None
+    last_id: ExecutionId | None = None
+    last_state: ExecutionState | None = None
+    last_finished_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job and its situation."""
+
+    job: Job
+    situation: JobSituation
+
+    @property
+    def status(self) -> JobStatus:
+        if self.job.is_paused:
+            return JobStatus.PAUSED
+        is_open = self.situation.is_live or isinstance(self.job.rule, Manual)
+        return JobStatus.ACTIVE if is_open else JobStatus.FINISHED
 
 
 # The fields that `RetryPolicy` holds, and those that `Job` has as attributes of the same name.

@@ -280,17 +280,6 @@ class JobOrder(StrEnum):
         return self in (JobOrder.NAME, JobOrder.NAME_BACKWARDS)
 
 
-@dataclass(frozen=True, slots=True)
-class JobSituation:
-    """The state of a job beside its definition: whether it has unfinished executions, the next run, and the last result."""
-
-    is_live: bool
-    next_run_at: datetime | None
-    last_id: ExecutionId | None
-    last_state: ExecutionState | None
-    last_finished_at: datetime | None
-
-
 class RecentRuns(NamedTuple):
     """States and durations of executions; an execution that never started has a duration of zero."""
 

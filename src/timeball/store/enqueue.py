@@ -11,6 +11,7 @@ from uuid import UUID
 
 import asyncpg
 
+from timeball.domain.job import JobSituation, JobView
 from timeball.domain.values.ids import ExecutionId
 from timeball.domain.wakeup import Wakeup
 from timeball.errors import Conflict, StoreUnavailable
@@ -24,6 +25,7 @@ from timeball.store.db.columns import (
 )
 from timeball.store.db.database import Database, retry_write
 from timeball.store.db.notifier import WAKEUP_MARGIN, Notifier
+from timeball.store.db.rows import job_from
 from timeball.store.types import AuditEntry, CreatedJob, EnqueueRow, FirstExecution, PreparedJob
 
 if TYPE_CHECKING:
@@ -74,27 +76,34 @@ class Enqueuer:
         firsts: Sequence[FirstExecution],
         connection: Connection | None = None,
         audit: AuditEntry | None = None,
+        *,
+        is_shown: bool = False,
     ) -> list[CreatedJob]:
         """Insert jobs and their first executions in one statement; Conflict if a name is taken, and nothing is written.
 
         Within a *connection* of the caller no wake-up is sent: workers find the executions with their next sweep.
-        With *audit*, the jobs are audited in the same transaction.
+        With *audit*, the jobs are audited in the same transaction. If they are *is_shown*, the result has them as they were written.
         """
         try:
-            is_alone = len(jobs) == 1 and audit is None
+            is_alone = len(jobs) == 1 and audit is None and not is_shown
             if is_alone and firsts and firsts[0].run_at is None and (prepared := prepare_job(jobs[0])):
                 await self.enqueue(prepared, [(jobs[0].id, jobs[0].shard, jobs[0].payload)], connection)
                 return [CreatedJob(jobs[0].id, firsts[0].id, is_new=True)]
             wakeup = self._wakeup_for(jobs, firsts)
             carried = self._notifier.take_pending(wakeup) if connection is None and wakeup else None
             rows = await self._notifier.send_with(
-                carried, lambda wakeup: self._insert(jobs, firsts, connection, wakeup, audit)
+                carried, lambda wakeup: self._insert(jobs, firsts, connection, wakeup, audit, is_shown=is_shown)
             )
         except asyncpg.UniqueViolationError as error:
             raise name_conflict(error, jobs) from error
         if connection is None:
             await self._executions.announce_placed(rows, is_ready_announced=carried is not None)
-        created = {row["job_id"]: CreatedJob(row["job_id"], row["execution_id"], is_new=True) for row in rows}
+        created = {
+            row["job_id"]: CreatedJob(
+                row["job_id"], row["execution_id"], is_new=True, view=_view_from(row) if is_shown else None
+            )
+            for row in rows
+        }
         refused = [job for job in jobs if job.id not in created]
         if refused:
             created |= await self._existing_holders(refused, firsts, connection)
@@ -107,13 +116,15 @@ class Enqueuer:
         connection: Connection | None,
         wakeup: str | None,
         audit: AuditEntry | None,
+        *,
+        is_shown: bool,
     ) -> list[Any]:
         if audit is None:
-            return await self._write_new(jobs, firsts, connection, wakeup)
+            return await self._write_new(jobs, firsts, connection, wakeup, is_shown=is_shown)
         note = self._database.env.new_id()
 
         async def work(within: Connection) -> list[Any]:
-            rows = await self._write_new(jobs, firsts, within, wakeup)
+            rows = await self._write_new(jobs, firsts, within, wakeup, is_shown=is_shown)
             if rows:
                 inserted = {row["job_id"] for row in rows}
                 await self._audit_created(within, note, audit, [job for job in jobs if job.id in inserted])
@@ -125,13 +136,20 @@ class Enqueuer:
         return rows
 
     async def _write_new(
-        self, jobs: Sequence[Job], firsts: Sequence[FirstExecution], connection: Connection | None, wakeup: str | None
+        self,
+        jobs: Sequence[Job],
+        firsts: Sequence[FirstExecution],
+        connection: Connection | None,
+        wakeup: str | None,
+        *,
+        is_shown: bool,
     ) -> list[Any]:
         columns = [without_nulls(job_columns(job)) for job in jobs]
-        if all(map(is_plain, jobs, columns)) and all(first.run_at is None for first in firsts):
+        is_due_now = all(first.run_at is None for first in firsts)
+        if is_due_now and not is_shown and all(map(is_plain, jobs, columns)):
             return await self._database.fetch("create_plain_jobs", connection, jobs=json_text(columns), wakeup=wakeup)
         return await self._database.fetch(
-            "create_jobs",
+            "create_and_show_jobs" if is_shown else "create_jobs",
             connection,
             jobs=json_text(columns),
             firsts=json_text(first_execution_columns(first) for first in firsts),
@@ -372,6 +390,13 @@ class _BulkSlices:
             self.ids += ids
             self.shards.update(shards)
             yield {"ids": ids, "shards": shards, "payloads": payloads}
+
+
+def _view_from(row: Any) -> JobView:
+    """A new job as it was written: nothing of it has run yet."""
+    is_waiting = row["state_table"] == "due"
+    situation = JobSituation(row["execution_id"] is not None, row["run_at"] if is_waiting else None)
+    return JobView(job_from(row), situation)
 
 
 def name_conflict(error: asyncpg.UniqueViolationError, jobs: Sequence[Job]) -> Conflict:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from timeball.clock import ClockReading
     from timeball.domain.change_event import ChangeEvent
     from timeball.domain.execution import ClaimedExecution, Origin
-    from timeball.domain.job import Job
+    from timeball.domain.job import Job, JobView
     from timeball.domain.values.ids import ExecutionId, Incarnation, JobId
     from timeball.domain.wakeup import PeerWorker
 
@@ -124,6 +124,8 @@ class CreatedJob:
     job_id: JobId
     execution_id: ExecutionId | None
     is_new: bool
+    # The job as it was written, if the caller wants to show it and this call has written it.
+    view: JobView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,7 @@ from timeball.api.params import (
 from timeball.api.responses import ByteOrderMark, Document, ExportFormat, export_response, json_bytes, json_response
 from timeball.application.commands.jobs import CreatedJob
 from timeball.application.commands.requests import Actor, JobRequest
-from timeball.application.queries.jobs import JobView
+from timeball.domain.job import JobView
 from timeball.domain.job_fields import SPEC_FIELDS
 from timeball.domain.search import ExecutionFilter, JobOrder, PageRequest
 from timeball.domain.values.ids import ExecutionId, format_execution_id, format_job_id
@@ -104,21 +104,26 @@ async def create_and_show(context: ApiContext, caller: Caller, request: JobReque
     """Create a job with the options that its handler declares, and show it."""
     resolved = await context.commands.contracts.resolve([request])
     created = await context.commands.jobs.create(
-        resolved.specs[0], actor=caller.as_actor(), idempotency=caller.idempotency
+        resolved.specs[0], actor=caller.as_actor(), idempotency=caller.idempotency, is_shown=True
     )
     return await creation_response(context, created, resolved.warnings)
 
 
 async def creation_response(context: ApiContext, created: CreatedJob, warnings: Sequence[str]) -> Response:
-    """The job that was created, or the one that holds its unique key."""
+    """The job that was created, as it was written; or the one that holds its unique key."""
+    view = created.view or await _view_existing(context, created)
+    execution_id = None if created.execution_id is None else format_execution_id(created.execution_id)
+    headers = _etag(view) | {"Location": f"/api/v1/jobs/{format_job_id(view.job.id)}"}
+    document = job_document(view) | {"execution_id": execution_id, "warnings": list(warnings)}
+    return json_response(document, 201 if created.is_new else 200, headers)
+
+
+async def _view_existing(context: ApiContext, created: CreatedJob) -> JobView:
+    """A job that this request has not written: it holds the unique key, or an earlier request of the same key wrote it."""
     job_id = created.job_id
     if not created.is_new and created.execution_id is not None:
         job_id = (await context.queries.executions.find(str(created.execution_id))).job_id
-    view = await context.queries.jobs.view(str(job_id))
-    execution_id = None if created.execution_id is None else format_execution_id(created.execution_id)
-    headers = _etag(view) | {"Location": f"/api/v1/jobs/{format_job_id(job_id)}"}
-    document = job_document(view) | {"execution_id": execution_id, "warnings": list(warnings)}
-    return json_response(document, 201 if created.is_new else 200, headers)
+    return await context.queries.jobs.view(str(job_id))
 
 
 @router.get("", response_model=PageOut[JobOut], **route_options(Role.VIEWER, page_example(JOB_EXAMPLE)))

@@ -56,10 +56,19 @@ class JobCommands:
     # create
 
     async def create(
-        self, spec: JobSpec, connection: Any = None, actor: Actor = LOCAL, idempotency: IdempotentRequest | None = None
+        self,
+        spec: JobSpec,
+        connection: Any = None,
+        actor: Actor = LOCAL,
+        idempotency: IdempotentRequest | None = None,
+        *,
+        is_shown: bool = False,
     ) -> CreatedJob:
-        """Create one job; in the transaction of the caller's asyncpg *connection*, if one is given."""
-        return (await self.create_all([spec], connection, actor, idempotency))[0]
+        """Create one job; in the transaction of the caller's asyncpg *connection*, if one is given.
+
+        If it *is_shown*, the result has the job as it was written, unless an earlier call has written it.
+        """
+        return (await self.create_all([spec], connection, actor, idempotency, is_shown=is_shown))[0]
 
     async def create_all(
         self,
@@ -67,6 +76,8 @@ class JobCommands:
         connection: Any = None,
         actor: Actor = LOCAL,
         idempotency: IdempotentRequest | None = None,
+        *,
+        is_shown: bool = False,
     ) -> list[CreatedJob]:
         """Create jobs, all or none. A one-off whose `unique_key` is held returns the execution that holds it."""
         prepared: list[tuple[Job, FirstExecution | None]] = []
@@ -80,19 +91,25 @@ class JobCommands:
             done = await self._created_before(jobs, openings)
             if done is not None:
                 return [await self._as_it_is(created) for created in done]
-        return await self._write_new(jobs, openings, connection, actor)
+        return await self._write_new(jobs, openings, connection, actor, is_shown=is_shown)
 
     async def _write_new(
-        self, jobs: Sequence[Job], openings: Sequence[FirstExecution], connection: Any, actor: Actor
+        self,
+        jobs: Sequence[Job],
+        openings: Sequence[FirstExecution],
+        connection: Any,
+        actor: Actor,
+        *,
+        is_shown: bool = False,
     ) -> list[CreatedJob]:
         # Definitions and bulk actions are audited; the enqueue of a one-off is not, except of an administrator's handler.
         is_noted = any(not job.is_enqueued or job.handler in ADMIN_HANDLERS for job in jobs)
         is_noted = is_noted or (actor is not LOCAL and len(jobs) > 1)
         audit = actor.entry if is_noted else None
         if connection is not None:
-            return await self._store.enqueuer.create(jobs, openings, connection, audit)
+            return await self._store.enqueuer.create(jobs, openings, connection, audit, is_shown=is_shown)
         try:
-            return await self._store.enqueuer.create(jobs, openings, audit=audit)
+            return await self._store.enqueuer.create(jobs, openings, audit=audit, is_shown=is_shown)
         except StoreUnavailable:
             return await self._write_again(jobs, openings, audit)
 

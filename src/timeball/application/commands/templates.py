@@ -99,7 +99,8 @@ class TemplateCommands:
         spec = spec_from_template(template.job, overrides, variables)
         request = JobRequest(spec, {*template.job, *overrides}, is_unchecked)
         resolved = await self._contracts.resolve([request])
-        return await self._jobs.create(resolved.specs[0], actor=actor, idempotency=idempotency), resolved.warnings
+        created = await self._jobs.create(resolved.specs[0], actor=actor, idempotency=idempotency, is_shown=True)
+        return created, resolved.warnings
 
     def _check_template(self, name: str, description: str | None, job: Mapping[str, Any], actor: Actor) -> None:
         check_label(name, "name")

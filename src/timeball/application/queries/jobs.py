@@ -13,10 +13,10 @@ from zoneinfo import ZoneInfo
 
 import orjson
 
-from timeball.domain.job import Job, JobStatus
+from timeball.domain.job import Job, JobView
 from timeball.domain.scheduling.civil_time import changes_between
-from timeball.domain.scheduling.schedule import Cron, Manual, Occurrence, Schedule
-from timeball.domain.search import JobFilter, JobOrder, JobSituation, PageRequest, RecentRuns, ResultPage
+from timeball.domain.scheduling.schedule import Cron, Occurrence, Schedule
+from timeball.domain.search import JobFilter, JobOrder, PageRequest, RecentRuns, ResultPage
 from timeball.domain.template import Template, TemplateId
 from timeball.domain.values.ids import JobId, parse_id
 from timeball.errors import InvalidInput, NotFound, quote_text
@@ -32,21 +32,6 @@ _YEAR, _NEAR_A_CHANGE = timedelta(days=370), timedelta(hours=2)
 _MAX_NEAR_A_CHANGE = 50
 # Fields that only the engine uses, or that a revision shows elsewhere.
 _INTERNAL_FIELDS = frozenset({"id", "shard", "version", "paused_left", "paused_from"})
-
-
-@dataclass(frozen=True, slots=True)
-class JobView:
-    """A job and its situation."""
-
-    job: Job
-    situation: JobSituation
-
-    @property
-    def status(self) -> JobStatus:
-        if self.job.is_paused:
-            return JobStatus.PAUSED
-        is_open = self.situation.is_live or isinstance(self.job.rule, Manual)
-        return JobStatus.ACTIVE if is_open else JobStatus.FINISHED
 
 
 @dataclass(frozen=True, slots=True)

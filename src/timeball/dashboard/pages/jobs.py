@@ -15,7 +15,6 @@ from timeball.api.auth import Role
 from timeball.api.documents import job_document
 from timeball.api.params import check_payload_search, execution_filter, job_filter
 from timeball.api.resources.system import revision_document
-from timeball.application.queries.jobs import JobView
 from timeball.dashboard import charts
 from timeball.dashboard.components import Components, time_tag
 from timeball.dashboard.context import PageContext, PageRouter, Undo
@@ -32,7 +31,7 @@ from timeball.dashboard.pages.operations import (
     summarize,
 )
 from timeball.domain.execution import ExecutionState
-from timeball.domain.job import Job, JobStatus
+from timeball.domain.job import Job, JobStatus, JobView
 from timeball.domain.scheduling.schedule import Once
 from timeball.domain.search import ExecutionFilter, JobFilter, JobOrder, PageRequest, RecentRuns, ResultPage, where
 from timeball.domain.values.ids import JobId, format_execution_id

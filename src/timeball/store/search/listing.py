@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from timeball.domain.execution import Execution, ExecutionState
+from timeball.domain.job import JobSituation
 from timeball.domain.search import (
     EXACT_UP_TO,
     NO_FINGERPRINT,
@@ -17,7 +18,6 @@ from timeball.domain.search import (
     ExecutionFilter,
     JobFilter,
     JobOrder,
-    JobSituation,
     PageRequest,
     RecentRuns,
     ResultPage,

@@ -1,6 +1,6 @@
 -- Jobs: created, found, changed; and executions on request.
 
--- name: create_jobs
+-- fragment: new_jobs
 -- Insert jobs with their first executions: into `ready` if due within the promotion window, into `blocked` if limited, otherwise into `due`.
 -- A one-off whose unique_key is taken is neither written nor returned.
 -- The wake-up is sent with the commit: a NOTIFY of its own would cost a second commit.
@@ -88,7 +88,18 @@ to_ready AS (
     FROM placed
     WHERE state_table = 'ready'
 )
+
+-- name: create_jobs
+{new_jobs}
 SELECT made.id AS job_id, placed.execution_id, placed.state_table, placed.run_at, made.queue, made.priority, made.shard, made.limit_key,
+       CASE WHEN :wakeup::text IS NOT NULL THEN pg_notify('timeball', :wakeup::text) END AS notified
+FROM made
+LEFT JOIN placed ON placed.id = made.id;
+
+-- name: create_and_show_jobs
+-- The same, for callers that show a job as it was written.
+{new_jobs}
+SELECT made.*, made.payload::text AS payload_text, made.id AS job_id, placed.execution_id, placed.state_table, placed.run_at,
        CASE WHEN :wakeup::text IS NOT NULL THEN pg_notify('timeball', :wakeup::text) END AS notified
 FROM made
 LEFT JOIN placed ON placed.id = made.id;
