@@ -77,7 +77,7 @@ MUTANTS = (
     ),
     _one(
         "an edit that looks at the new handler alone",
-        "application/commands/contracts.py",
+        "application/commands/requests.py",
         "        self.check_owner(before, actor)\n",
         "",
         "tests/api/test_handlers.py::test_security_3_an_editor_cannot_put_a_payload_under_a_queued_command",

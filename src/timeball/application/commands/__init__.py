@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from timeball.application.commands.bulk import OperationCommands
-from timeball.application.commands.contracts import ContractChecks
 from timeball.application.commands.executions import ExecutionCommands
 from timeball.application.commands.jobs import JobCommands
 from timeball.application.commands.queues import NodeCommands, QueueCommands
+from timeball.application.commands.requests import ContractChecks
 from timeball.application.commands.templates import TemplateCommands
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from timeball.errors import Conflict, InvalidInput, NotFound
 from timeball.store.types import ExecutionRequest
 
 if TYPE_CHECKING:
-    from timeball.application.commands.contracts import ContractChecks
     from timeball.application.commands.jobs import JobCommands
+    from timeball.application.commands.requests import ContractChecks
     from timeball.env import Env
     from timeball.store.store import Store
 

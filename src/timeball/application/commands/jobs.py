@@ -29,7 +29,7 @@ from timeball.store.types import AuditEntry, EnqueueRow, FirstExecution, Prepare
 from timeball.store.types import CreatedJob as CreatedJob
 
 if TYPE_CHECKING:
-    from timeball.application.commands.contracts import ContractChecks
+    from timeball.application.commands.requests import ContractChecks
     from timeball.env import Env
     from timeball.store.db.direct_connection import DirectConnection
     from timeball.store.store import Store

@@ -14,8 +14,8 @@ from timeball.domain.values.text import check_description, check_label
 from timeball.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from timeball.application.commands.contracts import ContractChecks
     from timeball.application.commands.jobs import JobCommands
+    from timeball.application.commands.requests import ContractChecks
     from timeball.env import Env
     from timeball.store.store import Store
     from timeball.store.types import CreatedJob
