@@ -11,9 +11,10 @@ import pytest
 from tests.dashboard.conftest import Browser
 from tests.support.factories import claim_all, make_job
 from tests.support.pace import patience
-from timeball.api.peers import PEER, InProcessPeer
+from timeball.api.auth import PEER
 from timeball.api.resources import events
 from timeball.application.commands import Commands
+from timeball.client.in_process import InProcessPeer
 from timeball.dashboard.app import make_web_app
 from timeball.dashboard.pages.live import MAX_STREAMS
 from timeball.runtime import ServerRuntime

@@ -23,7 +23,6 @@ from starlette.routing import BaseRoute
 from starlette.types import Scope
 
 from timeball.api.errors import HttpProblem
-from timeball.api.peers import peer_of
 from timeball.application.commands.requests import Actor
 from timeball.domain.values.ids import IdempotentRequest
 from timeball.errors import InvalidInput
@@ -31,6 +30,8 @@ from timeball.errors import InvalidInput
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 # The caller of open mode, as the audit names it.
 LOCAL_CALLER = "local"
+# The key of the peer in the state of a request. Only the server that accepted the connection can put it there.
+PEER = "timeball.peer"
 _FORWARDING = frozenset({"forwarded", "via", "x-real-ip"})
 _OUR_SITES = frozenset({"none", "same-origin"})
 
@@ -94,6 +95,28 @@ class Caller:
     def as_actor(self, reason: str | None = None) -> Actor:
         """The caller as the audit records it."""
         return Actor(self.name, reason, self.place, is_administrator=self.role is Role.ADMIN, author=self.name)
+
+
+class ConnectionPeer(Protocol):
+    """The other end of a connection that a server accepted."""
+
+    def is_own_account(self, scope: Scope) -> bool:
+        """Whether it belongs to the account of this process, or to root."""
+
+    def has_local_key(self, token: str) -> bool:
+        """Whether this is the server's local key."""
+
+    def has_local_session(self, cookie: str) -> bool:
+        """Whether the cookie is that of a browser that has sent the local key before."""
+
+    def local_session(self) -> str:
+        """The cookie for a browser that has sent the local key."""
+
+
+def peer_of(scope: Scope) -> ConnectionPeer | None:
+    """The other end of a request's connection; None if none of our servers accepted it."""
+    peer: ConnectionPeer | None = scope.get("state", {}).get(PEER)
+    return peer
 
 
 class Authenticator(Protocol):

@@ -23,12 +23,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.types import Scope
 
-# The key of the peer in the state of a request. Only the server that accepted the connection can put it there.
-PEER = "timeball.peer"
 Address = tuple[str, int]
 UserOf = Callable[[Address, Address], int | None]
 
@@ -45,45 +43,6 @@ _COOKIE = struct.Struct("=II")
 # family, state, timer, retransmissions, the id (48 bytes), expires, receive queue, send queue, user, inode.
 _ANSWER = struct.Struct("=4B48s5I")
 _ANSWER_SECONDS = 1.0
-
-
-class ConnectionPeer(Protocol):
-    """The other end of a connection that a server accepted."""
-
-    def is_own_account(self, scope: Scope) -> bool:
-        """Whether it belongs to the account of this process, or to root."""
-
-    def has_local_key(self, token: str) -> bool:
-        """Whether this is the server's local key."""
-
-    def has_local_session(self, cookie: str) -> bool:
-        """Whether the cookie is that of a browser that has sent the local key before."""
-
-    def local_session(self) -> str:
-        """The cookie for a browser that has sent the local key."""
-
-
-def peer_of(scope: Scope) -> ConnectionPeer | None:
-    """The other end of a request's connection; None if none of our servers accepted it."""
-    peer: ConnectionPeer | None = scope.get("state", {}).get(PEER)
-    return peer
-
-
-class InProcessPeer:
-    """The peer of a request that is a function call in this process."""
-
-    def is_own_account(self, _scope: Scope) -> bool:
-        """A caller inside the process could do everything without the API."""
-        return True
-
-    def has_local_key(self, _token: str) -> bool:
-        return False
-
-    def has_local_session(self, _cookie: str) -> bool:
-        return False
-
-    def local_session(self) -> str:
-        raise AssertionError("a call inside the process has no local key")
 
 
 @dataclass(frozen=True, slots=True)

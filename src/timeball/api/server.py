@@ -25,10 +25,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from timeball.api.app import make_api
-from timeball.api.auth import KeyAuthenticator
+from timeball.api.auth import PEER, KeyAuthenticator
 from timeball.api.context import ApiParts
 from timeball.api.in_process import call, request_scope
-from timeball.api.peers import PEER, LocalAccess, can_ask_kernel
+from timeball.api.peers import LocalAccess, can_ask_kernel
 from timeball.application.commands import Commands
 from timeball.config.environment import file_limit
 from timeball.config.servers import remove_local_key, write_local_key

@@ -15,11 +15,10 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-from timeball.api.auth import LOCAL_CALLER, Caller, KeyAuthenticator, KeyIdentity, KeyLookup, Role, is_loopback
+from timeball.api.auth import LOCAL_CALLER, Caller, KeyAuthenticator, KeyIdentity, KeyLookup, Role, is_loopback, peer_of
 from timeball.api.errors import HttpProblem
 from timeball.api.limits import FailedKeyLimiter
 from timeball.api.middleware import client_address as address_of
-from timeball.api.peers import peer_of
 from timeball.telemetry.events import Emit, LoggedIn
 
 SESSION_COOKIE = "timeball_session"
