@@ -1,20 +1,68 @@
-"""Every write that API, command line, dashboard and SDK need; a rule that holds here holds everywhere."""
+"""Every write that API, command line, dashboard and SDK need; a rule that holds here holds everywhere.
+
+The commands of queues and nodes are short and stand here; the others have a file for each resource.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from timeball.application.commands.bulk import OperationCommands
 from timeball.application.commands.executions import ExecutionCommands
 from timeball.application.commands.jobs import JobCommands
-from timeball.application.commands.queues import NodeCommands, QueueCommands
-from timeball.application.commands.requests import ContractChecks
+from timeball.application.commands.requests import LOCAL, Actor, ContractChecks
 from timeball.application.commands.templates import TemplateCommands
+from timeball.domain.values.field_errors import unexpected_value
+from timeball.domain.values.ids import Incarnation
+from timeball.domain.values.text import check_label
+from timeball.errors import NotFound
 
 if TYPE_CHECKING:
     from timeball.domain.handler import PayloadRules
     from timeball.env import Env
     from timeball.store.store import Store
+
+
+class QueueCommands:
+    """Pause, resume, limit and purge queues."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def pause(self, name: str, actor: Actor = LOCAL) -> None:
+        """Stop workers from claiming out of a queue."""
+        await self._set_queue(name, actor, "queue.pause", is_paused=True)
+
+    async def resume(self, name: str, actor: Actor = LOCAL) -> None:
+        """Let a paused queue go on."""
+        await self._set_queue(name, actor, "queue.resume", is_paused=False)
+
+    async def limit(self, name: str, max_running: int | None, actor: Actor = LOCAL) -> None:
+        """Set how many executions of a queue may run at once, across all workers; None removes the limit."""
+        if max_running is not None and max_running < 1:
+            raise unexpected_value("max_running", max_running, "1 or more", hint="pause the queue instead")
+        await self._set_queue(name, actor, "queue.limit", max_running=max_running)
+
+    async def purge(self, name: str, actor: Actor = LOCAL) -> int:
+        """Cancel everything in a queue that has not started; returns the number of executions. Schedules go on."""
+        check_label(name, "queue")
+        return await self._store.queues.purge(name, actor.reason or f"purged by {actor.name}", actor.entry)
+
+    async def _set_queue(self, name: str, actor: Actor, action: str, **fields: Any) -> None:
+        check_label(name, "queue")
+        await self._store.queues.change(name, **fields, reason=actor.reason, audit=actor.entry, action=action)
+
+
+class NodeCommands:
+    """Drain workers and schedulers."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def drain(self, incarnation: Incarnation, actor: Actor = LOCAL) -> None:
+        """Ask a worker or scheduler to finish what it holds and exit."""
+        if not await self._store.nodes.drain(incarnation, actor.entry):
+            raise NotFound("node", incarnation)
 
 
 class Commands:
