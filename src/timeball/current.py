@@ -30,7 +30,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from timeball.clock import Clock
-from timeball.domain.execution import MAX_LINE_CHARACTERS, ClaimedExecution
+from timeball.domain.execution import MAX_LINE_CHARACTERS, ClaimedExecution, Origin
 from timeball.domain.values.ids import format_execution_id, format_job_id
 from timeball.domain.values.text import clean_text, shorten_text
 from timeball.domain.values.wording import Duration, format_duration, parse_duration
@@ -269,6 +269,16 @@ class Current:
     def scheduled_for(self) -> datetime:
         """The exact instant that the schedule named, whenever this attempt takes place."""
         return _running().claimed.scheduled_for
+
+    @property
+    def origin(self) -> Origin:
+        """What created the execution: its schedule, an enqueue, a trigger, a backfill or a retry."""
+        return Origin(_running().claimed.origin)
+
+    @property
+    def job_name(self) -> str | None:
+        """The name of the job; None if it has none."""
+        return _running().claimed.job_name
 
     @property
     def handler(self) -> str:

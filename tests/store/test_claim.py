@@ -59,7 +59,7 @@ async def set_queue(store: Store, name: str, *, is_paused: bool = False, max_run
 @pytest.mark.parametrize("way", ["by lane", "by ticket", "by name"])
 async def test_a_claim_keeps_every_column_and_adds_its_own(store: Store, clock: VirtualClock, way: str) -> None:
     now = clock.now()
-    job = await make_job(store, payload={"of": "job"}, timeout_ms=4000)
+    job = await make_job(store, name="nightly", payload={"of": "job"}, timeout_ms=4000)
     before: dict[str, Any] = {
         "id": EXECUTION,
         "job_id": job.id,
@@ -106,6 +106,9 @@ async def test_a_claim_keeps_every_column_and_adds_its_own(store: Store, clock: 
         timeout_ms=4000,
         queue="q",
         priority=61,
+        origin="trigger",
+        version=4,
+        job_name="nightly",
         claim_id=claim_id,
         stop=None,
     )

@@ -75,6 +75,9 @@ async def running(store: Store, clock: VirtualClock) -> Running:
         timeout_ms=None,
         queue="q",
         priority=61,
+        origin="trigger",
+        version=4,
+        job_name=None,
         claim_id=ClaimId(UUID(int=0xC)),
         stop=None,
     )

@@ -25,9 +25,13 @@ from timeball.errors import quote_text
 SETTINGS_FILE = "timeball.toml"
 
 
-# Not settings, but read or set elsewhere: by the client, by the pytest plugin, for the commands that a worker runs.
+# Not settings, but read or set elsewhere: by the client, by the pytest plugin, for the commands and isolated handlers that a worker runs.
 _OTHER_VARIABLES = frozenset(
-    f"{VARIABLE_PREFIX}{name}" for name in ("URL", "API_KEY", "TEST_DATABASE_URL", "EXECUTION_ID", "JOB_ID", "ATTEMPT")
+    f"{VARIABLE_PREFIX}{name}"
+    for name in (
+        *("URL", "API_KEY", "TEST_DATABASE_URL"),
+        *("EXECUTION_ID", "JOB_ID", "JOB_NAME", "SCHEDULED_FOR", "ATTEMPT", "FENCE", "ORIGIN"),
+    )
 )
 
 

@@ -159,6 +159,10 @@ class ClaimedExecution(NamedTuple):
     timeout_ms: int | None
     queue: str
     priority: int
+    # A word of `Origin`, as it is stored.
+    origin: str
+    version: int
+    job_name: str | None
     claim_id: ClaimId
     stop: str | None
 

@@ -44,6 +44,14 @@ def know() -> list[Any]:
 
 
 @handler
+def environment() -> dict[str, str]:
+    printed = subprocess.run(["/usr/bin/env", "-0"], capture_output=True, check=True).stdout.decode().split("\0")
+    told = ("ATTEMPT", "EXECUTION_ID", "FENCE", "JOB_ID", "JOB_NAME", "ORIGIN", "SCHEDULED_FOR")
+    variables = dict(line.split("=", 1) for line in printed if "=" in line)
+    return {name: value for name, value in variables.items() if name.removeprefix("TIMEBALL_") in told}
+
+
+@handler
 async def add(a: int, b: int) -> int:
     await asyncio.sleep(0)
     return a + b

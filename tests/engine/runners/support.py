@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from timeball.clock import SystemClock
@@ -39,7 +40,9 @@ class Attempt(AttemptContext):
 
     __slots__ = ("sink",)
 
-    def __init__(self, handler: str = "handler", payload: str = "{}", *, timeout_ms: int | None = None) -> None:
+    def __init__(
+        self, handler: str = "handler", payload: str = "{}", *, timeout_ms: int | None = None, **columns: Any
+    ) -> None:
         self.sink = RememberingSink()
         claimed = ClaimedExecution(
             id=ExecutionId(UUID(int=1)),
@@ -54,10 +57,13 @@ class Attempt(AttemptContext):
             timeout_ms=timeout_ms,
             queue="mail",
             priority=50,
+            origin="schedule",
+            version=1,
+            job_name="nightly",
             claim_id=ClaimId(UUID(int=4)),
             stop=None,
         )
-        super().__init__(claimed, SystemClock(), lambda _: self.sink)
+        super().__init__(claimed._replace(**columns), SystemClock(), lambda _: self.sink)
 
 
 @asynccontextmanager

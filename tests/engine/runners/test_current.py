@@ -11,6 +11,7 @@ import pytest
 
 from tests.engine.runners.support import NOON, Attempt
 from timeball.current import RUNNING, AttemptContext, OutsideRun, StopReason, current, end_forked_copy
+from timeball.domain.execution import Origin
 from timeball.engine.runners.base import LogCapture
 
 
@@ -41,6 +42,7 @@ def test_a_handler_knows_its_attempt() -> None:
         assert (current.attempt, current.fence) == (3, 7)
         assert current.scheduled_for == NOON
         assert (current.handler, current.queue) == ("app:send", "mail")
+        assert (current.origin, current.job_name) == (Origin.SCHEDULE, "nightly")
 
 
 def test_outside_of_a_run_every_use_says_so() -> None:

@@ -104,6 +104,26 @@ async def test_a_handler_in_a_child_knows_its_attempt(runner: ProcessRunner) -> 
     ]
 
 
+async def test_a_program_that_an_isolated_handler_starts_finds_the_occurrence_in_its_environment(
+    runner: ProcessRunner,
+) -> None:
+    first = result_of(await run_attempt(runner, Attempt("environment", origin="backfill", job_name="Café")))
+    second = result_of(await run_attempt(runner, Attempt("environment", attempt=4, job_name=None)))
+
+    assert first == {
+        "TIMEBALL_ATTEMPT": "3",
+        "TIMEBALL_EXECUTION_ID": "exe_" + "0" * 25 + "1",
+        "TIMEBALL_FENCE": "7",
+        "TIMEBALL_JOB_ID": "job_" + "0" * 25 + "2",
+        "TIMEBALL_JOB_NAME": "Café",
+        "TIMEBALL_ORIGIN": "backfill",
+        "TIMEBALL_SCHEDULED_FOR": "2024-05-01T12:00:00Z",
+    }
+    assert second == first | {"TIMEBALL_ATTEMPT": "4", "TIMEBALL_ORIGIN": "schedule", "TIMEBALL_JOB_NAME": ""}, (
+        "the child is the same, its attempt is another"
+    )
+
+
 async def test_a_coroutine_runs_in_a_child_too(runner: ProcessRunner) -> None:
     assert result_of(await run(runner, "add", a=1, b=2)) == 3
 

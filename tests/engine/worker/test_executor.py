@@ -60,6 +60,9 @@ def claim(run_at: datetime = START, number: int = 1, **columns: Any) -> ClaimedE
         timeout_ms=None,
         queue="default",
         priority=50,
+        origin="schedule",
+        version=1,
+        job_name=None,
         claim_id=ClaimId(UUID(int=99)),
         stop=None,
     )

@@ -50,6 +50,9 @@ def claim(number: int = 1, attempt: int = 1, lost: int = 0, payload: str = "{}")
         timeout_ms=None,
         queue="default",
         priority=50,
+        origin="schedule",
+        version=1,
+        job_name=None,
         claim_id=ClaimId(own),
         stop=None,
     )

@@ -16,9 +16,9 @@ from timeball.engine.runners.in_process import CoroutineRunner, ThreadRunner
 from timeball.handlers.catalogue import HandlerCatalogue
 
 
-def attempt_at(handler: Handler, payload: Any) -> Attempt:
+def attempt_at(handler: Handler, payload: Any, **columns: Any) -> Attempt:
     """An attempt that is about to start."""
-    return Attempt(handler.name, json.dumps(payload))
+    return Attempt(handler.name, json.dumps(payload), **columns)
 
 
 async def run(handler: Handler, payload: Any, attempt: Attempt | None = None) -> Outcome:

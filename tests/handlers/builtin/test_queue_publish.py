@@ -70,6 +70,14 @@ async def test_a_message_is_added_to_a_redis_stream(make, redis_port):
     assert [fields[b"body"] for _, fields in entries] == [b'{"order":42}', b"as it is"]
     assert {fields[b"id"] for _, fields in entries} == {EXECUTION.encode()}
     assert entries[0][0].decode() == first["id"]
+    told = {name: value.decode() for name, value in entries[0][1].items() if name not in (b"id", b"job", b"body")}
+    assert told == {
+        b"job_name": "nightly",
+        b"scheduled_for": "2024-05-01T12:00:00Z",
+        b"attempt": "3",
+        b"fence": "7",
+        b"origin": "schedule",
+    }
 
 
 async def test_a_key_of_another_kind_is_not_tried_again_and_harms_no_other_message(make, redis_port):
@@ -130,6 +138,14 @@ async def test_a_message_reaches_a_queue_of_rabbitmq(rabbit, channel):
     assert json.loads(message.body) == {"order": 42}
     assert (message.message_id, message.content_type) == (EXECUTION, "application/json")
     assert message.delivery_mode is aio_pika.DeliveryMode.PERSISTENT
+    assert message.headers == {
+        "Timeball-Scheduled-For": "2024-05-01T12:00:00Z",
+        "Timeball-Job": "nightly",
+        "Timeball-Execution": EXECUTION,
+        "Timeball-Attempt": "3",
+        "Timeball-Fence": "7",
+        "Timeball-Origin": "schedule",
+    }
     assert result == {"exchange": "", "routing_key": "jobs"}
 
 

@@ -7,6 +7,7 @@ import pwd
 import re
 import signal
 import stat
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -187,8 +188,26 @@ async def test_the_environment_is_clean(monkeypatch):
     result = await succeed(handler, {"command": "env", "env": {"COLOUR": "red"}})
 
     names = {line.partition("=")[0] for line in result["stdout"].splitlines()}
-    assert names == {"PATH", "LANG", "HOME", "TIMEBALL_EXECUTION_ID", "TIMEBALL_JOB_ID", "TIMEBALL_ATTEMPT", "COLOUR"}
+    assert {name for name in names if not name.startswith("TIMEBALL_")} == {"PATH", "LANG", "HOME", "COLOUR"}
     assert "PATH=/usr/local/bin:/usr/bin:/bin" in result["stdout"]
+
+
+async def test_a_command_is_told_its_occurrence():
+    handler = shell("/usr/bin/env")
+    midnight = datetime(2026, 11, 3, tzinfo=UTC)
+    attempt = attempt_at(handler, {"command": "env"}, scheduled_for=midnight, origin="backfill", job_name="Café, $1")
+
+    result = await succeed(handler, None, attempt)
+
+    assert sorted(line for line in result["stdout"].splitlines() if line.startswith("TIMEBALL_")) == [
+        "TIMEBALL_ATTEMPT=3",
+        "TIMEBALL_EXECUTION_ID=exe_00000000000000000000000001",
+        "TIMEBALL_FENCE=7",
+        "TIMEBALL_JOB_ID=job_00000000000000000000000002",
+        "TIMEBALL_JOB_NAME=Café, $1",
+        "TIMEBALL_ORIGIN=backfill",
+        "TIMEBALL_SCHEDULED_FOR=2026-11-03T00:00:00Z",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,14 @@ import gzip
 import hashlib
 import hmac
 import json
+import re
 import socket
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -36,6 +39,7 @@ from timeball.handlers.builtin.webhook import Webhook, WebhookPayload
 from timeball.handlers.registry import Registry
 
 Make = Callable[..., Handler]
+GUIDE = Path(__file__).parents[3] / "docs" / "howto" / "webhooks.md"
 
 
 @pytest.fixture
@@ -107,6 +111,43 @@ async def test_the_idempotency_key_is_the_execution_id(webhook, server):
     assert keys == ["exe_00000000000000000000000001"] * 2
 
 
+async def test_a_request_tells_its_occurrence(webhook, server):
+    payload = {"url": server.on("/", answer()), "method": "GET"}
+    instant = datetime(2026, 11, 3, 1, 30, 0, 250_000, tzinfo=timezone(timedelta(hours=1)))
+
+    await succeed(webhook, payload, attempt_at(webhook, payload, scheduled_for=instant, origin="backfill"))
+
+    headers = server.requests[0].headers
+    assert {name: value for name, value in headers.items() if name.startswith("timeball-")} == {
+        "timeball-scheduled-for": "2026-11-03T00:30:00.250000Z",
+        "timeball-job": "nightly",
+        "timeball-execution": "exe_00000000000000000000000001",
+        "timeball-attempt": "3",
+        "timeball-fence": "7",
+        "timeball-origin": "backfill",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("Größe: 100%, é", "Gr%C3%B6%C3%9Fe:%20100%25,%20%C3%A9"),
+        ("a\r\nEvil: yes", "a%0D%0AEvil:%20yes"),
+        ("\x85\u2028日", "%C2%85%E2%80%A8%E6%97%A5"),
+        (None, "job_00000000000000000000000002"),
+    ],
+)
+async def test_any_name_of_a_job_is_one_header_that_leads_back_to_it(webhook, server, name, sent):
+    payload = {"url": server.on("/", answer())}
+
+    await succeed(webhook, payload, attempt_at(webhook, payload, job_name=name))
+
+    headers = server.requests[0].headers
+    assert headers["timeball-job"] == sent
+    assert name is None or unquote(sent) == name
+    assert "evil" not in headers
+
+
 async def test_connections_are_used_again(webhook, server):
     url = server.on("/", answer(body=b"ok"))
 
@@ -132,6 +173,51 @@ async def test_a_request_is_signed_by_standard_webhooks_with_old_and_new_secret(
     assert headers["webhook-signature"].split(" ") == [f"v1,{text}" for text in expected]
     assert headers["webhook-id"] == headers["idempotency-key"]
     assert abs(int(headers["webhook-timestamp"]) - datetime.now(UTC).timestamp()) < 60
+
+
+async def test_what_a_signed_request_tells_is_signed_with_its_body_by_old_and_new_secret(make, server):
+    keys = [bytes(range(24)), bytes(range(32))]
+    secrets = {f"KEY_{number}": "whsec_" + b64encode(key).decode() for number, key in enumerate(keys)}
+    webhook = make(f"127.0.0.1:{server.port}", secrets=secrets)
+    url = server.on("/", answer())
+
+    await succeed(
+        webhook, {"url": url, "body": "hello", "signing_secret": [{"$secret": "KEY_0"}, {"$secret": "KEY_1"}]}
+    )
+
+    headers = server.requests[0].headers
+    lines = (
+        "timeball-attempt:3\ntimeball-execution:exe_00000000000000000000000001\ntimeball-fence:7\ntimeball-job:nightly\n"
+        "timeball-origin:schedule\ntimeball-scheduled-for:2024-05-01T12:00:00Z\n"
+        f"webhook-id:exe_00000000000000000000000001\nwebhook-timestamp:{headers['webhook-timestamp']}\n\nhello"
+    )
+    derived = [hmac.new(key, b"timeball-signature", hashlib.sha256).digest() for key in keys]
+    expected = [b64encode(hmac.new(key, lines.encode(), hashlib.sha256).digest()).decode() for key in derived]
+    assert headers["timeball-signature"].split(" ") == [f"v1,{text}" for text in expected]
+
+
+async def test_the_check_that_the_guide_gives_to_receivers_accepts_what_was_sent_and_nothing_else(make, server):
+    (block,) = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {}
+    exec(compile(block, str(GUIDE), "exec"), names)
+    is_signed, secret = names["is_signed"], "whsec_" + b64encode(bytes(24)).decode()
+    webhook = make(f"127.0.0.1:{server.port}", secrets={"ALL": secret}, signing_secrets=["ALL"])
+
+    await succeed(webhook, {"url": server.on("/", answer()), "body": "hello"})
+
+    headers = server.requests[0].headers
+    assert is_signed(secret, headers, b"hello")
+    assert not is_signed(secret, headers, b"hello!")
+    assert not is_signed("whsec_" + b64encode(bytes(range(24))).decode(), headers, b"hello")
+    for name in names["SIGNED"]:
+        assert not is_signed(secret, headers | {name: headers[name] + "0"}, b"hello"), name
+    assert not is_signed(secret, headers | {"timeball-signature": headers["webhook-signature"]}, b"hello")
+
+
+async def test_an_unsigned_request_has_no_signature_of_its_headers(webhook, server):
+    await succeed(webhook, {"url": server.on("/", answer())})
+
+    assert not {"webhook-signature", "timeball-signature"} & server.requests[0].headers.keys()
 
 
 async def test_the_signature_is_the_one_of_the_specification():
@@ -444,6 +530,8 @@ async def test_cookies_are_not_kept_between_webhooks(webhook, server):
         ({"url": "https://example.com", "headers": {"transfer-encoding": "chunked"}}, "payload/headers"),
         ({"url": "https://example.com", "headers": {"Webhook-Id": "forged"}}, "payload/headers"),
         ({"url": "https://example.com", "headers": {"Proxy-Authorization": "x"}}, "payload/headers"),
+        ({"url": "https://example.com", "headers": {"TIMEBALL-fence": "99"}}, "payload/headers"),
+        ({"url": "https://example.com", "headers": {"timeball-signature": "v1,x"}}, "payload/headers"),
         ({"url": "https://example.com", "headers": {"a": "1", "A": "2"}}, "payload/headers"),
         ({"url": "https://example.com", "body": "a", "json": {}}, "payload"),
         ({"url": "https://example.com", "timeout": 0}, "payload/timeout"),

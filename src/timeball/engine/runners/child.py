@@ -37,6 +37,7 @@ from timeball.engine.runners.child_protocol import (
 )
 from timeball.engine.runners.outcome import describe_error, outcome_of_error, outcome_of_return
 from timeball.errors import NotFound
+from timeball.handlers.occurrence import occurrence_environment
 from timeball.handlers.registry import invoke, is_async
 
 _TERMINATED = 128 + signal.SIGTERM
@@ -148,6 +149,8 @@ class ChildSession:
         self._current = (run.number, context)
         if self._last_stop is not None:
             self._stop(self._last_stop)
+        # For the programs that a handler starts.
+        os.environ.update(occurrence_environment(run.claimed))
         self._channel.send(StartedMessage(number=run.number))
         token = RUNNING.set(context)
         outcome = self._perform(context)

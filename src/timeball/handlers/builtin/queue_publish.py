@@ -11,11 +11,13 @@ from weakref import WeakValueDictionary
 import orjson
 from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
 
-from timeball.current import current
+from timeball.current import RUNNING, current
+from timeball.domain.scheduling.civil_time import format_instant
 from timeball.errors import SettingsError, TimeballError
 from timeball.handlers.binding import HandlerRefused, Payload
 from timeball.handlers.builtin.egress import read_url
 from timeball.handlers.builtin.secrets import JsonBody, SecretReference, SecretScope, SecretStore
+from timeball.handlers.occurrence import occurrence_headers
 
 if TYPE_CHECKING:
     from yarl import URL
@@ -182,7 +184,12 @@ class QueuePublish:
             return Redis.from_url(str(place.url), socket_connect_timeout=_SECONDS, socket_timeout=_SECONDS)
 
         passing = (exceptions.BusyLoadingError, exceptions.OutOfMemoryError, exceptions.ReadOnlyError)
-        fields: dict[Any, Any] = {"id": current.execution_id, "job": current.job_id, "body": body}
+        fields: dict[Any, Any] = {
+            "id": current.execution_id,
+            "job": current.job_id,
+            "body": body,
+            **_occurrence_fields(),
+        }
         try:
             redis = await self._connection(place, connect)
             number = await redis.xadd(payload.stream, fields)
@@ -205,6 +212,7 @@ class QueuePublish:
         message = aio_pika.Message(
             body,
             message_id=current.execution_id,
+            headers=dict(occurrence_headers(RUNNING.get().claimed)),
             content_type="text/plain" if isinstance(payload.body, str) else "application/json",
             delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
             app_id="timeball",
@@ -245,6 +253,18 @@ class QueuePublish:
         connection = self._connections.pop(str(place.url), None)
         if connection is not None:
             await _close(connection)
+
+
+def _occurrence_fields() -> dict[str, str]:
+    """What an entry of a stream tells of its occurrence, beside the ids."""
+    claimed = RUNNING.get().claimed
+    return {
+        "job_name": claimed.job_name or "",
+        "scheduled_for": format_instant(claimed.scheduled_for),
+        "attempt": str(claimed.attempt),
+        "fence": str(claimed.fence),
+        "origin": claimed.origin,
+    }
 
 
 class _ConnectionUnusable(Exception):

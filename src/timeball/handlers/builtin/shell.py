@@ -22,11 +22,12 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, StringConstraints, field_validator
 
-from timeball.current import current
+from timeball.current import RUNNING, current
 from timeball.errors import SettingsError, TimeballError
 from timeball.handlers.binding import HandlerRefused, Payload
 from timeball.handlers.builtin.path_sandbox import PathSandbox, path_parts
 from timeball.handlers.builtin.secrets import SecretReference, SecretScope, SecretStore
+from timeball.handlers.occurrence import occurrence_environment
 
 _SUBREAPER = Path(__file__).parents[1] / "subreaper.py"
 _PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -276,9 +277,7 @@ def _environment(folder: str) -> dict[str, str]:
         "PATH": _PATH,
         "LANG": "C.UTF-8",
         "HOME": folder,
-        "TIMEBALL_EXECUTION_ID": current.execution_id,
-        "TIMEBALL_JOB_ID": current.job_id,
-        "TIMEBALL_ATTEMPT": str(current.attempt),
+        **occurrence_environment(RUNNING.get().claimed),
     }
 
 

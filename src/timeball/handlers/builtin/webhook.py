@@ -17,11 +17,12 @@ import orjson
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from timeball.clock import Clock
-from timeball.current import Retry, current
+from timeball.current import RUNNING, Retry, current
 from timeball.errors import TimeballError
 from timeball.handlers.binding import HandlerRefused, Payload
 from timeball.handlers.builtin.egress import EgressPolicy, EgressRefused, parse_endpoint, read_url
 from timeball.handlers.builtin.secrets import JsonBody, SecretReference, SecretScope, SecretStore
+from timeball.handlers.occurrence import HEADER_PREFIX, occurrence_headers, sign_headers
 
 if TYPE_CHECKING:
     from timeball.handlers.builtin.http_client import HttpClient, HttpResponse, Resolve
@@ -48,6 +49,7 @@ _RESERVED_HEADERS = frozenset(
         *("idempotency-key", "webhook-id", "webhook-timestamp", "webhook-signature"),
     }
 )
+_RESERVED_PREFIXES = ("proxy-", HEADER_PREFIX)
 
 
 def _check_header_value(value: str) -> str:
@@ -104,7 +106,7 @@ class WebhookPayload(Payload):
     @classmethod
     def _check_headers(cls, headers: dict[str, Any]) -> dict[str, Any]:
         names = [name.lower() for name in headers]
-        taken = sorted({name for name in names if name in _RESERVED_HEADERS or name.startswith("proxy-")})
+        taken = sorted({name for name in names if name in _RESERVED_HEADERS or name.startswith(_RESERVED_PREFIXES)})
         if taken:
             raise ValueError(f"{', '.join(taken)} cannot be chosen")
         if len(set(names)) < len(names):
@@ -210,19 +212,23 @@ class Webhook:
         for name, value in payload.headers.items():
             headers[name] = _checked(name, disclosure.reveal(value))
         headers["Idempotency-Key"] = current.execution_id
-        return headers | self._signature(payload, body, disclosure)
+        told = occurrence_headers(RUNNING.get().claimed)
+        return headers | told | self._signatures(payload, told, body, disclosure)
 
-    def _signature(self, payload: WebhookPayload, body: bytes, disclosure: SecretScope) -> dict[str, str]:
+    def _signatures(
+        self, payload: WebhookPayload, told: Mapping[str, str], body: bytes, disclosure: SecretScope
+    ) -> dict[str, str]:
+        """By Standard Webhooks, which cover the body alone; and of what the headers tell, with the body."""
         chosen = payload.signing_secret
         references = (chosen,) if isinstance(chosen, SecretReference) else chosen or self._signing_secrets
         if not references:
             return {}
         timestamp = int(self._clock.now().timestamp())
         keys = [_signing_key(reference, disclosure) for reference in references]
-        return {
-            "webhook-id": current.execution_id,
-            "webhook-timestamp": str(timestamp),
+        message = {"webhook-id": current.execution_id, "webhook-timestamp": str(timestamp)}
+        return message | {
             "webhook-signature": " ".join(sign(key, current.execution_id, timestamp, body) for key in keys),
+            "Timeball-Signature": " ".join(sign_headers(key, {**told, **message}, body) for key in keys),
         }
 
     def _retry(self, reply: _WebhookReply) -> BaseException:

@@ -281,6 +281,9 @@ def claimed_from(row: Any) -> ClaimedExecution:
         timeout_ms=None,
         queue=row["queue"],
         priority=row["priority"],
+        origin=row["origin"],
+        version=row["version"],
+        job_name=None,
         claim_id=ClaimId(row["claim_id"]),
         stop=None,
     )

@@ -28,7 +28,7 @@ taken AS (
 picked AS MATERIALIZED (
     SELECT taken.*,
            CASE WHEN job.version = taken.version THEN job.payload ELSE timeball.payload_of(taken.job_id, taken.version) END AS job_payload,
-           job.timeout_ms
+           job.timeout_ms, job.name AS job_name
     FROM taken
     LEFT JOIN timeball.job ON job.id = taken.job_id
 ),
@@ -44,7 +44,7 @@ claimed AS (
 ),
 started AS (
     SELECT id, job_id, least(fence, 9223372036854775806) + 1 AS fence, least(attempts, 2147483646) + 1 AS attempt, lost, handler,
-           coalesce(payload, job_payload)::text AS payload, run_at, scheduled_for, timeout_ms, queue, priority
+           coalesce(payload, job_payload)::text AS payload, run_at, scheduled_for, timeout_ms, queue, priority, origin, version, job_name
     FROM picked
 )
 
@@ -254,7 +254,8 @@ WHERE queue.name = running.queue
 -- name: read_back_claim
 -- The executions of a claim whose reply was lost, in the order of the reply.
 SELECT running.id, running.job_id, running.fence, running.attempts, running.lost, running.handler, coalesce(running.payload, timeball.payload_of(running.job_id, running.version))::text AS payload,
-       running.run_at, running.scheduled_for, job.timeout_ms, running.queue, running.priority, running.claim_id, running.stop
+       running.run_at, running.scheduled_for, job.timeout_ms, running.queue, running.priority,
+       running.origin, running.version, job.name, running.claim_id, running.stop
 FROM timeball.running
 LEFT JOIN timeball.job ON job.id = running.job_id
 WHERE running.holder = :incarnation

@@ -188,7 +188,8 @@ WHERE id = :id
 -- name: orphaned_claims
 -- Running executions whose node has no row any more, or whose deadline has passed.
 SELECT running.id, running.job_id, running.fence, running.attempts, running.lost, running.handler, running.run_at, running.scheduled_for, running.queue,
-       running.priority, running.claim_id, running.holder, running.claimed_at, running.deadline, node.incarnation IS NULL AS is_orphan
+       running.priority, running.origin, running.version, running.claim_id, running.holder, running.claimed_at, running.deadline,
+       node.incarnation IS NULL AS is_orphan
 FROM timeball.running
 LEFT JOIN timeball.node ON node.incarnation = running.holder
 WHERE node.incarnation IS NULL
