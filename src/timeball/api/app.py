@@ -12,11 +12,11 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute
 
 from timeball.api.auth import Authenticator, KeyAuthenticator, RouteRequirements
-from timeball.api.context import ApiContext, ApiParts
 from timeball.api.errors import install_error_handlers
 from timeball.api.limits import FailedKeyLimiter, HeavyRequestLimiter, RateLimiter
 from timeball.api.middleware import PREFIX, ApiMiddleware
 from timeball.api.openapi import API_VERSION, CONTENT_POLICY, openapi_document, render_docs, served_below
+from timeball.api.params import ApiContext, ApiParts
 from timeball.api.resources import (
     bulk_jobs,
     calendars,

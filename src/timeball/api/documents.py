@@ -13,9 +13,9 @@ import orjson
 from fastapi import Depends, Query
 from starlette.responses import Response
 
-from timeball.api.context import ApiContext
 from timeball.api.models.executions import ExecutionFull, ExecutionOut
 from timeball.api.models.jobs import JobBody, JobOut
+from timeball.api.params import ApiContext
 from timeball.api.responses import (
     Document,
     FieldSelection,

@@ -22,11 +22,10 @@ from fastapi.routing import APIRoute, RouteContext, iter_route_contexts
 from starlette.routing import BaseRoute
 
 from timeball.api.auth import Role, require_role
-from timeball.api.context import limit_heavy_request
 from timeball.api.errors import PROBLEM_MEDIA_TYPE
 from timeball.api.models import ProblemOut
 from timeball.api.models.executions import BulkJobsIn
-from timeball.api.params import refuse_unknown_parameters
+from timeball.api.params import limit_heavy_request, refuse_unknown_parameters
 from timeball.domain.job_fields import SPEC_FIELDS, json_default
 
 _ALWAYS = (400, 401, 403, 422, 429, 503)

@@ -26,8 +26,8 @@ from uvicorn.server import ServerState
 
 from timeball.api.app import make_api
 from timeball.api.auth import PEER, KeyAuthenticator
-from timeball.api.context import ApiParts
 from timeball.api.in_process import call, request_scope
+from timeball.api.params import ApiParts
 from timeball.api.peers import LocalAccess, can_ask_kernel
 from timeball.application.commands import Commands
 from timeball.config.environment import file_limit

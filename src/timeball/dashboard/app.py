@@ -19,9 +19,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from timeball.api.app import make_api, make_key_limiter
 from timeball.api.auth import KeyAuthenticator, KeyLookup
-from timeball.api.context import ApiContext, ApiParts
 from timeball.api.errors import HttpProblem
 from timeball.api.limits import FailedKeyLimiter
+from timeball.api.params import ApiContext, ApiParts
 from timeball.dashboard import charts
 from timeball.dashboard.assets import Assets
 from timeball.dashboard.components import time_tag

@@ -19,9 +19,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from timeball.api.auth import Caller, Role
-from timeball.api.context import CatalogueReader
 from timeball.api.errors import HttpProblem
 from timeball.api.limits import HeavyRequestLimiter, RateLimiter
+from timeball.api.params import CatalogueReader
 from timeball.application.events import EventHub
 from timeball.config.settings import Settings
 from timeball.dashboard.assets import Assets

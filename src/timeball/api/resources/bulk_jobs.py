@@ -17,13 +17,12 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from timeball.api.auth import Caller, CurrentCaller, Role
-from timeball.api.context import ApiContext, Context
 from timeball.api.documents import job_request
 from timeball.api.errors import MAX_ERRORS, HttpProblem
 from timeball.api.models.executions import BulkCreated, BulkJobsIn, BulkOut, JobBulkIn
 from timeball.api.models.jobs import JobIn, SyncIn, SyncOut
 from timeball.api.openapi import EXECUTION_ID, INSTANT_EXAMPLE, JOB_ID, NEW_JOB_EXAMPLE, route_options
-from timeball.api.params import IdempotencyKey, check_payload_search, job_filter
+from timeball.api.params import ApiContext, Context, IdempotencyKey, check_payload_search, job_filter
 from timeball.api.resources.operations import (
     accepted_operation,
     bulk_options,

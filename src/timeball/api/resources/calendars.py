@@ -13,9 +13,8 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.context import Context
 from timeball.api.openapi import EXECUTION_ID, JOB_ID, route_options
-from timeball.api.params import Days, JobRef, QueueParam, Zone
+from timeball.api.params import Context, Days, JobRef, QueueParam, Zone
 from timeball.application.queries.calendar import Calendar, CalendarEntry
 from timeball.application.queries.forecast import ForecastRequest
 from timeball.domain.values.ids import format_execution_id, format_job_id

@@ -11,11 +11,10 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 
 from timeball.api.auth import CurrentCaller, Role
-from timeball.api.context import Context
 from timeball.api.models import FullList, PageOut, ReasonIn
 from timeball.api.models.system import NodeOut, PurgeIn, PurgeOut, QueueLimitIn, QueueOut
 from timeball.api.openapi import INSTANT_EXAMPLE, WORKER_ID, page_example, route_options
-from timeball.api.params import IdempotencyKey
+from timeball.api.params import Context, IdempotencyKey
 from timeball.api.responses import Document, json_response, page_document
 from timeball.domain.node import NodeKind, NodeStatus
 from timeball.domain.search import PageRequest

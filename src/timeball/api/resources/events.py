@@ -22,10 +22,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from timeball.api.auth import Role
-from timeball.api.context import ApiContext, Context
 from timeball.api.models import ShortText
 from timeball.api.models.executions import EventsOut
 from timeball.api.openapi import EXECUTION_ID, INSTANT_EXAMPLE, JOB_ID, WORKER_ID, route_options
+from timeball.api.params import ApiContext, Context
 from timeball.api.responses import json_bytes, json_response
 from timeball.application.events import ChangeBatch, EventHub, EventSubscription
 from timeball.domain.change_event import ChangeEvent, EventFilter

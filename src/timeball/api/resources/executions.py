@@ -12,7 +12,6 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from timeball.api.auth import Caller, CurrentCaller, Role
-from timeball.api.context import ApiContext, Context
 from timeball.api.documents import (
     ExecutionSelection,
     FullExecutionSelection,
@@ -48,6 +47,8 @@ from timeball.api.openapi import (
     route_options,
 )
 from timeball.api.params import (
+    ApiContext,
+    Context,
     ExecutionFilterParams,
     ExecutionRef,
     IdempotencyKey,

@@ -10,11 +10,10 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.context import ApiContext, Context
 from timeball.api.models import FullList
 from timeball.api.models.metrics import CollisionOut, ForecastOut, SuggestIn, SuggestionsOut, TimelineOut
 from timeball.api.openapi import EXECUTION_ID, INSTANT_EXAMPLE, JOB_ID, route_options
-from timeball.api.params import Days, IdempotencyKey, QueueParam, Zone, optional_instant
+from timeball.api.params import ApiContext, Context, Days, IdempotencyKey, QueueParam, Zone, optional_instant
 from timeball.api.responses import Document, json_response
 from timeball.application.queries.forecast import Forecast, ForecastRequest, Hour, SpreadAdvice, SpreadRequest
 from timeball.application.queries.timeline import RowsBy, Timeline, TimelineRequest

@@ -12,11 +12,10 @@ from fastapi import APIRouter, Path
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.context import CatalogueItem, CatalogueReader, Context
 from timeball.api.models import PageOut
 from timeball.api.models.system import HandlerCheckIn, HandlerCheckOut, HandlerOut
 from timeball.api.openapi import EXECUTION_ID, INSTANT_EXAMPLE, page_example, route_options
-from timeball.api.params import IdempotencyKey, PageParams
+from timeball.api.params import CatalogueItem, CatalogueReader, Context, IdempotencyKey, PageParams
 from timeball.api.responses import Document, json_response, page_document
 from timeball.application.queries.handlers import IncompatiblePayload, PublishedHandler, find_incompatible
 from timeball.domain.handler import ADMIN_HANDLERS, example_of, first_sentence

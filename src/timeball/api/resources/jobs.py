@@ -9,7 +9,6 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from timeball.api.auth import Caller, CurrentCaller, Role
-from timeball.api.context import ApiContext, Context
 from timeball.api.documents import (
     ExecutionSelection,
     JobSelection,
@@ -42,6 +41,8 @@ from timeball.api.openapi import (
     route_options,
 )
 from timeball.api.params import (
+    ApiContext,
+    Context,
     IdempotencyKey,
     IfMatch,
     JobFilterParams,

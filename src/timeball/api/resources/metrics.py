@@ -22,10 +22,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from timeball.api.auth import Role, require_role
-from timeball.api.context import ApiContext, Context
 from timeball.api.models import ShortText
 from timeball.api.models.metrics import MetricsOut, SeriesOut, StatsOut
 from timeball.api.openapi import INSTANT_EXAMPLE, route_options
+from timeball.api.params import ApiContext, Context
 from timeball.api.responses import Document, json_response
 from timeball.application.queries.metrics import MAX_WINDOW, MetricsQueries, MetricsScope, Overview, Series
 from timeball.domain.node import BrokerState, NodeKind

@@ -10,11 +10,10 @@ from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
 from timeball.api.auth import CurrentCaller, Role
-from timeball.api.context import ApiContext, Context
 from timeball.api.models import PageOut, ReasonIn
 from timeball.api.models.executions import OperationItemOut, OperationOut
 from timeball.api.openapi import BULK_EXAMPLE, EXECUTION_ID, INSTANT_EXAMPLE, page_example, route_options
-from timeball.api.params import IdempotencyKey, PageParams
+from timeball.api.params import ApiContext, Context, IdempotencyKey, PageParams
 from timeball.api.responses import Document, json_response, page_document
 from timeball.application.commands.requests import Actor
 from timeball.domain.bulk_operation import (

@@ -12,7 +12,6 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.context import ApiContext, Context
 from timeball.api.documents import fire_time_document
 from timeball.api.models import FullList, PageOut, ShortText
 from timeball.api.models.jobs import RevisionOut
@@ -28,7 +27,7 @@ from timeball.api.models.system import (
     ReadyOut,
 )
 from timeball.api.openapi import EXECUTION_ID, INSTANT_EXAMPLE, JOB_ID, page_example, probe_options, route_options
-from timeball.api.params import ExecutionRef, IdempotencyKey, JobRef, PageParams, optional_instant
+from timeball.api.params import ApiContext, Context, ExecutionRef, IdempotencyKey, JobRef, PageParams, optional_instant
 from timeball.api.responses import Document, in_thread_if_large, json_bytes, json_response, page_document
 from timeball.application.queries.doctor import AttentionItem, HealthCheck
 from timeball.application.queries.forecast import InstantLoad, InstantLoadRequest
