@@ -276,7 +276,7 @@ MUTANTS = (
     # people
     _one(
         "a start that looks at no stop",
-        "engine/worker/slots.py",
+        "engine/worker/attempts.py",
         "        stop = self._stops.pop(claimed.id, None) if self._stops else None\n",
         "        stop = None\n",
         f"{_EXECUTOR}::test_what_waits_for_a_slot_is_called_off_when_it_would_start",
@@ -433,14 +433,14 @@ MUTANTS = (
     # the drop
     _one(
         "a timer that is believed",
-        "engine/worker/slots.py",
+        "engine/worker/attempts.py",
         "        while self._held and self._held[0][0] <= now:\n",
         "        while self._held:\n",
         f"{_EXECUTOR}::test_a_timer_that_fires_early_starts_nothing",
     ),
     _one(
         "what cannot be ended gives its slot away",
-        "engine/worker/slots.py",
+        "engine/worker/attempts.py",
         "            busy += len(runner.overrunning)\n",
         "            pass\n",
         f"{_EXECUTOR}::test_what_cannot_be_ended_keeps_its_slot",

@@ -27,8 +27,8 @@ from timeball.engine.scheduler.scheduler import Scheduler
 from timeball.engine.scheduler.shards import ShardBalancer
 from timeball.engine.service import LONGEST_REST, Service
 from timeball.engine.worker.admission import RetryGate
+from timeball.engine.worker.attempts import Slots, StartQueue
 from timeball.engine.worker.executor import Executor
-from timeball.engine.worker.slots import Slots, StartQueue
 from timeball.env import Env
 from timeball.handlers.registry import Registry, make_handler
 from timeball.store.store import Store

@@ -20,7 +20,7 @@ from timeball.domain.values.ids import ExecutionId, Incarnation
 from timeball.domain.wakeup import Wakeup
 from timeball.engine import lease as module
 from timeball.engine.lease import Heartbeat
-from timeball.engine.worker.slots import Slots
+from timeball.engine.worker.attempts import Slots
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
 from timeball.store.store import Store

@@ -18,13 +18,13 @@ from timeball.domain.node import BrokerStatus, Lease, Node
 from timeball.domain.values.ids import Incarnation
 from timeball.domain.values.text import clean_text
 from timeball.domain.wakeup import ELECTED, PeerWorker, Wakeup, WakeupElection
-from timeball.engine.worker.slots import Slots
 from timeball.env import Env
 from timeball.errors import StoreError, StoreUnavailable
 from timeball.store.types import LeaseRenewal
 from timeball.telemetry.events import ClockStepped, Emit, LoopBlocked, ServiceFailed
 
 if TYPE_CHECKING:
+    from timeball.engine.worker.attempts import Slots
     from timeball.store.store import Store
 
 _MARGIN = timedelta(seconds=1)

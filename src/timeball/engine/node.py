@@ -19,13 +19,13 @@ from timeball.domain.node import Node
 from timeball.domain.wakeup import Wakeup
 from timeball.engine.lease import Heartbeat
 from timeball.engine.service import LONGEST_REST, Service, SharedTimer
-from timeball.engine.worker.slots import Slots
 from timeball.env import Env
 from timeball.errors import StoreError, StoreUnavailable
 from timeball.store.db.pool import LeaseConfirmation
 from timeball.telemetry.events import Emit, ListenerChanged, NodeLost, NodeStarted, NodeStopped
 
 if TYPE_CHECKING:
+    from timeball.engine.worker.attempts import Slots
     from timeball.store.store import Store
 
 _DEREGISTER_SECONDS = 2.0

@@ -39,8 +39,8 @@ from timeball.domain.execution import (
 from timeball.domain.handler import Handler, RunStyle
 from timeball.domain.values.ids import ClaimId, ExecutionId, JobId
 from timeball.engine.service import Signal
+from timeball.engine.worker.attempts import Slots, StartQueue
 from timeball.engine.worker.executor import Executor
-from timeball.engine.worker.slots import Slots, StartQueue
 from timeball.env import Env
 from timeball.testing import VirtualClock
 from timeball.testing.environment import START

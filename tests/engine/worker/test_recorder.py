@@ -24,8 +24,8 @@ from timeball.domain.execution import (
     TimedOut,
 )
 from timeball.engine.service import AT_ONCE, LONGEST_REST
+from timeball.engine.worker.attempts import StartQueue
 from timeball.engine.worker.recorder import Recorder, record_now
-from timeball.engine.worker.slots import StartQueue
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
 from timeball.store.store import Store

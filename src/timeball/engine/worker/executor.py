@@ -25,8 +25,7 @@ from timeball.domain.values.ids import ExecutionId
 from timeball.engine.lease import HeldLease
 from timeball.engine.runners.base import Runner
 from timeball.engine.worker.admission import RetryGate
-from timeball.engine.worker.attempts import AttemptPool, ReadyAttempt
-from timeball.engine.worker.slots import LONGEST_WAIT_SECONDS, Slots, StartQueue
+from timeball.engine.worker.attempts import LONGEST_WAIT_SECONDS, AttemptPool, ReadyAttempt, Slots, StartQueue
 from timeball.env import Env
 
 # How long a due execution may wait here while no slot becomes free.

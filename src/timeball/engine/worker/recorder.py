@@ -36,7 +36,7 @@ from timeball.domain.values.redaction import redact
 from timeball.domain.values.text import clean_text
 from timeball.engine.service import AT_ONCE, LONGEST_REST, Service, Signal
 from timeball.engine.worker.admission import ContractGate, is_payload_mismatch
-from timeball.engine.worker.slots import StartQueue
+from timeball.engine.worker.attempts import StartQueue
 from timeball.env import Env
 from timeball.errors import UnstorableValue
 from timeball.store.executions import ExecutionStore
