@@ -39,7 +39,6 @@ _IDLE_FILES = (
     "engine/scheduler/housekeeping.py",
     "engine/scheduler/shards.py",
     "engine/supervisor.py",
-    "engine/worker/reconciler.py",
     "runtime.py",
     "store/db/url.py",
     "store/history.py",

@@ -59,9 +59,8 @@ from timeball.engine.scheduler.scheduler import Scheduler
 from timeball.engine.scheduler.shards import ShardBalancer
 from timeball.engine.service import Service, Signal
 from timeball.engine.worker.admission import ClaimableHandlers
-from timeball.engine.worker.claimer import Claimer, Sweeper
+from timeball.engine.worker.claimer import Claimer, ClaimReconciler, Sweeper
 from timeball.engine.worker.node import CancellationPoller
-from timeball.engine.worker.reconciler import ClaimReconciler
 from timeball.engine.worker.recorder import Recorder
 from timeball.env import Env
 from timeball.errors import StoreUnavailable

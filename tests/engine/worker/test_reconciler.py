@@ -13,7 +13,7 @@ from tests.support.factories import FROM_THE_FIRST, HANDLER, enqueue, table, tab
 from timeball.domain.execution import ClaimKey
 from timeball.domain.values.ids import ClaimId, ExecutionId
 from timeball.engine.worker import executor
-from timeball.engine.worker.reconciler import ClaimReconciler
+from timeball.engine.worker.claimer import ClaimReconciler
 from timeball.engine.worker.recorder import Recorder
 from timeball.env import Env
 from timeball.errors import StoreUnavailable

@@ -18,9 +18,8 @@ from timeball.engine.runners.base import Runner
 from timeball.engine.service import Service, Signal
 from timeball.engine.worker.admission import ClaimableHandlers, ContractGate, RetryGate, WorkerContracts
 from timeball.engine.worker.attempts import Slots, StartQueue
-from timeball.engine.worker.claimer import Claimer, Sweeper, WakeupBackstop
+from timeball.engine.worker.claimer import Claimer, ClaimReconciler, Sweeper, WakeupBackstop
 from timeball.engine.worker.executor import Executor
-from timeball.engine.worker.reconciler import ClaimReconciler
 from timeball.engine.worker.recorder import LogWriter, Recorder
 from timeball.env import Env
 from timeball.store.executions import ExecutionStore
