@@ -37,7 +37,7 @@ _SCHEDULER, _REAPER, _LIFE = (
 _EXECUTOR, _HEARTBEAT = "tests/engine/worker/test_executor.py", "tests/engine/test_lease.py"
 _LIFECYCLE, _OCCURRENCES = "tests/domain/test_lifecycle.py", "tests/domain/scheduling/test_occurrences.py"
 _WATCH = "tests/engine/worker/test_contracts.py"
-_DISPATCHER, _RECEIVER = "tests/engine/scheduler/test_ticket_publisher.py", "tests/engine/worker/test_ticket_claimer.py"
+_DISPATCHER, _RECEIVER = "tests/engine/test_ticket_publisher.py", "tests/engine/test_ticket_claimer.py"
 
 
 # What comes behind the counters in the claim by lane, and only there: the claim by name ends otherwise.
@@ -535,21 +535,21 @@ MUTANTS = (
     # brokers
     _one(
         "the same delay for every ticket",
-        "engine/scheduler/ticket_publisher.py",
+        "engine/tickets.py",
         "min(2 * ticket.delay, _LONGEST_DELAY)",
         "min(ticket.delay, _LONGEST_DELAY)",
         f"{_DISPATCHER}::test_what_stays_unclaimed_gets_another_ticket_with_doubling_delay",
     ),
     _one(
         "any number of tickets",
-        "engine/scheduler/ticket_publisher.py",
+        "engine/tickets.py",
         "        return await self._store.tickets.read(lanes, self._handlers, MAX_TICKETS)\n",
         "        return await self._store.tickets.read(lanes, self._handlers, 1_000_000)\n",
         f"{_DISPATCHER}::test_no_more_than_the_first_of_a_queue_have_a_ticket",
     ),
     _one(
         "no patience with tickets",
-        "engine/worker/ticket_claimer.py",
+        "engine/tickets.py",
         "        return run_at > self.env.clock.now() - _UNCLAIMED_FOR\n",
         "        return False\n",
         f"{_RECEIVER}::test_while_tickets_arrive_wakeups_and_sweeps_leave_young_rows_alone",

@@ -78,7 +78,7 @@ SPARED = {
     *("timeball.application.queries", "timeball.application.events", "timeball.store.embedded"),
     *("timeball.domain.search", "timeball.store.changes", "timeball.store.operations", "timeball.store.templates"),
     *("timeball.brokers.redis", "timeball.brokers.rabbitmq"),
-    *("timeball.engine.scheduler.ticket_publisher", "timeball.engine.worker.ticket_claimer"),
+    "timeball.engine.tickets",
 }
 
 

@@ -18,7 +18,7 @@ from timeball.env import Env
 from timeball.telemetry.events import Emit
 
 if TYPE_CHECKING:
-    from timeball.engine.scheduler.ticket_publisher import TicketPublisher
+    from timeball.engine.tickets import TicketPublisher
     from timeball.store.store import Store
 
 
@@ -44,7 +44,7 @@ class SchedulerNode(BaseNode):
         self.janitor = Janitor(env, emit, store.history, store.retention, housekeeping, self._is_housekeeper)
         self.ticket_publisher: TicketPublisher | None = None
         if broker is not None and broker_health is not None:
-            from timeball.engine.scheduler.ticket_publisher import TicketPublisher
+            from timeball.engine.tickets import TicketPublisher
 
             self.ticket_publisher = TicketPublisher(env, emit, store, broker, broker_health, self.shards)
 

@@ -26,7 +26,7 @@ from timeball.store.executions import ExecutionStore
 from timeball.telemetry.events import Emit, WorkerDraining
 
 if TYPE_CHECKING:
-    from timeball.engine.worker.ticket_claimer import TicketReceiver
+    from timeball.engine.tickets import TicketReceiver
     from timeball.store.store import Store
 
 # The last part of the grace is kept for ending what would not end by itself, and for writing that down.
@@ -123,7 +123,7 @@ class WorkerNode(BaseNode):
             )
             self.sweeper = Sweeper(env, emit, executions, self.claimer)
         else:
-            from timeball.engine.worker.ticket_claimer import TicketClaimer, TicketReceiver
+            from timeball.engine.tickets import TicketClaimer, TicketReceiver
 
             self.claimer = claimer = TicketClaimer(
                 env,

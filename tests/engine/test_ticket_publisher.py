@@ -17,8 +17,8 @@ from timeball.brokers.redis import RedisBroker
 from timeball.domain.execution import Released
 from timeball.domain.values.ids import ExecutionId
 from timeball.domain.wakeup import Wakeup
-from timeball.engine.scheduler import ticket_publisher as module
-from timeball.engine.scheduler.ticket_publisher import TicketPublisher, shard_of_queue
+from timeball.engine import tickets as module
+from timeball.engine.tickets import TicketPublisher, shard_of_queue
 from timeball.store.store import Store
 from timeball.telemetry.events import BrokerLost, BrokerRecovered, TicketsPublished
 from timeball.testing import VirtualClock

@@ -16,12 +16,12 @@ from timeball.brokers.redis import RedisBroker
 from timeball.config.settings import WorkerSettings
 from timeball.domain.values.ids import ExecutionId, Incarnation
 from timeball.domain.wakeup import Wakeup
+from timeball.engine import tickets as module
 from timeball.engine.service import AT_ONCE, LONGEST_REST, Signal
-from timeball.engine.worker import ticket_claimer as module
+from timeball.engine.tickets import TicketClaimer, TicketReceiver
 from timeball.engine.worker.admission import ClaimableHandlers
 from timeball.engine.worker.claimer import Sweeper
 from timeball.engine.worker.executor import Executor
-from timeball.engine.worker.ticket_claimer import TicketClaimer, TicketReceiver
 from timeball.errors import StoreUnavailable
 from timeball.store.store import Store
 from timeball.telemetry.events import BrokerLost, BrokerRecovered, BrokerSilent, TicketsUsed
