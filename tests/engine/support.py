@@ -22,10 +22,10 @@ from timeball.domain.node import Lease, NodeKind
 from timeball.domain.scheduling.civil_time import MICROSECOND
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId
 from timeball.engine.lease import HeldLease
+from timeball.engine.node import LONGEST_REST, Service
 from timeball.engine.runners.outcome import outcome_of_halt
 from timeball.engine.scheduler.scheduler import Scheduler
 from timeball.engine.scheduler.shards import ShardBalancer
-from timeball.engine.service import LONGEST_REST, Service
 from timeball.engine.worker.admission import RetryGate
 from timeball.engine.worker.attempts import Slots, StartQueue
 from timeball.engine.worker.executor import Executor

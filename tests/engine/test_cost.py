@@ -25,7 +25,7 @@ from timeball.domain.execution import ClaimedExecution
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import ClaimId
 from timeball.domain.wakeup import Lane, LanePosition
-from timeball.engine import service
+from timeball.engine import node as node_module
 from timeball.engine.runners.in_process import CoroutineRunner
 from timeball.engine.worker import claimer
 from timeball.engine.worker.admission import RetryGate
@@ -98,7 +98,7 @@ def commits_in(database: FreshDatabase) -> int:
 @pytest.fixture
 def _only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     """No service polls: on a busy machine that would be counted as well."""
-    for module, name in ((service, "LONGEST_REST"), (claimer, "LONGEST_REST"), (claimer, "_SWEEP_INTERVAL")):
+    for module, name in ((node_module, "LONGEST_REST"), (claimer, "LONGEST_REST"), (claimer, "_SWEEP_INTERVAL")):
         monkeypatch.setattr(module, name, timedelta(hours=1))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.simulation.leaping_loop import leaping
 from tests.engine.support import PATIENCE_SECONDS, Heard, until
-from timeball.engine.service import AT_ONCE, Service, SharedTimer
+from timeball.engine.node import AT_ONCE, Service, SharedTimer
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
 from timeball.telemetry.events import ServiceFailed, ServiceRecovered
@@ -43,14 +43,14 @@ async def stopped(service: Service, task: asyncio.Task[None]) -> None:
 @pytest.fixture
 def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who rests does so for a day, unless it is woken: so no test has to be quicker than the next poll."""
-    monkeypatch.setattr("timeball.engine.service.LONGEST_REST", FOREVER)
+    monkeypatch.setattr("timeball.engine.node.LONGEST_REST", FOREVER)
 
 
 @pytest.fixture
 def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has failed pauses for hours: so no test has to be quicker than the end of that."""
     for name in ("_FIRST_PAUSE", "_LONGEST_PAUSE"):
-        monkeypatch.setattr(f"timeball.engine.service.{name}", FOREVER.total_seconds())
+        monkeypatch.setattr(f"timeball.engine.node.{name}", FOREVER.total_seconds())
 
 
 def run(service: Service, timer: SharedTimer | None = None) -> asyncio.Task[None]:

@@ -17,7 +17,7 @@ from timeball.config.settings import WorkerSettings
 from timeball.domain.values.ids import ExecutionId, Incarnation
 from timeball.domain.wakeup import Wakeup
 from timeball.engine import tickets as module
-from timeball.engine.service import AT_ONCE, LONGEST_REST, Signal
+from timeball.engine.node import AT_ONCE, LONGEST_REST, Signal
 from timeball.engine.tickets import TicketClaimer, TicketReceiver
 from timeball.engine.worker.admission import ClaimableHandlers
 from timeball.engine.worker.claimer import Sweeper

@@ -21,8 +21,8 @@ from timeball.config.settings import WorkerSettings
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation
 from timeball.domain.wakeup import Lane, LanePosition, Wakeup
 from timeball.engine.lease import Peers
+from timeball.engine.node import AT_ONCE, LONGEST_REST, Service, Signal
 from timeball.engine.scheduler.shards import ShardBalancer
-from timeball.engine.service import AT_ONCE, LONGEST_REST, Service, Signal
 from timeball.engine.worker.admission import ClaimableHandlers
 from timeball.engine.worker.claimer import Claimer, Sweeper
 from timeball.engine.worker.executor import Executor

@@ -41,8 +41,8 @@ from timeball.domain.job import Job
 from timeball.domain.scheduling.civil_time import tzdata_version
 from timeball.domain.values.ids import JobId, occurrence_id
 from timeball.domain.wakeup import Wakeup
+from timeball.engine.node import AT_ONCE
 from timeball.engine.scheduler.scheduler import Scheduler
-from timeball.engine.service import AT_ONCE
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
 from timeball.store.store import Store

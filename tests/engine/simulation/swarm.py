@@ -53,11 +53,11 @@ from timeball.domain.node import NodeKind
 from timeball.domain.policies import SkipReason
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation
 from timeball.engine.lease import Peers
+from timeball.engine.node import Service, Signal
 from timeball.engine.runners.outcome import outcome_of_halt
 from timeball.engine.scheduler.housekeeping import Reaper
 from timeball.engine.scheduler.scheduler import Scheduler
 from timeball.engine.scheduler.shards import ShardBalancer
-from timeball.engine.service import Service, Signal
 from timeball.engine.worker.admission import ClaimableHandlers
 from timeball.engine.worker.claimer import Claimer, ClaimReconciler, Sweeper
 from timeball.engine.worker.node import CancellationPoller

@@ -14,7 +14,7 @@ from timeball.domain.execution import ClaimedExecution, FinishedAttempt, Release
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation
 from timeball.domain.wakeup import Lane, LanePosition
 from timeball.engine.lease import Peers
-from timeball.engine.service import Signal
+from timeball.engine.node import Signal
 from timeball.engine.worker.admission import ClaimableHandlers, RetryGate
 from timeball.engine.worker.claimer import Claimer, Sweeper
 from timeball.engine.worker.executor import Executor

@@ -15,7 +15,7 @@ from timeball.application.commands import Commands
 from timeball.domain.execution import Cancelled
 from timeball.domain.values.ids import ExecutionId, Incarnation
 from timeball.domain.wakeup import Lane, LanePosition, Wakeup
-from timeball.engine.service import AT_ONCE, LONGEST_REST
+from timeball.engine.node import AT_ONCE, LONGEST_REST
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
 from timeball.store.db.pool import Connection
@@ -893,7 +893,7 @@ async def test_a_stop_that_came_while_the_claim_was_in_doubt_is_heeded(store: St
 async def test_a_free_slot_wakes_the_claimer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     # No poll comes to the rescue.
     monkeypatch.setattr("timeball.engine.worker.claimer.LONGEST_REST", timedelta(days=1))
-    monkeypatch.setattr("timeball.engine.service.LONGEST_REST", timedelta(days=1))
+    monkeypatch.setattr("timeball.engine.node.LONGEST_REST", timedelta(days=1))
     worker = await start(store, slots=1)
     first, second = await enqueue(store), await enqueue(store)
     running = asyncio.ensure_future(worker.claimer.run())

@@ -38,7 +38,7 @@ from timeball.domain.execution import (
 )
 from timeball.domain.handler import Handler, RunStyle
 from timeball.domain.values.ids import ClaimId, ExecutionId, JobId
-from timeball.engine.service import Signal
+from timeball.engine.node import Signal
 from timeball.engine.worker.attempts import Slots, StartQueue
 from timeball.engine.worker.executor import Executor
 from timeball.env import Env

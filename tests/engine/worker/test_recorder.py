@@ -23,7 +23,7 @@ from timeball.domain.execution import (
     Succeeded,
     TimedOut,
 )
-from timeball.engine.service import AT_ONCE, LONGEST_REST
+from timeball.engine.node import AT_ONCE, LONGEST_REST
 from timeball.engine.worker.attempts import StartQueue
 from timeball.engine.worker.recorder import Recorder, record_now
 from timeball.env import Env

@@ -16,6 +16,7 @@ from typing import Any
 from timeball.current import RUNNING, AttemptContext, end_forked_copy
 from timeball.domain.execution import ClaimedExecution, Outcome
 from timeball.domain.handler import Handler
+from timeball.engine.node import Signal
 from timeball.engine.runners.outcome import (
     describe_interruption,
     outcome_of_error,
@@ -24,7 +25,6 @@ from timeball.engine.runners.outcome import (
     outcome_of_return,
     settle,
 )
-from timeball.engine.service import Signal
 from timeball.handlers.registry import invoke
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, time, timedelta
 
 from timeball.config.settings import HousekeepingSettings
 from timeball.domain.execution import ErrorInfo, FinishedAttempt, Lost, TimedOut
-from timeball.engine.service import AT_ONCE, Service
+from timeball.engine.node import AT_ONCE, Service
 from timeball.engine.worker.recorder import record_now
 from timeball.env import Env
 from timeball.store.executions import ExecutionStore

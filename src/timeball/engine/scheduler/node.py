@@ -9,11 +9,10 @@ from timeball.brokers.base import Broker, BrokerHealth
 from timeball.config.settings import HousekeepingSettings, SchedulerSettings
 from timeball.domain.node import Node
 from timeball.domain.wakeup import Wakeup
-from timeball.engine.node import BaseNode
+from timeball.engine.node import BaseNode, Service
 from timeball.engine.scheduler.housekeeping import Janitor, Reaper, RollupWriter
 from timeball.engine.scheduler.scheduler import Scheduler
 from timeball.engine.scheduler.shards import ShardBalancer
-from timeball.engine.service import Service
 from timeball.env import Env
 from timeball.telemetry.events import Emit
 

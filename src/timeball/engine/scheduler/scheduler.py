@@ -34,8 +34,8 @@ from timeball.domain.scheduling.occurrences import (
 )
 from timeball.domain.values.ids import ExecutionId, JobId
 from timeball.domain.wakeup import Wakeup
+from timeball.engine.node import AT_ONCE, Service
 from timeball.engine.scheduler.shards import ShardBalancer
-from timeball.engine.service import AT_ONCE, Service
 from timeball.env import Env
 from timeball.errors import NotFound
 from timeball.store.executions import ExecutionStore

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from timeball.domain.node import fair_share
 from timeball.domain.values.ids import Incarnation
-from timeball.engine.service import Service
+from timeball.engine.node import Service
 from timeball.env import Env
 from timeball.store.nodes import NodeStore
 from timeball.store.types import ShardHolding

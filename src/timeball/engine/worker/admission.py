@@ -17,7 +17,7 @@ from timeball.domain.handler import (
     has_newer_contract,
     short_fingerprint,
 )
-from timeball.engine.service import LONGEST_REST, Service, Signal
+from timeball.engine.node import LONGEST_REST, Service, Signal
 from timeball.env import Env
 from timeball.telemetry.events import Emit, HandlerResumed, HandlerYielded, RetriesHeldBack
 

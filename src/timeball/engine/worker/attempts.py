@@ -23,8 +23,8 @@ from timeball.domain.execution import ClaimedExecution, ErrorInfo, Failed, Outco
 from timeball.domain.handler import Handler, RunStyle
 from timeball.domain.values.ids import ExecutionId
 from timeball.domain.values.text import clean_text
+from timeball.engine.node import Signal
 from timeball.engine.runners.base import Runner
-from timeball.engine.service import Signal
 from timeball.env import Env
 
 # The longest time that a due execution may wait for a slot before the worker gives it back.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from timeball.clock import Clock
 from timeball.domain.values.ids import ClaimId
 from timeball.domain.wakeup import Lane, LanePosition
-from timeball.engine.service import Signal
+from timeball.engine.node import Signal
 from timeball.engine.worker.executor import Executor
 from timeball.store.types import ClaimRequest, ClaimResult
 

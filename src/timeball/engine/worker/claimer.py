@@ -20,7 +20,7 @@ from timeball.domain.node import serves_queue
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation
 from timeball.domain.wakeup import ELECTED, Lane, LanePosition, Wakeup
 from timeball.engine.lease import Peers
-from timeball.engine.service import AT_ONCE, LONGEST_REST, Service, Signal
+from timeball.engine.node import AT_ONCE, LONGEST_REST, Service, Signal
 from timeball.engine.worker.admission import ClaimableHandlers
 from timeball.engine.worker.claim_state import (
     UNCLAIMED_FOR,

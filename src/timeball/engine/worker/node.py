@@ -13,9 +13,8 @@ from timeball.domain.handler import HandlerSource, RunStyle
 from timeball.domain.node import Node
 from timeball.domain.values.ids import Incarnation
 from timeball.domain.wakeup import Wakeup
-from timeball.engine.node import BaseNode
+from timeball.engine.node import BaseNode, Service, Signal
 from timeball.engine.runners.base import Runner
-from timeball.engine.service import Service, Signal
 from timeball.engine.worker.admission import ClaimableHandlers, ContractGate, RetryGate, WorkerContracts
 from timeball.engine.worker.attempts import Slots, StartQueue
 from timeball.engine.worker.claimer import Claimer, ClaimReconciler, Sweeper, WakeupBackstop

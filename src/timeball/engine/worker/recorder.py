@@ -34,7 +34,7 @@ from timeball.domain.lifecycle import (
 from timeball.domain.values.ids import ExecutionId
 from timeball.domain.values.redaction import redact
 from timeball.domain.values.text import clean_text
-from timeball.engine.service import AT_ONCE, LONGEST_REST, Service, Signal
+from timeball.engine.node import AT_ONCE, LONGEST_REST, Service, Signal
 from timeball.engine.worker.admission import ContractGate, is_payload_mismatch
 from timeball.engine.worker.attempts import StartQueue
 from timeball.env import Env
