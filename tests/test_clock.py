@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timeball.clock import ClockReading, SystemClock
+from timeball.env import ClockReading, SystemClock
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)

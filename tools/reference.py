@@ -11,7 +11,6 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from tests.cli.command_tree import all_commands
 
-from timeball.clock import SystemClock
 from timeball.config.settings import HandlerSettings, Settings
 from timeball.domain.handler import ADMIN_HANDLERS
 from timeball.domain.job_fields import (
@@ -28,6 +27,7 @@ from timeball.domain.job_fields import (
     Whole,
     json_default,
 )
+from timeball.env import SystemClock
 from timeball.handlers.catalogue import BuiltinHandlers, HandlerCatalogue, HandlerDescription
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"

@@ -29,11 +29,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from timeball.clock import Clock
 from timeball.domain.execution import MAX_LINE_CHARACTERS, ClaimedExecution, Origin
 from timeball.domain.values.ids import format_execution_id, format_job_id
 from timeball.domain.values.text import clean_text, shorten_text
 from timeball.domain.values.wording import Duration, format_duration, parse_duration
+from timeball.env import Clock
 from timeball.errors import TimeballError
 
 if TYPE_CHECKING:

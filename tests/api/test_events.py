@@ -20,9 +20,8 @@ from timeball.api.server import ApiServer
 from timeball.application.commands import Commands
 from timeball.client import AsyncClient
 from timeball.client.in_process import InProcessTransport
-from timeball.clock import SystemClock
 from timeball.config.settings import ApiSettings, Settings
-from timeball.env import Env
+from timeball.env import Env, SystemClock
 from timeball.runtime import ServerRuntime, make_server_runtime
 from timeball.store.store import Store
 from timeball.store.types import AuditEntry

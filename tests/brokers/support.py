@@ -16,7 +16,7 @@ from tests.support.pace import patience
 from timeball.brokers.base import Broker, Ticket
 from timeball.brokers.rabbitmq import RabbitmqBroker
 from timeball.brokers.redis import RedisBroker
-from timeball.clock import SystemClock
+from timeball.env import SystemClock
 from timeball.errors import BrokerUnavailable
 
 

@@ -13,8 +13,8 @@ from tests.support.broker_servers import Rabbitmq
 from timeball.brokers.base import Broker, Ticket
 from timeball.brokers.rabbitmq import RabbitmqBroker
 from timeball.brokers.redis import RedisBroker
-from timeball.clock import SystemClock
 from timeball.domain.values.ids import ExecutionId
+from timeball.env import SystemClock
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "redis-and-rabbitmq-highly-available.md"
 TICKET = Ticket(ExecutionId(UUID(int=7)), "default", datetime(2026, 3, 2, tzinfo=UTC))

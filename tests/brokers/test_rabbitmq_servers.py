@@ -17,8 +17,8 @@ from tests.support.broker_servers import Rabbitmq, running_rabbitmq
 from tests.support.servers import ServiceMissing, give_up_on
 from timeball.brokers.base import Ticket
 from timeball.brokers.rabbitmq import RabbitmqBroker
-from timeball.clock import SystemClock
 from timeball.domain.values.ids import ExecutionId
+from timeball.env import SystemClock
 from timeball.errors import BrokerUnavailable
 
 WAIT = timedelta(seconds=10)

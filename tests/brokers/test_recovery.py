@@ -16,8 +16,8 @@ from tests.support.servers import ServiceMissing, give_up_on
 from timeball.brokers.base import Broker, Ticket
 from timeball.brokers.rabbitmq import RabbitmqBroker
 from timeball.brokers.redis import RedisBroker
-from timeball.clock import SystemClock
 from timeball.domain.values.ids import ExecutionId
+from timeball.env import SystemClock
 from timeball.errors import BrokerUnavailable
 
 SOON = timedelta(seconds=10)

@@ -14,8 +14,8 @@ from tests.support.broker_servers import free_port, running_rabbitmq, running_re
 from tests.support.certificates import Authority
 from tests.support.servers import ServiceMissing, give_up_on
 from timeball.brokers.base import Broker, Ticket, make_broker
-from timeball.clock import SystemClock
 from timeball.domain.values.ids import ExecutionId
+from timeball.env import SystemClock
 from timeball.errors import BrokerUnavailable
 
 pytestmark = pytest.mark.slow

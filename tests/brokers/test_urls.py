@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from timeball.brokers.base import make_broker
-from timeball.clock import SystemClock
 from timeball.config.settings import load_settings
+from timeball.env import SystemClock
 from timeball.errors import SettingsError
 
 

@@ -14,14 +14,13 @@ import pytest
 from tests.engine.runners.support import Attempt
 from tests.engine.support import MORTAL, PATIENCE_SECONDS, Heard, until
 from tests.support.factories import make_node, only_row
-from timeball.clock import ClockReading, SystemClock
 from timeball.domain.node import Node, NodeKind
 from timeball.domain.values.ids import ExecutionId, Incarnation
 from timeball.domain.wakeup import Wakeup
 from timeball.engine import lease as module
 from timeball.engine.lease import Heartbeat
 from timeball.engine.worker.attempts import Slots
-from timeball.env import Env
+from timeball.env import ClockReading, Env, SystemClock
 from timeball.errors import StoreUnavailable
 from timeball.store.store import Store
 from timeball.store.types import LeaseRenewal

@@ -6,9 +6,9 @@ from dataclasses import asdict
 import pytest
 
 from tests.handlers.builtin.support import check_payload
-from timeball.clock import SystemClock
 from timeball.config.settings import HandlerSettings, load_settings
 from timeball.domain.handler import PayloadMismatch
+from timeball.env import SystemClock
 from timeball.errors import InvalidInput, SettingsError
 from timeball.handlers.catalogue import BuiltinHandlers, entry_of
 from timeball.handlers.registry import Registry, make_handler

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from timeball.clock import Clock
+from timeball.env import Clock
 from timeball.errors import InvalidInput
 from timeball.testing import VirtualClock
 

@@ -17,11 +17,11 @@ from tools.reference import generated_pages
 
 import timeball
 from timeball.api import errors
-from timeball.clock import SystemClock
 from timeball.config.settings import HandlerSettings
 from timeball.domain.job import define_job
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import JobId
+from timeball.env import SystemClock
 from timeball.errors import TimeballError
 from timeball.handlers.catalogue import BuiltinHandlers, HandlerCatalogue
 from timeball.testing.environment import START

@@ -19,9 +19,8 @@ from timeball.errors import StoreError
 from timeball.store.types import ChangeBatch, LogRecord
 
 if TYPE_CHECKING:
-    from timeball.clock import Clock
     from timeball.domain.node import NodeStatus
-    from timeball.env import Env
+    from timeball.env import Clock, Env
     from timeball.store.store import Store
 
 __all__ = ["MAX_PENDING_EVENTS", "ChangeBatch", "EventBatch", "EventHub", "EventSubscription", "TopicSubscription"]

@@ -16,11 +16,11 @@ from hashlib import blake2b
 from typing import NamedTuple, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
-from timeball.clock import Clock
 from timeball.config.servers import BROKER_FILES
 from timeball.config.settings import BROKER_SCHEMES
 from timeball.domain.node import BrokerState, BrokerStatus
 from timeball.domain.values.ids import ExecutionId
+from timeball.env import Clock
 from timeball.errors import SettingsError
 from timeball.telemetry.events import BrokerLost, BrokerRecovered, BrokerSilent, Emit
 

@@ -20,8 +20,8 @@ from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMe
 from aiormq import spec
 
 from timeball.brokers.base import Ticket, rank_number, rank_of
-from timeball.clock import Clock
 from timeball.domain.values.ids import ExecutionId
+from timeball.env import Clock
 from timeball.errors import BrokerUnavailable
 
 # Tickets as messages of RabbitMQ, and ranks as its levels.

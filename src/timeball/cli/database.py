@@ -126,8 +126,8 @@ def check(
 
 def _check_start(reference: str | None) -> None:
     """Report everything that would keep a node from starting."""
-    from timeball.clock import SystemClock
     from timeball.config.settings import find_unknown_variables
+    from timeball.env import SystemClock
     from timeball.handlers.catalogue import BuiltinHandlers
     from timeball.runtime import open_runtime
     from timeball.store.db.migrate import newest_known

@@ -127,8 +127,8 @@ class JobFlags:
 
     def _instant(self) -> str | None:
         if self.delay is not None:
-            from timeball.clock import SystemClock
             from timeball.domain.values.wording import parse_duration
+            from timeball.env import SystemClock
 
             return _utc_text(SystemClock().now() + parse_duration(self.delay, "--in"))
         if self.at is None or self.tz is not None:
@@ -236,8 +236,8 @@ def read_priority(text: str) -> int:
 
 def read_moment(text: str, option: str) -> datetime:
     """An instant as people type it: ISO 8601, on this machine's clock if it has no offset; or a span ago: `2h`."""
-    from timeball.clock import SystemClock
     from timeball.domain.values.wording import parse_duration
+    from timeball.env import SystemClock
 
     try:
         return datetime.fromisoformat(text).astimezone(UTC)

@@ -357,7 +357,7 @@ def _style(cell: str, column: Column) -> str:
 
 
 def _system_now() -> datetime:
-    from timeball.clock import SystemClock
+    from timeball.env import SystemClock
 
     return SystemClock().now().astimezone(UTC)
 

@@ -13,10 +13,10 @@ from timeball.cli.output import Column, ColumnKind, Document, OutputFormat, Prin
 from timeball.cli.session import CliSession
 from timeball.cli.tree import AsJson, Reason, Yes, command, command_without_session, ungrouped_commands
 from timeball.cli.views import show_plan, summarise_plan
-from timeball.clock import SystemClock
 from timeball.domain.policies import OnGap, OnRepeat
 from timeball.domain.scheduling.civil_time import parse_instant
 from timeball.domain.scheduling.schedule import Occurrence, parse_schedule
+from timeball.env import SystemClock
 
 if TYPE_CHECKING:
     from timeball.client import AsyncClient

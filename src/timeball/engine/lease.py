@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from timeball.brokers.base import BrokerHealth
-from timeball.clock import Clock, ClockReading, SystemClock
 from timeball.domain.node import BrokerStatus, Lease, Node
 from timeball.domain.values.ids import Incarnation
 from timeball.domain.values.text import clean_text
 from timeball.domain.wakeup import ELECTED, PeerWorker, Wakeup, WakeupElection
-from timeball.env import Env
+from timeball.env import Clock, ClockReading, Env, SystemClock
 from timeball.errors import StoreError, StoreUnavailable
 from timeball.store.types import LeaseRenewal
 from timeball.telemetry.events import ClockStepped, Emit, LoopBlocked, ServiceFailed

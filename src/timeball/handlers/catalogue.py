@@ -22,9 +22,9 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from timeball.clock import Clock
 from timeball.config.settings import HandlerSettings
 from timeball.domain.handler import Handler, HandlerContract, HandlerOptions, example_of, first_sentence
+from timeball.env import Clock
 from timeball.errors import InvalidInput, SettingsError
 from timeball.handlers.binding import ModelBinder, typed_handler
 from timeball.handlers.builtin.egress import EgressPolicy, parse_egress_rule

@@ -13,12 +13,12 @@ from uuid import UUID
 
 import orjson
 
-from timeball.clock import SystemClock
 from timeball.domain.handler import Handler
 from timeball.domain.job import define_job
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.policies import is_serial_word
 from timeball.domain.values.ids import JobId
+from timeball.env import SystemClock
 from timeball.errors import Conflict, NeverFires
 from timeball.handlers.registry import default_name
 from timeball.sdk.options import ScheduleOptions, job_fields

@@ -11,11 +11,11 @@ from uuid import UUID
 import asyncpg
 import orjson
 
-from timeball.clock import ClockReading
 from timeball.domain.handler import ContractVersion, HandlerContract
 from timeball.domain.node import BROKER_OK, BrokerStatus, Node, NodeKind, NodeStatus
 from timeball.domain.values.ids import Incarnation
 from timeball.domain.wakeup import PeerWorker, Wakeup
+from timeball.env import ClockReading
 from timeball.store.audit import write_audit
 from timeball.store.db.rows import node_from
 from timeball.store.types import AuditEntry, LeaseRenewal, ShardHolding

@@ -6,7 +6,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from timeball.clock import SystemClock
+from timeball.env import SystemClock
 from timeball.store.db.database import Database, DatabaseTimeouts
 from timeball.store.db.migrate import check, migrate
 from timeball.store.db.notifier import Notifier

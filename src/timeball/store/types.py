@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 if TYPE_CHECKING:
-    from timeball.clock import ClockReading
     from timeball.domain.change_event import ChangeEvent
     from timeball.domain.execution import ClaimedExecution, Origin
     from timeball.domain.job import Job, JobView
     from timeball.domain.values.ids import ExecutionId, Incarnation, JobId
     from timeball.domain.wakeup import PeerWorker
+    from timeball.env import ClockReading
 
 # The time of parked rows, which wait until their job is resumed: the scheduler never looks that far ahead.
 PARKED_AT = datetime(9999, 1, 1, tzinfo=UTC)

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from timeball.application.events import EventHub
-from timeball.clock import SystemClock
-from timeball.env import Env
+from timeball.env import Env, SystemClock
 from timeball.store.store import Store
 
 

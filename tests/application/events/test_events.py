@@ -22,10 +22,10 @@ from timeball.application.events import (
     EventSubscription,
     TopicSubscription,
 )
-from timeball.clock import SystemClock
 from timeball.domain.change_event import CHANGE_EVENT_TYPES, ChangeEvent, EventFilter
 from timeball.domain.execution import Failed
 from timeball.domain.values.ids import format_execution_id, format_job_id
+from timeball.env import SystemClock
 from timeball.errors import StoreUnavailable
 from timeball.store.changes import ChangeStream
 from timeball.store.store import Store

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from timeball.clock import SystemClock
 from timeball.current import AttemptContext
 from timeball.domain.execution import ClaimedExecution
 from timeball.domain.values.ids import ClaimId, ExecutionId, JobId
+from timeball.env import SystemClock
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 PATIENCE = 60.0

@@ -22,7 +22,6 @@ from tests.engine.support import (
     until,
 )
 from tests.support.factories import FAILURE, HANDLER
-from timeball.clock import SystemClock
 from timeball.current import AttemptContext, StopReason
 from timeball.domain.execution import (
     Cancelled,
@@ -41,7 +40,7 @@ from timeball.domain.values.ids import ClaimId, ExecutionId, JobId
 from timeball.engine.node import Signal
 from timeball.engine.worker.attempts import Slots, StartQueue
 from timeball.engine.worker.executor import Executor
-from timeball.env import Env
+from timeball.env import Env, SystemClock
 from timeball.testing import VirtualClock
 from timeball.testing.environment import START
 

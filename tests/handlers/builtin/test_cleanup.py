@@ -7,10 +7,10 @@ import pytest
 
 from tests.handlers.builtin.support import attempt_at, die, succeed
 from tests.support.factories import FAILURE, claim_all, enqueue, found, record
-from timeball.clock import SystemClock
 from timeball.config.settings import HandlerSettings
 from timeball.domain.execution import ExecutionState, Failed
 from timeball.domain.handler import PayloadMismatch
+from timeball.env import SystemClock
 from timeball.handlers.binding import typed_handler
 from timeball.handlers.builtin.system import Cleanup, CleanupPayload
 from timeball.handlers.catalogue import BuiltinHandlers

@@ -20,9 +20,9 @@ from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword
 
 from tests.handlers.builtin.support import attempt_at, check_payload, die, fail, succeed
 from tests.support.broker_servers import free_port
-from timeball.clock import SystemClock
 from timeball.config.settings import HandlerSettings, load_settings
 from timeball.domain.handler import Handler, PayloadMismatch
+from timeball.env import SystemClock
 from timeball.errors import SettingsError
 from timeball.handlers.binding import typed_handler
 from timeball.handlers.builtin.email import Email, EmailPayload, read_mail_server

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.handlers.builtin.support import check_payload, die, fail, succeed
-from timeball.clock import SystemClock
 from timeball.config.settings import HandlerSettings
 from timeball.domain.handler import Handler, PayloadMismatch
+from timeball.env import SystemClock
 from timeball.handlers.binding import typed_handler
 from timeball.handlers.builtin import files
 from timeball.handlers.builtin.files import FilePayload, FileWrite, FolderCreate, FolderPayload

@@ -15,7 +15,7 @@ import asyncio, json, os, resource, sys
 from pathlib import Path
 from tests.handlers.builtin.support import attempt_at, run
 from tests.engine.runners.support import Attempt
-from timeball.clock import SystemClock
+from timeball.env import SystemClock
 from timeball.domain.execution import Snoozed
 from timeball.handlers.catalogue import BuiltinHandlers
 from timeball.handlers.registry import make_handler

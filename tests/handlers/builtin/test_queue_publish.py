@@ -13,9 +13,9 @@ from redis.asyncio import Redis
 from tests.handlers.builtin.support import check_payload, die, fail, succeed
 from tests.support.broker_servers import Rabbitmq, free_port, running_redis
 from tests.support.servers import ServiceMissing, give_up_on
-from timeball.clock import SystemClock
 from timeball.config.settings import HandlerSettings
 from timeball.domain.handler import Handler, PayloadMismatch
+from timeball.env import SystemClock
 from timeball.errors import SettingsError
 from timeball.handlers.binding import typed_handler
 from timeball.handlers.builtin.queue_publish import PublishPayload, QueuePublish, read_allowed

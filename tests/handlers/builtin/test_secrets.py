@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from timeball.clock import SystemClock
 from timeball.config.settings import HandlerSettings
+from timeball.env import SystemClock
 from timeball.errors import SettingsError
 from timeball.handlers.builtin.secrets import (
     SecretBinding,

@@ -14,11 +14,11 @@ import pytest
 
 from tests.engine.runners.support import is_alive, open_files, until
 from tests.handlers.builtin.support import attempt_at, check_payload, die, fail, run, succeed
-from timeball.clock import SystemClock
 from timeball.config.settings import HandlerSettings
 from timeball.current import StopReason
 from timeball.domain.execution import Cancelled, Released, TimedOut
 from timeball.domain.handler import Handler, PayloadMismatch
+from timeball.env import SystemClock
 from timeball.errors import SettingsError
 from timeball.handlers.binding import typed_handler
 from timeball.handlers.builtin import shell as shell_module

@@ -28,10 +28,10 @@ from tests.handlers.builtin.support import (
     run,
     succeed,
 )
-from timeball.clock import SystemClock
 from timeball.current import StopReason
 from timeball.domain.execution import Cancelled
 from timeball.domain.handler import Handler, PayloadMismatch
+from timeball.env import SystemClock
 from timeball.handlers.binding import typed_handler
 from timeball.handlers.builtin.egress import EgressPolicy, parse_egress_rule
 from timeball.handlers.builtin.secrets import SecretStore

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from timeball.clock import SystemClock
 from timeball.config.settings import find_unknown_variables
 from timeball.domain.explain.diagnosis import Diagnosis, DiagnosisStatus, InstallationFacts, QueueState, diagnose
 from timeball.domain.node import NodeKind, NodeStatus, alive_nodes, report_broker
 from timeball.domain.scheduling.civil_time import tzdata_version
 from timeball.domain.values.ids import ExecutionId, format_execution_id
 from timeball.domain.values.wording import duration_in_words
+from timeball.env import SystemClock
 from timeball.errors import StoreError, quote_text
 from timeball.store.db.migrate import newest_known
 

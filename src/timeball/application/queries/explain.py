@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from timeball.clock import SystemClock
 from timeball.domain.execution import Execution, ExecutionState
 from timeball.domain.explain.explanation import Explanation, explain
 from timeball.domain.explain.facts import (
@@ -21,6 +20,7 @@ from timeball.domain.explain.facts import (
 from timeball.domain.job import Job
 from timeball.domain.node import NodeKind, alive_nodes
 from timeball.domain.values.ids import ExecutionId, JobId
+from timeball.env import SystemClock
 from timeball.store.diagnostics import MAX_AHEAD, is_parked
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from threading import Thread
 from types import FrameType
 from typing import Any
 
-from timeball.clock import SystemClock
 from timeball.current import RUNNING, AttemptContext, end_forked_copy
 from timeball.domain.execution import Failed, Outcome
 from timeball.domain.handler import Handler, HandlerSource
@@ -36,6 +35,7 @@ from timeball.engine.runners.child_protocol import (
     StopMessage,
 )
 from timeball.engine.runners.outcome import describe_error, outcome_of_error, outcome_of_return
+from timeball.env import SystemClock
 from timeball.errors import NotFound
 from timeball.handlers.occurrence import occurrence_environment
 from timeball.handlers.registry import invoke, is_async

@@ -17,7 +17,6 @@ from contextvars import copy_context
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
-from timeball.clock import Clock
 from timeball.current import AttemptContext, StopReason
 from timeball.domain.execution import ClaimedExecution, ErrorInfo, Failed, Outcome
 from timeball.domain.handler import Handler, RunStyle
@@ -25,7 +24,7 @@ from timeball.domain.values.ids import ExecutionId
 from timeball.domain.values.text import clean_text
 from timeball.engine.node import Signal
 from timeball.engine.runners.base import Runner
-from timeball.env import Env
+from timeball.env import Clock, Env
 
 # The longest time that a due execution may wait for a slot before the worker gives it back.
 LONGEST_WAIT_SECONDS = 0.25

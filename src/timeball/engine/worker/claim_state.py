@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from timeball.clock import Clock
 from timeball.domain.values.ids import ClaimId
 from timeball.domain.wakeup import Lane, LanePosition
 from timeball.engine.node import Signal
 from timeball.engine.worker.executor import Executor
+from timeball.env import Clock
 from timeball.store.types import ClaimRequest, ClaimResult
 
 # A row becomes visible a moment after the instant it carries; the position in a lane stays that far behind.

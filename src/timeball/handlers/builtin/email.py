@@ -21,9 +21,9 @@ from pydantic import (
     model_validator,
 )
 
-from timeball.clock import Clock
 from timeball.current import current
 from timeball.domain.values.json_text import MAX_PAYLOAD_BYTES
+from timeball.env import Clock
 from timeball.errors import SettingsError, TimeballError, quote_text
 from timeball.handlers.binding import HandlerRefused, Payload
 from timeball.handlers.builtin.secrets import SecretScope, SecretStore

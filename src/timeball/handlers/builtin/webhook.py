@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import orjson
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
-from timeball.clock import Clock
 from timeball.current import RUNNING, Retry, current
+from timeball.env import Clock
 from timeball.errors import TimeballError
 from timeball.handlers.binding import HandlerRefused, Payload
 from timeball.handlers.builtin.egress import EgressPolicy, EgressRefused, parse_endpoint, read_url

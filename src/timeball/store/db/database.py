@@ -28,8 +28,7 @@ from timeball.store.db.statements import fast_statements, numbered
 from timeball.store.db.url import DatabaseUrl
 
 if TYPE_CHECKING:
-    from timeball.clock import Clock
-    from timeball.env import Env
+    from timeball.env import Clock, Env
     from timeball.store.db.direct_connection import DirectConnection
 
 
