@@ -174,7 +174,7 @@ class SdkRuntime:
     async def prepare(self, request: EnqueueRequest, payloads: Sequence[str]) -> TransactionBatch:
         """Jobs for the caller to write in its own transaction."""
         from timeball.sdk.transactions import TransactionBatch
-        from timeball.store.audit import creation_audit
+        from timeball.store.db.columns import creation_audit
 
         spec = await self._spec(request)
         prepared = self.commands.jobs.prepare([with_payload(spec, payload) for payload in payloads])

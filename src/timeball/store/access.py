@@ -17,7 +17,7 @@ from timeball.domain.values.field_errors import list_choices, unexpected_value
 from timeball.domain.values.ids import IdempotentRequest
 from timeball.domain.values.text import check_label
 from timeball.errors import NotFound
-from timeball.store.audit import write_audit
+from timeball.store.db.columns import write_audit
 from timeball.store.history import IDEMPOTENCY_KEYS_KEPT_FOR
 from timeball.store.types import AuditEntry
 

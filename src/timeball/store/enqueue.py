@@ -15,13 +15,14 @@ from timeball.domain.job import JobSituation, JobView
 from timeball.domain.values.ids import ExecutionId
 from timeball.domain.wakeup import Wakeup
 from timeball.errors import Conflict, StoreUnavailable
-from timeball.store.audit import creation_audit, write_audit
 from timeball.store.db.columns import (
     PLAIN_FIELD_COLUMNS,
+    creation_audit,
     first_execution_columns,
     job_columns,
     json_text,
     without_nulls,
+    write_audit,
 )
 from timeball.store.db.database import Database, retry_write
 from timeball.store.db.notifier import WAKEUP_MARGIN, Notifier

@@ -15,8 +15,7 @@ from timeball.domain.scheduling.schedule import Once
 from timeball.domain.values.ids import ExecutionId, JobId, first_id_at, format_execution_id, occurrence_id
 from timeball.domain.wakeup import Wakeup
 from timeball.errors import Conflict, NotFound
-from timeball.store.audit import changed_fields, write_audit
-from timeball.store.db.columns import execution_request_columns, job_columns, json_text
+from timeball.store.db.columns import changed_fields, execution_request_columns, job_columns, json_text, write_audit
 from timeball.store.db.notifier import WAKEUP_MARGIN, Notifier
 from timeball.store.db.rows import job_from, pending_from, timetable_from
 from timeball.store.enqueue import name_conflict

@@ -16,7 +16,7 @@ from timeball.domain.node import BROKER_OK, BrokerStatus, Node, NodeKind, NodeSt
 from timeball.domain.values.ids import Incarnation
 from timeball.domain.wakeup import PeerWorker, Wakeup
 from timeball.env import ClockReading
-from timeball.store.audit import write_audit
+from timeball.store.db.columns import write_audit
 from timeball.store.db.rows import node_from
 from timeball.store.types import AuditEntry, LeaseRenewal, ShardHolding
 

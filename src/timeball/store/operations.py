@@ -18,7 +18,7 @@ from timeball.domain.bulk_operation import (
 from timeball.domain.search import ResultPage, read_cursor, write_cursor
 from timeball.domain.values.ids import ExecutionId, JobId
 from timeball.errors import NotFound
-from timeball.store.audit import write_audit
+from timeball.store.db.columns import write_audit
 
 if TYPE_CHECKING:
     from timeball.store.db.database import Database

@@ -7,7 +7,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
 from timeball.domain.wakeup import Wakeup
-from timeball.store.audit import write_audit
+from timeball.store.db.columns import write_audit
 
 if TYPE_CHECKING:
     from timeball.store.db.database import Database

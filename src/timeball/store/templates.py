@@ -12,7 +12,7 @@ import orjson
 from timeball.domain.search import ResultPage, read_cursor, write_cursor
 from timeball.domain.template import Template, TemplateId
 from timeball.errors import Conflict, NotFound
-from timeball.store.audit import write_audit
+from timeball.store.db.columns import write_audit
 
 if TYPE_CHECKING:
     from timeball.store.db.database import Database

@@ -26,7 +26,7 @@ from timeball.domain.search import (
     write_cursor,
 )
 from timeball.domain.values.ids import ExecutionId, JobId
-from timeball.store.audit import write_audit
+from timeball.store.db.columns import write_audit
 from timeball.store.search.executions import ExecutionListQuery, jobs_named
 from timeball.store.search.jobs import JobListQuery, candidate_jobs
 from timeball.store.search.query import QueryParameters, QueryReader, ids_of_job
