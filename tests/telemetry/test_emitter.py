@@ -8,9 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from timeball.telemetry.emitter import Emitter
+from timeball.telemetry.emitter import Emitter, logging_emit
 from timeball.telemetry.events import ClockStepped, Emit, TelemetryEvent, TelemetryFailed, UnknownSetting
-from timeball.telemetry.logs import logging_emit
 from timeball.telemetry.metrics import ProcessMetrics
 
 STEP = ClockStepped(timedelta(seconds=1))

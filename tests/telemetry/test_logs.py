@@ -15,6 +15,7 @@ import pytest
 
 from timeball.domain.values.ids import ExecutionId, Incarnation, format_execution_id
 from timeball.telemetry import events
+from timeball.telemetry.emitter import logging_emit
 from timeball.telemetry.events import (
     ExecutionsPromoted,
     LoopBlocked,
@@ -25,7 +26,6 @@ from timeball.telemetry.events import (
     TelemetryEvent,
     UnknownSetting,
 )
-from timeball.telemetry.logs import logging_emit
 
 KINDS = [
     kind
