@@ -19,8 +19,8 @@ from bench.system import System
 from bench.warm_up import warm_up
 from timeball.config.settings import load_settings
 from timeball.runtime import open_runtime
-from timeball.store.embedded import EmbeddedServer
 from timeball.store.embedded.data_directory import SYSTEM_DIRECTORY
+from timeball.store.embedded.server import EmbeddedServer
 
 Variant = Callable[[], Awaitable[float]]
 _TEMPLATE = "bench_template"

@@ -19,7 +19,7 @@ from tests.support.broker_servers import running_redis
 
 from bench.lab import clear_shelter
 from bench.warm_up import warm_up
-from timeball.store.embedded import EmbeddedServer
+from timeball.store.embedded.server import EmbeddedServer
 
 _REDIS_DATABASES = 64
 REDIS = ("--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory-policy", "noeviction")

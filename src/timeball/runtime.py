@@ -70,7 +70,7 @@ async def open_database(settings: Settings) -> AsyncIterator[str]:
     if settings.database_url is not None:
         yield settings.database_url
         return
-    from timeball.store.embedded import EmbeddedServer
+    from timeball.store.embedded.server import EmbeddedServer
 
     server = EmbeddedServer(settings.data_dir)
     url = await asyncio.to_thread(server.start)

@@ -24,7 +24,7 @@ from timeball.domain.job_fields import JobSpec
 from timeball.domain.node import BrokerState
 from timeball.handlers.registry import Registry, make_handler
 from timeball.runtime import Runtime, make_supervisor, open_runtime
-from timeball.store.verify import verify
+from timeball.store.verify.proof import verify
 from timeball.telemetry.events import BrokerRecovered, TelemetryEvent
 
 

@@ -33,7 +33,7 @@ from timeball.env import Env
 from timeball.handlers.registry import Registry, make_handler
 from timeball.store.store import Store
 from timeball.store.types import ClaimRequest
-from timeball.store.verify import verify
+from timeball.store.verify.proof import verify
 from timeball.telemetry.events import TelemetryEvent
 from timeball.testing import VirtualClock
 

@@ -27,7 +27,7 @@ from timeball.domain.execution import DueKind, Failed, Lost, Outcome, Released, 
 from timeball.domain.job_changes import JobChange, JobSnapshot
 from timeball.domain.values.ids import ExecutionId, JobId
 from timeball.store.store import Store
-from timeball.store.verify import verify
+from timeball.store.verify.proof import verify
 from timeball.testing import VirtualClock
 
 

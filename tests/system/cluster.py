@@ -42,7 +42,8 @@ from timeball.config.settings import load_settings
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import parse_id
 from timeball.runtime import Runtime, open_runtime
-from timeball.store.verify import VerifyReport, verify
+from timeball.store.verify.checks import VerifyReport
+from timeball.store.verify.proof import verify
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from tests.system.test_shutdown import address_of, processes_below
 from timeball.application.commands import Commands
 from timeball.domain.job_fields import JobSpec
 from timeball.errors import StoreError
-from timeball.store.embedded import installed
+from timeball.store.embedded.cluster import installed
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support.servers import ServiceMissing, give_up_on
 from tests.system.cluster import LONG_LEASES, Cluster, Process, enqueue, eventually
 from timeball.application.commands import Commands
-from timeball.store.embedded import installed
+from timeball.store.embedded.cluster import installed
 
 pytestmark = pytest.mark.slow
 

@@ -90,7 +90,7 @@ def migrate(reference: DatabaseAppReference = None) -> None:
 def verify_database(reference: DatabaseAppReference = None, as_json: AsJson = False) -> None:
     """Check every promise over the whole history in the database. Exit code 1 if one is broken."""
     from timeball.runtime import open_runtime
-    from timeball.store.verify import verify
+    from timeball.store.verify.proof import verify
 
     async def work() -> int:
         async with open_runtime(resolve_database(settings_of(load_program(reference)))) as runtime:

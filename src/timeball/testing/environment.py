@@ -36,7 +36,7 @@ from timeball.errors import EmbeddedServerError, InvalidInput
 from timeball.store.db.database import Database
 from timeball.store.db.migrate import migrate
 from timeball.store.db.pool import translated_errors
-from timeball.store.embedded import EmbeddedServer
+from timeball.store.embedded.server import EmbeddedServer
 
 # An ordinary Monday noon.
 START = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)

@@ -19,7 +19,7 @@ from tests.support.factories import ALWAYS, table
 from timeball.domain.execution import Succeeded
 from timeball.env import Env
 from timeball.store.store import Store
-from timeball.store.verify import verify
+from timeball.store.verify.proof import verify
 from timeball.testing import VirtualClock
 
 MOST_HEALING_STEPS = 3_000

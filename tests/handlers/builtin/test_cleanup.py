@@ -15,7 +15,7 @@ from timeball.handlers.binding import typed_handler
 from timeball.handlers.builtin.system import Cleanup, CleanupPayload
 from timeball.handlers.catalogue import BuiltinHandlers
 from timeball.handlers.registry import Registry
-from timeball.store.verify import verify
+from timeball.store.verify.proof import verify
 
 pytestmark = pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
 

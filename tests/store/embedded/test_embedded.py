@@ -22,9 +22,10 @@ import pytest
 
 from tests.support.servers import ServiceMissing, give_up_on, quickest_place, wait_until
 from timeball.errors import EmbeddedServerError
-from timeball.store.embedded import EmbeddedServer, cluster, installed, server
-from timeball.store.embedded.cluster import Binaries, find_binaries
+from timeball.store.embedded import cluster, server
+from timeball.store.embedded.cluster import Binaries, find_binaries, installed
 from timeball.store.embedded.data_directory import Account, DataDirectory
+from timeball.store.embedded.server import EmbeddedServer
 
 is_root = os.geteuid() == 0
 only_as_root = pytest.mark.skipif(not is_root, reason="only root has to run the server under another account")
@@ -34,7 +35,7 @@ only_on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"
 MEMBER = """
 import subprocess, sys
 from pathlib import Path
-from timeball.store.embedded import EmbeddedServer
+from timeball.store.embedded.server import EmbeddedServer
 with EmbeddedServer(Path(sys.argv[1]), shelter=Path(sys.argv[2])) as server:
     print(server.dsn, flush=True)
     sys.stdin.read()
@@ -610,7 +611,7 @@ def test_an_ordinary_user_needs_nothing_special(place: Place) -> None:
     script = """
 import os, sys, psycopg
 from pathlib import Path
-from timeball.store.embedded import EmbeddedServer
+from timeball.store.embedded.server import EmbeddedServer
 packages, home, uid = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 if os.geteuid() != uid:
     os.setgroups([]); os.setgid(uid); os.setuid(uid)

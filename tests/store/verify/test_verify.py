@@ -43,9 +43,9 @@ from timeball.env import Env
 from timeball.store.db.database import _SESSION_SETTINGS, Database, Record
 from timeball.store.db.statements import all_statements
 from timeball.store.store import Store
-from timeball.store.verify import LISTED, VerifyReport, verify
 from timeball.store.verify import checks as verify_module
-from timeball.store.verify.checks import VerifySnapshot
+from timeball.store.verify.checks import LISTED, VerifyReport, VerifySnapshot
+from timeball.store.verify.proof import verify
 from timeball.testing import VirtualClock
 
 ON_ONE_SERVER = pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)

@@ -14,7 +14,8 @@ from timeball.domain.job_fields import JobSpec
 from timeball.domain.scheduling import ledger
 from timeball.domain.scheduling.civil_time import tzdata_version
 from timeball.store.store import Store
-from timeball.store.verify import checks, proof, verify
+from timeball.store.verify import checks, proof
+from timeball.store.verify.proof import verify
 from timeball.testing import VirtualClock
 
 pytestmark = ON_ONE_SERVER
