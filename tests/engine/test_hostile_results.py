@@ -30,7 +30,7 @@ from timeball.domain.execution import (
     Succeeded,
     TimedOut,
 )
-from timeball.engine.runners.child_protocol import _FROM_CHILD, OutcomeMessage
+from timeball.engine.runners.child import _FROM_CHILD, OutcomeMessage
 from timeball.engine.runners.outcome import outcome_of_error, outcome_of_return
 from timeball.engine.worker.recorder import LogWriter, Recorder, record_now
 from timeball.env import Env

@@ -16,7 +16,7 @@ from typing import Any, assert_never
 from timeball.current import AttemptContext, StopReason
 from timeball.domain.execution import ErrorInfo, Failed, Lost, Outcome
 from timeball.domain.handler import Handler
-from timeball.engine.runners.child_protocol import (
+from timeball.engine.runners.child import (
     FromChild,
     LogMessage,
     OutcomeMessage,
