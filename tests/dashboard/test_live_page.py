@@ -12,8 +12,8 @@ import pytest
 from tests.dashboard.conftest import Browser, open_browser
 from tests.support.factories import claim_all, enqueue, found, make_job, make_node, make_recurring, record, seconds
 from timeball.config.settings import Settings
+from timeball.dashboard.internal_api import FRESH_SECONDS, ReadCache
 from timeball.dashboard.pages.live import DEMO_JOB
-from timeball.dashboard.read_cache import FRESH_SECONDS, ReadCache
 from timeball.domain.node import NodeKind
 from timeball.runtime import ServerRuntime
 from timeball.store.store import Store

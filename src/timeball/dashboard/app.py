@@ -27,7 +27,7 @@ from timeball.dashboard.assets import Assets
 from timeball.dashboard.components import time_tag
 from timeball.dashboard.context import ANONYMOUS, KeyManager, PageContext, Site
 from timeball.dashboard.formatting import FILTERS, STATES
-from timeball.dashboard.internal_api import ApiProblem
+from timeball.dashboard.internal_api import ApiProblem, ReadCache
 from timeball.dashboard.pages import (
     cluster,
     dead_letters,
@@ -43,7 +43,6 @@ from timeball.dashboard.pages import (
     templates,
     timeline,
 )
-from timeball.dashboard.read_cache import ReadCache
 from timeball.dashboard.session import CookieSigner, SessionAuthenticator, SessionBackend, was_identified
 from timeball.domain.job_fields import SPEC_FIELDS, Section
 from timeball.errors import InvalidInput, NotFound, StoreUnavailable, TimeballError, quote_text

@@ -27,8 +27,7 @@ from timeball.config.settings import Settings
 from timeball.dashboard.assets import Assets
 from timeball.dashboard.components import Components, form_fields
 from timeball.dashboard.formatting import search_term
-from timeball.dashboard.internal_api import InternalApi
-from timeball.dashboard.read_cache import ReadCache
+from timeball.dashboard.internal_api import InternalApi, ReadCache
 from timeball.dashboard.session import (
     LOCAL_KEY_PARAMETER,
     CookieSigner,

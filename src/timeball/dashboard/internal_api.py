@@ -1,13 +1,17 @@
-"""The API's own routes, called inside the process: how a page writes, and how it passes a download on.
+"""The API's own routes, called inside the process: how a page writes, and how it passes a download on; and reads that pages share.
 
 A page has identified its caller already. It tells the API so by a field of the ASGI scope, which no request from outside can set.
 The API checks the role, the body and the version again, and writes the audit, as for every other client.
+
+A read that many browsers need at the same moment is made once, and good for half a second, or until a page writes (`ReadCache`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import orjson
@@ -16,7 +20,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from timeball.api.auth import Caller
 from timeball.api.in_process import call, request_scope
 from timeball.api.middleware import PREFIX, TRUSTED_CALLER
-from timeball.dashboard.read_cache import ReadCache
 
 Document = dict[str, Any]
 
@@ -84,3 +87,51 @@ def _path(steps: tuple[str, ...]) -> str:
 def _query(params: Mapping[str, Any]) -> bytes:
     given = {name: value for name, value in params.items() if value not in (None, "", [], ())}
     return urlencode(given, doseq=True).encode()
+
+
+Answer = TypeVar("Answer")
+
+FRESH_SECONDS = 0.5
+# More different reads than that within half a second are not worth keeping.
+_MAX_CACHED = 500
+
+
+@dataclass(frozen=True, slots=True)
+class _CachedRead:
+    started_at: float
+    answer: asyncio.Future[Any]
+
+
+class ReadCache:
+    """Results by their key while they are fresh. A read that is under way answers everyone who asks for its key."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._reads: dict[Hashable, _CachedRead] = {}
+
+    async def get(self, key: Hashable, read: Callable[[], Awaitable[Answer]]) -> Answer:
+        """A fresh result, or what *read* returns now. Callers share the result and must not change it."""
+        cached = self._reads.get(key)
+        if cached is None or self._is_stale(cached):
+            cached = self._start(key, read)
+        # The caller that started the read may be cancelled; the others still wait for it.
+        answer: Answer = await asyncio.shield(cached.answer)
+        return answer
+
+    def clear(self) -> None:
+        """Forget all results: something was written."""
+        self._reads.clear()
+
+    def _start(self, key: Hashable, read: Callable[[], Awaitable[Any]]) -> _CachedRead:
+        if len(self._reads) >= _MAX_CACHED:
+            self._reads = {key: cached for key, cached in self._reads.items() if not self._is_stale(cached)}
+        cached = _CachedRead(self._now(), asyncio.ensure_future(read()))
+        # A read may fail after its last caller was cancelled; asyncio would log that.
+        cached.answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if len(self._reads) < _MAX_CACHED:
+            self._reads[key] = cached
+        return cached
+
+    def _is_stale(self, cached: _CachedRead) -> bool:
+        has_failed = cached.answer.done() and cached.answer.exception() is not None
+        return has_failed or self._now() - cached.started_at > FRESH_SECONDS
