@@ -36,7 +36,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from timeball.config.settings import load_settings
 from timeball.contrib.django.compat import AnyTask, Task, task_backends
-from timeball.contrib.django.handlers import ConnectionCleanup, task_handler
+from timeball.contrib.django.tasks import ConnectionCleanup, task_handler
 from timeball.errors import InvalidInput, TimeballError
 from timeball.sdk.app import Timeball
 from timeball.store.db.url import PARAMETERS, DatabaseUrl

@@ -21,7 +21,7 @@ from timeball.contrib.django.compat import (
     normalize_json,
     task_enqueued,
 )
-from timeball.contrib.django.results import TaskArguments, announce, new_result, read_with_payload, result_of
+from timeball.contrib.django.tasks import TaskArguments, announce, new_result, read_with_payload, result_of
 from timeball.domain.execution import Execution, ExecutionState
 from timeball.domain.values.ids import ExecutionId, id_created_at, parse_id
 from timeball.errors import InvalidInput, NotFound, TimeballError
