@@ -190,6 +190,24 @@ async def test_next_times_note_clock_changes(client: httpx.AsyncClient) -> None:
     assert "06:00" in upcoming["description"]
 
 
+async def test_h_is_decided_by_the_name_in_previews_and_jobs_alike(client: httpx.AsyncClient) -> None:
+    nameless = await client.post("/schedules/preview", json={"schedule": "H H * * *"})
+    refused = await client.post("/jobs", json={"handler": "test.echo", "schedule": "H H * * *"})
+    preview = (await client.post("/schedules/preview", json={"schedule": "H H * * *", "name": "a"})).json()
+    await created(client, name="a", schedule="H H * * *")
+    upcoming = (await client.get("/jobs/a/next", params={"count": 10})).json()
+    job = (await client.patch("/jobs/a", json={"name": "b"}, headers={"If-Match": '"1"'})).json()
+    renamed = (await client.get("/jobs/b/next", params={"count": 10})).json()
+
+    assert nameless.status_code == refused.status_code == 422
+    assert "minute is H, expected the name of a job" in nameless.json()["detail"]
+    assert preview == upcoming | {"landing": None}
+    assert upcoming["description"].endswith(" for the name a")
+    assert "H H * * * is " in upcoming["description"]
+    assert job["schedule"] == "H H * * *"
+    assert renamed["next"] != upcoming["next"]
+
+
 # lists
 
 

@@ -25,7 +25,11 @@ commands = ungrouped_commands()
 
 
 @command_without_session(
-    commands, "next", 'timeball next "30 2 * * *" --tz Europe/Berlin', 'timeball next "0 9 * * mon-fri" -n 3 --json'
+    commands,
+    "next",
+    'timeball next "30 2 * * *" --tz Europe/Berlin',
+    'timeball next "0 9 * * mon-fri" -n 3 --json',
+    'timeball next "H H * * *" --name nightly',
 )
 def next_times(
     schedule: Annotated[str, typer.Argument(metavar="SCHEDULE", help='A cron expression, such as "30 2 * * *".')],
@@ -38,11 +42,14 @@ def next_times(
         str, typer.Option(help=f"If a clock change repeats the time: {', '.join(OnRepeat)}.")
     ] = OnRepeat.FIRST.value,
     after: Annotated[str | None, typer.Option(help="From this instant on (ISO 8601). Default: now.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The name of the job, from which H in the schedule is derived.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show when a schedule fires, with clock changes marked. Needs no server."""
     now = SystemClock().now()
-    rule = parse_schedule(schedule=schedule, timezone=tz, on_gap=on_gap, on_repeat=on_repeat, now=now)
+    rule = parse_schedule(schedule=schedule, timezone=tz, on_gap=on_gap, on_repeat=on_repeat, name=name, now=now)
     start = now if after is None else parse_instant(after, tz, "--after")
     occurrences: list[Occurrence] = []
     due = 0

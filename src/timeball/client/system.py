@@ -151,6 +151,7 @@ def preview_schedule(
     timezone: str = "UTC",
     on_gap: str = OnGap.NEXT_VALID.value,
     on_repeat: str = OnRepeat.FIRST.value,
+    name: str | None = None,
     after: Moment | None = None,
     count: int = 10,
     queue: str | None = None,
@@ -158,7 +159,8 @@ def preview_schedule(
 ) -> ApiRequest[FireTimes]:
     """When a schedule would fire, in words and as instants, with notes where the clock changes.
 
-    With a *queue*, also what else runs there at the next instant, and how many slots that needs; *job* is not counted.
+    *name* is the name of the job, from which `H` in its schedule is derived. With a *queue*, also what else runs there at the next
+    instant, and how many slots that needs; *job* is not counted.
     """
     body = {
         "schedule": schedule,
@@ -167,6 +169,7 @@ def preview_schedule(
         "timezone": timezone,
         "on_gap": on_gap,
         "on_repeat": on_repeat,
+        "name": name,
         "after": after,
         "count": count,
         "queue": queue,

@@ -158,6 +158,7 @@ def define_job(spec: JobSpec, job_id: JobId, now: datetime, shards: int, created
         on_repeat=spec.on_repeat,
         starts_at=spec.starts_at,
         ends_at=spec.ends_at,
+        name=spec.name,
         now=now,
     )
     values: dict[str, Any] = {

@@ -235,7 +235,7 @@ class JobSpec:
         about="Words to find jobs by.")] = ()
 
     schedule: Annotated[str | None, JobField(WHEN, "Cron expression", Text(1_000),
-        about="A cron expression: when the job runs.")] = None
+        about="A cron expression: when the job runs. `H` is a value that the name of the job decides.")] = None
     interval_seconds: Annotated[int | float | None, JobField(WHEN, "Every", Interval(),
         about="The job runs every so many whole seconds.")] = None
     scheduled_at: Annotated[datetime | str | None, JobField(WHEN, "At", Instant(), sdk_word="at",

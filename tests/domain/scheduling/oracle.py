@@ -196,6 +196,13 @@ def _is_day(term: str, day: date) -> bool:
     if term == "lw":
         weekdays = [d for d in range(1, last + 1) if date(day.year, day.month, d).weekday() < 5]
         return day.day == weekdays[-1]
+    if term.startswith("l-"):
+        return day == date(day.year, day.month, last) - timedelta(days=int(term[2:]))
+    if term.endswith("w"):
+        wanted = int(term[:-1])
+        weekdays = [d for d in range(1, last + 1) if date(day.year, day.month, d).weekday() < 5]
+        # A Saturday is nearer to its Friday, a Sunday to its Monday, and a weekday to itself: two are never equally near.
+        return wanted <= last and day.day == min(weekdays, key=lambda d: abs(d - wanted))
     return day.day in numbers(term, 1, 31)
 
 

@@ -39,6 +39,7 @@ from timeball.config.settings import SchedulerSettings
 from timeball.domain.execution import Cancelled, DueKind, Failed, Snoozed
 from timeball.domain.job import Job
 from timeball.domain.scheduling.civil_time import tzdata_version
+from timeball.domain.scheduling.cron import resolve_hash
 from timeball.domain.values.ids import JobId, occurrence_id
 from timeball.domain.wakeup import Wakeup
 from timeball.engine.node import AT_ONCE
@@ -164,6 +165,18 @@ async def test_a_cron_job_fires_on_the_clock_of_its_zone(
         "2026-03-29T01:00:00+00:00",
         "2026-03-30T00:30:00+00:00",
     ]
+    await check_ledger(store, job, clock.now())
+
+
+async def test_h_fires_at_the_minute_that_the_name_decides(
+    store: Store, clock: VirtualClock, node: ManualScheduler, worker: Hands
+) -> None:
+    job = await create(store, name="nightly", schedule="H/30 * * * *")
+    minute = int(resolve_hash("H/30 * * * *", "nightly").partition("-")[0])
+
+    await node.run_for(2 * 3600, worker.work)
+
+    assert {at.minute for at in await states(store, job.id)} == {minute, minute + 30}
     await check_ledger(store, job, clock.now())
 
 

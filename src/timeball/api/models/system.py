@@ -142,6 +142,9 @@ class PreviewIn(RequestModel):
     timezone: Annotated[str, Field(max_length=200)] = "UTC"
     on_gap: Literal["next_valid", "skip"] = "next_valid"
     on_repeat: Literal["first", "second", "both"] = "first"
+    name: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        None, description="The name of the job, from which `H` in its schedule is derived."
+    )
     after: InstantText | None = None
     count: int = Field(10, ge=1, le=100)
     queue: ShortText | None = Field(

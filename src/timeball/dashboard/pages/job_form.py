@@ -282,6 +282,7 @@ def _rule(form: dict[str, str], zone: str, now: Any) -> Schedule:
         on_repeat=form.get("on_repeat", OnRepeat.FIRST),
         starts_at=form.get("starts_at", "").strip() or None,
         ends_at=form.get("ends_at", "").strip() or None,
+        name=form.get("name", "").strip() or None,
         now=now,
     )
 

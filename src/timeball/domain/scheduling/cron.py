@@ -6,7 +6,8 @@ Five fields (minute, hour, day of month, month, day of week), or six with second
     second         0-59
     minute         0-59
     hour           0-23
-    day-of-month   1-31                   L (last day), LW (last weekday)
+    day-of-month   1-31                   L (last day), LW (last weekday), L-3 (third day before the last),
+                                          15W (the weekday nearest to the 15th, in the same month)
     month          1-12 or jan-dec
     day-of-week    0-7 or sun-sat         5L or friL (last Friday), fri#2 (second Friday); 0 and 7 are Sunday
 
@@ -15,6 +16,11 @@ A range may run past the end of its field: `fri-mon`, `nov-feb`, `22-2`. A step 
 larger: `*/60` for minutes means every hour, but `*/90` would not mean every 90 minutes and is refused.
 If neither day field begins with `*`, a day must match one of them; otherwise it must match both (Debian's rule).
 `@yearly @annually @monthly @weekly @daily @midnight @hourly` stand for the usual five fields.
+A month that has no such day is left out: `31W` and `L-30` name days of the long months alone.
+
+`H` stands for a value that is derived from the name of the job, as Jenkins has it: always the same for one name, and spread over the
+range for many. `H` is one value of its field (a day of the month is at most the 28th), `H(0-29)` one value of a range, `H/15` every
+fifteenth value from such a start on. `resolve_hash` puts the values in place; what follows knows no `H`.
 
 There are two kinds of expression, distinguished by the hours they name:
 
@@ -31,12 +37,13 @@ forwards or backwards. Within a period the offset is fixed, so a wall time is an
 iterator leaps: see `_leap`.
 
 cronsim finds the matching dates. It works on wall time and knows no zones. Syntax that cronsim does not read, such as a
-range past the end of its field, is spelt out for it. Each field is parsed once from left to right and the text is
-short, so parsing is fast for any input.
+range past the end of its field, is spelt out for it; `_DaySearch` adds the two kinds of day that it does not know. Each field
+is parsed once from left to right and the text is short, so parsing is fast for any input.
 """
 
 from __future__ import annotations
 
+import calendar
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterator, Mapping
@@ -45,9 +52,12 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from functools import lru_cache
+from hashlib import blake2b
 from types import MappingProxyType
 
 from cronsim import CronSim, CronSimError
+from cronsim.cronsim import Field as CronField
+from cronsim.explain import Day, Expression, Field, Sequence, ordinal
 
 from timeball.domain.policies import OnGap, OnRepeat
 from timeball.domain.scheduling.civil_time import (
@@ -77,9 +87,23 @@ NICKNAMES: Mapping[str, str] = MappingProxyType(
 
 def parse_expression(text: str) -> tuple[str, str]:
     """An expression as it is shown and as cronsim reads it; CronSyntaxError names the field that does not fit."""
-    canonical = _canonical(text)
+    canonical = canonical_text(text)
     fields = (_FieldReader(canonical, kind).read(field) for kind, field in _split(canonical))
     return canonical, " ".join(fields)
+
+
+def has_hash(text: str) -> bool:
+    """Whether an expression needs the name of its job: no other term begins with an H."""
+    return any(term[:1] in ("H", "h") for field in text.split() for term in field.split(","))
+
+
+@lru_cache(maxsize=4096)
+def resolve_hash(text: str, name: str | None) -> str:
+    """An expression with values in place of every `H`; CronSyntaxError if there is an `H` and no *name* to derive them from."""
+    canonical = canonical_text(text)
+    if not has_hash(canonical):
+        return canonical
+    return " ".join(_FieldReader(canonical, kind).resolve(field, name) for kind, field in _split(canonical))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +128,11 @@ class _FieldKind:
     def values(self) -> range:
         # Day 7 is day 0 again, not an eighth one.
         return range(self.low, 7 if self.is_weekday else self.high + 1)
+
+    @property
+    def hashed(self) -> range:
+        """The values that `H` may stand for: a day that every month has."""
+        return range(1, 29) if self.is_day else self.values
 
     @property
     def is_weekday(self) -> bool:
@@ -136,19 +165,59 @@ class _FieldReader:
     def read(self, field: str) -> str:
         return ",".join(self._term(term) for term in field.split(","))
 
+    def resolve(self, field: str, name: str | None) -> str:
+        """The field with values in place of every `H`."""
+        return ",".join(self._hashed(term, name) if has_hash(term) else term for term in field.split(","))
+
+    def _hashed(self, term: str, name: str | None) -> str:
+        if name is None:
+            expected = "the name of a job, because H is derived from it"
+            raise self._error(term, expected, hint="give the job a name, or write a number")
+        base, slash, step = term.partition("/")
+        low, high = self._hash_range(base)
+        seed = int.from_bytes(blake2b(f"{self.kind.name}\0{name}".encode(), digest_size=8).digest(), "big")
+        if not slash:
+            return str(low + seed % (high - low + 1))
+        width = self._step(step, high - low + 1)
+        return f"{low + seed % width}-{high}/{width}"
+
+    def _hash_range(self, base: str) -> tuple[int, int]:
+        if len(base) == 1:
+            return self.kind.hashed[0], self.kind.hashed[-1]
+        left, dash, right = base[2:-1].partition("-")
+        if base[1] != "(" or base[-1] != ")" or not dash:
+            raise self._error(base, f"H, H/step or H(a-b) with a range within {self.kind.expected}")
+        low, high = self._value(left), self._value(right)
+        if low > high:
+            raise self._error(base, f"a range within {self.kind.expected} that does not end before it begins")
+        return low, high
+
     def _term(self, term: str) -> str:
         base, slash, step = term.partition("/")
-        if self.kind.is_day and term.upper().startswith("L") and term.upper() not in ("L", "LW"):
-            raise self._error(term, "L or LW by itself, or 1-31")
+        if self.kind.is_day and _is_special_day(term.upper()):
+            return self._special_day(term.upper())
         if slash:
             return self._stepped(base, self._step(step))
-        if base == "*" or (self.kind.is_day and base.upper() in ("L", "LW")):
-            return base.upper()
+        if base == "*":
+            return base
         if self.kind.is_weekday and "#" in base:
             return self._nth(base)
         if self.kind.is_weekday and base.upper().endswith("L"):
             return self._last(base)
         return self._range(base) if "-" in base else str(self._value(base))
+
+    def _special_day(self, term: str) -> str:
+        if term in ("L", "LW"):
+            return term
+        if term.endswith("W"):
+            day = _whole_number(term[:-1])
+            if day is None or not 1 <= day <= 31:
+                raise self._error(term, "a day before W (1W-31W), or LW")
+            return f"{day}W"
+        days = _whole_number(term.removeprefix("L-"))
+        if days is None or not 1 <= days <= 30:
+            raise self._error(term, "L, LW, L-1 to L-30, or 1-31")
+        return f"L-{days}"
 
     def _stepped(self, base: str, step: int) -> str:
         if base == "*":
@@ -198,11 +267,11 @@ class _FieldReader:
             raise self._error(nth, "1-5 after #", part=f"{self.kind.name} number")
         return f"{self._value(day)}#{nth}"
 
-    def _step(self, step: str) -> int:
-        value = _whole_number(step)
-        if value is None or not 1 <= value <= self.kind.size:
+    def _step(self, step: str, most: int | None = None) -> int:
+        value, most = _whole_number(step), most or self.kind.size
+        if value is None or not 1 <= value <= most:
             hint = "for a period that does not divide the hour or the day, use interval_seconds" if value else None
-            raise self._error(step, f"1-{self.kind.size}", part=f"{self.kind.name} step", hint=hint)
+            raise self._error(step, f"1-{most}", part=f"{self.kind.name} step", hint=hint)
         return value
 
     def _value(self, word: str) -> int:
@@ -224,7 +293,8 @@ class _FieldReader:
         )
 
 
-def _canonical(text: str) -> str:
+def canonical_text(text: str) -> str:
+    """An expression as it is stored and shown: its fields with one blank between them."""
     if len(text) > MAX_LENGTH:
         found = f"{len(text)} characters"
         raise CronSyntaxError(quote_text(text), part="length", found=found, expected=f"at most {MAX_LENGTH}")
@@ -254,6 +324,101 @@ def _spelt_out(word: str) -> str:
 
 def _whole_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _is_special_day(term: str) -> bool:
+    return term.startswith("L") or term.endswith("W")
+
+
+class _DaySearch(CronSim):
+    """cronsim with two more kinds of day: the weekday nearest to a day (`15W`), and a day counted from the last one (`L-3`)."""
+
+    def __init__(self, normal: str, wall: datetime, reverse: bool = False) -> None:
+        parts = normal.split()
+        terms = parts[-3].split(",")
+        plain = ",".join(term for term in terms if not _is_added(term))
+        if len(plain) == len(parts[-3]):
+            super().__init__(normal, wall, reverse)
+            self.nearest_weekdays = self.days_before_last = frozenset[int]()
+            return
+        # cronsim is given days that it knows, and that begin with a star if ours do, because a star has a meaning there.
+        super().__init__(" ".join([*parts[:-3], "*" if plain.startswith("*") else "L", *parts[-2:]]), wall, reverse)
+        self.parts[3] = parts[-3]
+        self.days = {day for day in CronField.DAY.parse(plain) if isinstance(day, int)} if plain else set()
+        self.nearest_weekdays = frozenset(int(term[:-1]) for term in terms if _is_added(term) and term.endswith("W"))
+        self.days_before_last = frozenset(int(term[2:]) for term in terms if _is_added(term) and term.startswith("L"))
+
+    def match_dom(self, d: date) -> bool:
+        return super().match_dom(d) or self._matches_added(d)
+
+    def explain(self) -> str:
+        expression = Expression([*self.parts[:3], "*" if self._has_added else self.parts[3], *self.parts[4:]])
+        if self._has_added:
+            expression.day, expression.day_and = _ExplainedDay(self.parts[3]), self.day_and
+        return expression.explain()
+
+    @property
+    def _has_added(self) -> bool:
+        return bool(self.nearest_weekdays or self.days_before_last)
+
+    def _matches_added(self, day: date) -> bool:
+        if not self._has_added:
+            return False
+        last = calendar.monthrange(day.year, day.month)[1]
+        if last - day.day in self.days_before_last:
+            return True
+        # The nearest weekday is at most two days away: the 1st may be a Saturday, and the last day a Sunday.
+        around = range(max(day.day - 2, 1), min(day.day + 2, last) + 1)
+        return any(
+            number in self.nearest_weekdays and _nearest_weekday(day, number, last) == day.day for number in around
+        )
+
+
+def _is_added(term: str) -> bool:
+    """Whether cronsim does not know this kind of day."""
+    return term not in ("L", "LW") and _is_special_day(term)
+
+
+def _nearest_weekday(month: date, number: int, last: int) -> int:
+    """The day from Monday to Friday that is nearest to a day of the month, within the month."""
+    match month.replace(day=number).weekday():
+        case 5:
+            return number - 1 if number > 1 else number + 2
+        case 6:
+            return number + 1 if number < last else number - 2
+        case _:
+            return number
+
+
+class _ExplainedDay(Day):
+    """The words of cronsim for days of the month, with those of the added ones."""
+
+    def __init__(self, value: str) -> None:
+        super().__init__(value)
+        # A single day would be called by its number.
+        self.single_value = None
+
+    def parse(self, value: str) -> Generator[Sequence, None, None]:
+        for term in value.split(","):
+            if _is_added(term):
+                number = -int(term[:-1] if term.endswith("W") else term[2:])
+                yield Sequence(start=number, stop=number, nth=_NEAREST if term.endswith("W") else _BEFORE_LAST)
+            else:
+                yield from super().parse(term)
+
+    def format_nth(self, value: int, nth: int) -> str:
+        if nth == _NEAREST:
+            return f"the weekday nearest the {ordinal(-value)} of the month"
+        if nth == _BEFORE_LAST:
+            return f"the {ordinal(-value)} day before the last of the month"
+        return super().format_nth(value, nth)
+
+    def format(self) -> str:
+        return Field.format(self)
+
+
+# What the words of a day are told to say; cronsim uses -1 for the last one.
+_NEAREST, _BEFORE_LAST = -2, -3
 
 
 # Twenty-eight years contain every kind of year: leap or not, starting on any day of the week.
@@ -298,10 +463,10 @@ class CronPattern:
 
     def __init__(self, text: str, normal: str) -> None:
         self.text = text
-        self._expression = CronSim(normal, _FIRST_DAY)
+        self._expression = _DaySearch(normal, _FIRST_DAY)
         dates = " ".join(self._expression.parts[3:])
-        self._next_day = CronSim(f"0 0 0 {dates}", _FIRST_DAY)
-        self._previous_day = CronSim(f"59 59 23 {dates}", _FIRST_DAY, reverse=True)
+        self._next_day = _DaySearch(f"0 0 0 {dates}", _FIRST_DAY)
+        self._previous_day = _DaySearch(f"59 59 23 {dates}", _FIRST_DAY, reverse=True)
         self._hours = sorted(self._expression.hours)
         self._minutes = sorted(self._expression.minutes)
         self._seconds = sorted(self._expression.seconds)

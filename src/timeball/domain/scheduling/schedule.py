@@ -50,8 +50,11 @@ from timeball.domain.scheduling.cron import (
     NoteKind,
     Occurrence,
     OccurrenceNote,
+    canonical_text,
     cron_iterator,
+    has_hash,
     parse_cron,
+    resolve_hash,
 )
 from timeball.domain.values.field_errors import list_choices, unexpected_value
 from timeball.errors import NeverFires, ScheduleError
@@ -249,9 +252,13 @@ class Cron(_BoundedSchedule):
     timezone: str = "UTC"
     on_gap: OnGap = OnGap.NEXT_VALID
     on_repeat: OnRepeat = OnRepeat.FIRST
+    # The name that `H` is derived from; None for an expression without it, so that jobs share one value.
+    name: str | None = None
 
     def __post_init__(self) -> None:
-        parse_cron(self.expression)
+        if not has_hash(self.expression):
+            object.__setattr__(self, "name", None)
+        parse_cron(self.resolved)
         load_zone(self.timezone)
         object.__setattr__(self, "on_gap", _choice(OnGap, self.on_gap, "on_gap"))
         object.__setattr__(self, "on_repeat", _choice(OnRepeat, self.on_repeat, "on_repeat"))
@@ -262,8 +269,13 @@ class Cron(_BoundedSchedule):
         return _next_of_cron(self, instant)
 
     @property
+    def resolved(self) -> str:
+        """The expression with values in place of every `H`."""
+        return resolve_hash(self.expression, self.name)
+
+    @property
     def _iterator(self) -> CronIterator:
-        return cron_iterator(self.expression, self.timezone, self.on_gap, self.on_repeat)
+        return cron_iterator(self.resolved, self.timezone, self.on_gap, self.on_repeat)
 
     def _forward(self, after: datetime) -> Iterator[Occurrence]:
         return self._iterator.forward(after)
@@ -275,7 +287,8 @@ class Cron(_BoundedSchedule):
         return self._iterator.count(after, until) if (until - after).days <= budget else None
 
     def _words(self) -> str:
-        return f"{parse_cron(self.expression).explain()} ({self.timezone})"
+        words = f"{parse_cron(self.resolved).explain()} ({self.timezone})"
+        return words if self.name is None else f"{words}; {self.expression} is {self.resolved} for the name {self.name}"
 
 
 @lru_cache(maxsize=4096)
@@ -316,12 +329,14 @@ def parse_schedule(
     on_repeat: OnRepeat | str = OnRepeat.FIRST,
     starts_at: datetime | str | None = None,
     ends_at: datetime | str | None = None,
+    name: str | None = None,
     now: datetime,
 ) -> Schedule:
     """The schedule that the fields of a job describe; a ScheduleError names the field that does not fit.
 
     `schedule` makes it cron, `interval_seconds` every, `scheduled_at` alone once, none of them manual. A time without an
-    offset is a wall time of *timezone*. A schedule that cannot fire from *now* on is refused, but a past `once` is not.
+    offset is a wall time of *timezone*. *name* is that of the job, for an expression with `H`. A schedule that cannot fire from *now* on
+    is refused, but a past `once` is not.
     """
     load_zone(_text(timezone, "timezone"))
     gap_rule, repeat_rule = _choice(OnGap, on_gap, "on_gap"), _choice(OnRepeat, on_repeat, "on_repeat")
@@ -332,7 +347,8 @@ def parse_schedule(
     if schedule is not None:
         _refuse_beside_cron(interval_seconds, moment)
         parsed: Schedule = Cron(
-            expression=parse_cron(_text(schedule, "schedule")).text,
+            expression=canonical_text(_text(schedule, "schedule")),
+            name=name,
             timezone=timezone,
             on_gap=gap_rule,
             on_repeat=repeat_rule,

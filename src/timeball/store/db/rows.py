@@ -15,6 +15,7 @@ from timeball.domain.job import JOB_ATTRIBUTES, RETRY_FIELDS, Job
 from timeball.domain.job_fields import SPEC_FIELDS, Choice, JobField, Labels
 from timeball.domain.node import BrokerState, BrokerStatus, NodeKind, NodeStatus
 from timeball.domain.policies import Delivery, Misfire, MisfireRule, OnGap, OnRepeat, RetryPolicy
+from timeball.domain.scheduling.cron import has_hash
 from timeball.domain.scheduling.occurrences import DueRow, JobTiming, NextOccurrence
 from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, Schedule
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId
@@ -83,7 +84,10 @@ def rule_from(row: Record) -> Schedule:
     bounds = {"starts_at": row["starts_at"], "ends_at": row["ends_at"]}
     match row["kind"]:
         case "cron":
-            return _cron(row["schedule"], row["timezone"], row["on_gap"], row["on_repeat"], **bounds)
+            expression = row["schedule"]
+            # Only `H` asks for the name: without it, jobs share one rule.
+            name = row["name"] if has_hash(expression) else None
+            return _cron(expression, name, row["timezone"], row["on_gap"], row["on_repeat"], **bounds)
         case "every":
             return Every(interval_seconds=row["interval_seconds"], anchor=row["scheduled_at"], **bounds)
         case "once":
@@ -94,11 +98,18 @@ def rule_from(row: Record) -> Schedule:
 
 @lru_cache(maxsize=10_000)
 def _cron(
-    expression: str, timezone: str, on_gap: str, on_repeat: str, starts_at: datetime | None, ends_at: datetime | None
+    expression: str,
+    name: str | None,
+    timezone: str,
+    on_gap: str,
+    on_repeat: str,
+    starts_at: datetime | None,
+    ends_at: datetime | None,
 ) -> Cron:
     """Kept, because many jobs share an expression: it is parsed once, and held in memory once."""
     return Cron(
         expression=expression,
+        name=name,
         timezone=timezone,
         on_gap=OnGap(on_gap),
         on_repeat=OnRepeat(on_repeat),

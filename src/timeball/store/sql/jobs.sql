@@ -190,7 +190,7 @@ WHERE id = ANY (:ids::uuid[]);
 
 -- name: timetables
 -- When these jobs run, and by which rules; without handler and payload.
-SELECT id, version, name IS NULL AND kind = 'once' AS is_enqueued, kind, {timing_columns}
+SELECT id, name, version, name IS NULL AND kind = 'once' AS is_enqueued, kind, {timing_columns}
 FROM timeball.job
 WHERE id = ANY (:ids::uuid[]);
 
