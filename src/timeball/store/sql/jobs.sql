@@ -189,8 +189,8 @@ FROM timeball.job
 WHERE id = ANY (:ids::uuid[]);
 
 -- name: timetables
--- When these jobs run, and by which rules; without handler and payload.
-SELECT id, name, version, name IS NULL AND kind = 'once' AS is_enqueued, kind, {timing_columns}
+-- When these jobs run, and by which rules; without handler and payload. Only `H` in a cron expression needs the name.
+SELECT id, CASE WHEN schedule ILIKE '%h%' THEN name END AS name, version, name IS NULL AND kind = 'once' AS is_enqueued, kind, {timing_columns}
 FROM timeball.job
 WHERE id = ANY (:ids::uuid[]);
 
