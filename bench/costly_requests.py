@@ -91,7 +91,10 @@ async def _furnish(system: System) -> None:
         await commands.jobs.create_all(nightly[start : start + 1_000])
     payload = {"a": "://" + "?" * 250_000}
     await commands.jobs.create_all(
-        [JobSpec(handler="bench.thread", name=f"large {number}", payload=payload) for number in range(_PAYLOADS)]
+        [
+            JobSpec(handler="bench.thread", name=f"large {number}", payload=payload, schedule="manual")
+            for number in range(_PAYLOADS)
+        ]
     )
     async with system.parts.store.database.connection() as connection:
         await connection.execute(

@@ -89,7 +89,7 @@ async def _finished_one(system: System) -> UUID:
     """Trigger a job, claim what comes of it, and finish it."""
     commands, executions, env = system.parts.commands, system.parts.store.executions, system.parts.env
     name = f"triggered-{env.new_id()}"
-    made = await commands.jobs.create(JobSpec(name=name, handler="bench.noop"))
+    made = await commands.jobs.create(JobSpec(name=name, handler="bench.noop", schedule="manual"))
     await commands.executions.trigger(made.job_id)
     lanes = {lane: at for lane, (at, _) in (await executions.lanes()).items()}
     request = ClaimRequest(Incarnation(env.new_id()), ["bench.noop"], 1, 0)

@@ -90,7 +90,7 @@ ROUTES: list[tuple[str, str, Any, str, int]] = [
     ("GET", "/metrics", None, "viewer", 200),
     ("GET", "/metrics/executions", None, "viewer", 200),
     ("GET", "/events?wait=0s", None, "viewer", 200),
-    ("POST", "/jobs/sync", {"jobs": [NEW | {"name": "declared"}]}, "editor", 200),
+    ("POST", "/jobs/sync", {"jobs": [NEW | {"name": "declared", "schedule": "manual"}]}, "editor", 200),
     ("POST", "/queues/{queue}/purge", {"confirm": "mail"}, "editor", 200),
     ("GET", "/templates", None, "viewer", 200),
     ("POST", "/templates", {"name": "{unique}", "job": NEW}, "editor", 201),

@@ -196,7 +196,7 @@ async def test_a_request_whose_key_is_in_flight_is_refused(
 
 
 async def test_a_request_that_was_cut_off_is_not_carried_out_twice(client: httpx.AsyncClient, store: Store) -> None:
-    await client.post("/jobs", json={"handler": "h", "name": "a"})
+    await client.post("/jobs", json={"handler": "h", "name": "a", "schedule": "manual"})
 
     async def trigger() -> httpx.Response:
         return await client.post("/jobs/a/trigger?wait=60s", json={}, headers={"Idempotency-Key": "k"})
@@ -214,7 +214,7 @@ async def test_a_request_that_was_cut_off_is_not_carried_out_twice(client: httpx
 async def test_a_wait_ends_with_the_process_and_its_response_is_recorded(
     client: httpx.AsyncClient, parts: ServerRuntime, store: Store
 ) -> None:
-    await client.post("/jobs", json={"handler": "h", "name": "a"})
+    await client.post("/jobs", json={"handler": "h", "name": "a", "schedule": "manual"})
     parts.live.close()
 
     answers = [
@@ -614,7 +614,10 @@ async def test_a_label_with_control_or_bidi_characters_is_refused_everywhere(
     [
         ("/schedules/preview", {"schedule": "0 3 * * *"}),
         ("/schedules/suggest", {"queues": ["default"]}),
-        ("/jobs/sync", {"jobs": [{"handler": "h", "name": "a"}], "declared_by": "app", "dry_run": True}),
+        (
+            "/jobs/sync",
+            {"jobs": [{"handler": "h", "name": "a", "schedule": "manual"}], "declared_by": "a", "dry_run": True},
+        ),
         ("/executions/bulk", {"action": "cancel", "filter": {"queue": "q"}, "dry_run": True}),
         ("/jobs/bulk/pause", {"filter": {"queue": "q"}, "dry_run": True}),
     ],

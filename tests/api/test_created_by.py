@@ -106,7 +106,7 @@ async def test_a_program_is_the_author_of_its_jobs(client: httpx.AsyncClient, st
 
 
 async def test_exports_name_the_author(client: httpx.AsyncClient) -> None:
-    await client.post("/jobs", json={"handler": "h", "name": "a"})
+    await client.post("/jobs", json={"handler": "h", "name": "a", "schedule": "manual"})
     await client.post("/jobs/a/trigger")
 
     for path in ("/jobs/export", "/executions/export"):

@@ -95,7 +95,7 @@ async def test_declared_options_hold_however_a_job_is_created(client: httpx.Asyn
     named = await client.post("/jobs", json=GOOD | {"name": "a", "schedule": "0 6 * * *"})
     await client.post("/templates", json={"name": "t", "job": GOOD})
     used = await client.post("/templates/t/use", json={"name": "b"})
-    await client.post("/jobs/sync", json={"jobs": [GOOD | {"name": "c"}]})
+    await client.post("/jobs/sync", json={"jobs": [GOOD | {"name": "c", "schedule": "manual"}]})
     alike = await client.post("/jobs/bulk", json={"jobs": [GOOD, GOOD]})
     each = await client.post("/jobs/bulk", json={"jobs": [GOOD, GOOD | {"name": "d"}], "mode": "per_item"})
     all_of_them = await client.post("/jobs/bulk", json={"jobs": [GOOD | {"name": "e"}, GOOD]})
@@ -192,7 +192,7 @@ async def test_unchecked_accepts_a_payload_that_the_schema_refuses(client: httpx
         await client.post("/templates", json={"name": "t", "job": BAD | {"unchecked": True}}),
         await client.post("/templates/t/use", json={"unchecked": True}),
         await client.post("/jobs/bulk", json={"jobs": [BAD | {"unchecked": True}] * 2}),
-        await client.post("/jobs/sync", json={"jobs": [BAD | {"name": "z", "unchecked": True}]}),
+        await client.post("/jobs/sync", json={"jobs": [BAD | {"name": "z", "unchecked": True, "schedule": "manual"}]}),
     ]
 
     assert [one.status_code for one in made] == [201, 202, 200, 201, 201, 201, 200], [one.text for one in made]
@@ -224,7 +224,7 @@ async def test_an_unpublished_handler_is_accepted_with_a_warning(client: httpx.A
     made = [
         await client.post("/jobs", json=stranger | {"name": "a"}),
         await client.post("/jobs/bulk", json={"jobs": [stranger, stranger]}),
-        await client.post("/jobs/sync", json={"jobs": [stranger | {"name": "b"}]}),
+        await client.post("/jobs/sync", json={"jobs": [stranger | {"name": "b", "schedule": "manual"}]}),
         await client.post("/templates", json={"name": "t", "job": stranger}),
         await client.post("/templates/t/use", json={}),
         await client.patch("/jobs/a", json={"handler": "app:chrage"}),
@@ -357,7 +357,7 @@ async def test_a_waiting_execution_is_checked_with_the_payload_of_its_job_versio
 
     old = await publish(store, declared(), is_alive=True)
     new = await publish(store, declared(with_currency))
-    await client.post("/jobs", json=GOOD | {"name": "edited"})
+    await client.post("/jobs", json=GOOD | {"name": "edited", "schedule": "manual"})
     before = (await client.post("/jobs/edited/trigger")).json()["id"]
     fits = {"payload": {"order": 1, "currency": "CHF"}, "unchecked": True}
     changed = await client.patch("/jobs/edited", json=fits)

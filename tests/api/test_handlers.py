@@ -219,7 +219,8 @@ async def test_security_3_a_planted_payload_is_not_carried_over_to_a_command(
 ) -> None:
     """An editor triggers a harmless job with a payload; the job becomes a command; an operator retries that run."""
     admin, editor, operator = await make_key("admin"), await make_key("editor"), await make_key("operator")
-    await client.post("/jobs", json={"handler": "test.echo", "name": "nightly"}, headers=editor)
+    manual = {"handler": "test.echo", "name": "nightly", "schedule": "manual"}
+    await client.post("/jobs", json=manual, headers=editor)
     made = await client.post("/jobs/nightly/trigger", json={"payload": PLANTED}, headers=editor)
     run = made.json()["id"]
     if way == "dead letters":

@@ -49,7 +49,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "cron": {**ALWAYS, **RECURRING, "schedule": "30 2 * * *", "on_gap": "skip", "on_repeat": "both"},
     "every": {**ALWAYS, **RECURRING, "interval_seconds": 77, "scheduled_at": "2098-02-01T00:00:00Z"},
     "once": {**ALWAYS, "scheduled_at": "2098-02-01T00:00:00Z"},
-    "manual": {**ALWAYS},
+    "manual": {**ALWAYS, "schedule": "manual"},
 }
 # Only one-offs without a name, which are enqueued, can have a unique key.
 ENQUEUED: dict[str, Any] = {name: value for name, value in ALWAYS.items() if name != "name"} | {"unique_key": "31"}

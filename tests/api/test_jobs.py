@@ -9,10 +9,12 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from tests.api.test_conventions import check_problem
 from tests.support.factories import FAILURE, claim_all, enqueue, found, make_job, make_owner, record, seconds, table
 from timeball.api.app import make_api
 from timeball.domain.execution import Failed, Succeeded
 from timeball.domain.job import RESERVED_NAMES
+from timeball.domain.values.ids import format_execution_id
 from timeball.runtime import ServerRuntime
 from timeball.store.store import Store
 from timeball.testing import VirtualClock
@@ -54,7 +56,8 @@ async def test_the_curl_of_the_issue_creates_a_cron_job(client: httpx.AsyncClien
         ({"name": "a", "scheduled_at": "2099-01-01T00:00:00Z"}, "once", "active"),
         ({"name": "a", "interval_seconds": 60}, "every", "active"),
         ({"name": "a", "schedule": "*/5 * * * *", "timezone": "Europe/Berlin"}, "cron", "active"),
-        ({"name": "a"}, "manual", "active"),
+        ({"name": "a", "schedule": "manual"}, "manual", "active"),
+        ({"name": "a"}, "once", "active"),
         ({}, "once", "active"),
         ({"scheduled_at": "2099-01-01T00:00:00Z"}, "once", "active"),
     ],
@@ -66,6 +69,53 @@ async def test_every_kind_of_schedule_can_be_posted(
 
     assert (job["kind"], job["status"]) == (kind, status)
     assert (await client.get(f"/jobs/{job['id']}")).json()["kind"] == kind
+
+
+async def test_a_named_job_with_no_time_is_ready_at_once_and_runs_once(client: httpx.AsyncClient, store: Store) -> None:
+    job = await created(client, name="hello", payload={"x": 1})
+
+    (ready,) = await table(store, "ready")
+    assert (format_execution_id(ready["id"]), ready["origin"]) == (job["execution_id"], "schedule")
+    (claimed,) = await claim_all(store, handlers=[job["handler"]])
+    await record(store, [found(claimed)])
+    ended = (await client.get("/jobs/hello")).json()
+    assert (ended["kind"], ended["status"], ended["last_execution"]["state"]) == ("once", "finished", "succeeded")
+    assert ended["scheduled_at"] == job["scheduled_at"]
+    assert await table(store, "due") == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "change", "pointer"),
+    [
+        ({"schedule": "0 6 * * *"}, {"schedule": None}, "/schedule"),
+        ({"interval_seconds": 60}, {"interval_seconds": None}, "/interval_seconds"),
+        ({"schedule": "manual"}, {"schedule": None, "priority": 9}, "/schedule"),
+    ],
+)
+async def test_a_change_that_leaves_a_job_without_a_time_is_refused(
+    client: httpx.AsyncClient, fields: dict[str, Any], change: dict[str, Any], pointer: str
+) -> None:
+    before = await created(client, name="a", **fields)
+
+    for refused in (
+        await client.patch("/jobs/a", json=change),
+        await client.put("/jobs/a", json=change),
+        await client.post("/jobs/a/duplicate", json=change),
+    ):
+        check_problem(refused, 422, "invalid_input")
+        assert refused.json()["errors"][0]["pointer"] == pointer
+        assert '"schedule": "manual"' in refused.json()["hint"]
+    assert (await client.get("/jobs/a")).json()["version"] == before["version"]
+
+
+async def test_a_recurring_job_becomes_manual_and_recurring_again(client: httpx.AsyncClient) -> None:
+    await created(client, name="a", schedule="0 6 * * *")
+
+    manual = (await client.patch("/jobs/a", json={"schedule": "manual"})).json()
+    recurring = (await client.patch("/jobs/a", json={"interval_seconds": 60})).json()
+
+    assert (manual["kind"], manual["schedule"], manual["next_run_at"]) == ("manual", "manual", None)
+    assert (recurring["kind"], recurring["schedule"], recurring["interval_seconds"]) == ("every", None, 60)
 
 
 async def test_a_job_is_found_by_id_by_bare_uuid_and_by_name(client: httpx.AsyncClient, store: Store) -> None:
@@ -132,7 +182,7 @@ async def test_pause_and_resume(client: httpx.AsyncClient, clock: VirtualClock) 
 
 
 async def test_trigger_cancel_and_retry_act_on_executions(client: httpx.AsyncClient, store: Store) -> None:
-    await created(client, name="a", payload={"x": 1})
+    await created(client, name="a", payload={"x": 1}, schedule="manual")
 
     triggered = await client.post("/jobs/a/trigger", json={"payload": {"x": 2}})
     cancelled = await client.post("/jobs/a/cancel", json={"reason": "no"})

@@ -17,6 +17,7 @@ from timeball.store.store import Store
 MakeKey = Callable[[str], Awaitable[dict[str, str]]]
 NAMED = {"url": "https://example.com", "headers": {"Authorization": {"$secret": "TOKEN"}}}
 WEBHOOK: dict[str, Any] = {"handler": "http.webhook", "payload": NAMED}
+MANUAL = WEBHOOK | {"schedule": "manual"}
 
 
 class House:
@@ -77,15 +78,15 @@ async def test_an_editor_gets_no_unbound_secret_however_the_job_is_written(house
         case "one of each":
             await house.ask("POST", "/jobs/bulk", editor, {"jobs": [WEBHOOK], "mode": "per_item"})
         case "named":
-            await house.ask("POST", "/jobs", editor, WEBHOOK | {"name": "a"})
+            await house.ask("POST", "/jobs", editor, MANUAL | {"name": "a"})
         case "template":
-            await house.ask("POST", "/templates", house.admin, {"name": "t", "job": WEBHOOK})
+            await house.ask("POST", "/templates", house.admin, {"name": "t", "job": MANUAL})
             await house.ask("POST", "/templates/t/use", editor, {"name": "a"})
         case "copy":
-            await house.ask("POST", "/jobs", house.admin, WEBHOOK | {"name": "b"})
+            await house.ask("POST", "/jobs", house.admin, MANUAL | {"name": "b"})
             await house.ask("POST", "/jobs/b/duplicate", editor, {"name": "a"})
         case "sync":
-            await house.ask("POST", "/jobs/sync", editor, {"jobs": [WEBHOOK | {"name": "a"}]})
+            await house.ask("POST", "/jobs/sync", editor, {"jobs": [MANUAL | {"name": "a"}]})
     if way in ("named", "template", "copy", "sync"):
         await house.ask("POST", "/jobs/a/trigger", house.admin)
 
@@ -93,7 +94,7 @@ async def test_an_editor_gets_no_unbound_secret_however_the_job_is_written(house
 
 
 async def test_the_last_author_of_handler_or_payload_decides(house: House) -> None:
-    await house.ask("POST", "/jobs", house.admin, WEBHOOK | {"name": "a"})
+    await house.ask("POST", "/jobs", house.admin, MANUAL | {"name": "a"})
     await house.ask("PATCH", "/jobs/a", house.editor, {"priority": 9})
     await house.ask("POST", "/jobs/a/trigger", house.editor)
     assert await house.may_use()
@@ -108,7 +109,7 @@ async def test_the_last_author_of_handler_or_payload_decides(house: House) -> No
 
 
 async def test_the_author_of_the_running_version_decides(house: House) -> None:
-    await house.ask("POST", "/jobs", house.editor, WEBHOOK | {"name": "a"})
+    await house.ask("POST", "/jobs", house.editor, MANUAL | {"name": "a"})
     await house.ask("POST", "/jobs/a/trigger", house.editor)
     await house.ask("PATCH", "/jobs/a", house.admin, {"payload": NAMED})
     assert not await house.may_use()
@@ -119,7 +120,7 @@ async def test_the_author_of_the_running_version_decides(house: House) -> None:
 
 
 async def test_the_author_of_an_overriding_payload_decides_for_retries_too(house: House) -> None:
-    await house.ask("POST", "/jobs", house.admin, WEBHOOK | {"name": "a"})
+    await house.ask("POST", "/jobs", house.admin, MANUAL | {"name": "a"})
     run = await house.ask("POST", "/jobs/a/trigger", house.editor, {"payload": NAMED | {"url": "https://e.example"}})
     claimed = await house.claim()
     assert not await house.store.history.use_secrets(claimed, ["TOKEN"], is_bound=False)
@@ -142,7 +143,7 @@ async def test_a_worker_without_the_claim_gets_no_secret(house: House) -> None:
 
 async def test_security_10_the_first_use_of_a_secret_is_audited(house: House) -> None:
     """Once for each secret and job; for one-offs once for each author, or every webhook would fill the audit."""
-    await house.ask("POST", "/jobs", house.admin, WEBHOOK | {"name": "a"})
+    await house.ask("POST", "/jobs", house.admin, MANUAL | {"name": "a"})
     for _ in range(2):
         await house.ask("POST", "/jobs/a/trigger", house.admin)
         assert await house.store.history.use_secrets(await house.claim(), ["OTHER", "TOKEN"], is_bound=False)

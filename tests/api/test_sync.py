@@ -49,6 +49,19 @@ async def test_declared_jobs_are_created_changed_or_left(client: httpx.AsyncClie
     assert (job["version"], job["declared_by"], job["id"]) == (2, "api", daily["id"])
 
 
+async def test_a_manual_job_is_left_as_it_is_and_one_without_a_time_is_refused(client: httpx.AsyncClient) -> None:
+    """A job with no time runs now: each sync would run it again."""
+    by_hand = {"name": "by-hand", "handler": "h", "schedule": "manual"}
+    first, again = await sync(client, by_hand), await sync(client, by_hand)
+
+    refused = await client.post("/jobs/sync", json={"jobs": [{"name": "by-hand", "handler": "h"}]})
+
+    assert (actions(first), actions(again)) == ({"by-hand": "create"}, {"by-hand": "leave"})
+    check_problem(refused, 422, "invalid_input")
+    assert "every sync would run it again" in refused.json()["detail"]
+    assert '"schedule": "manual"' in refused.json()["hint"]
+
+
 async def test_a_dry_run_shows_the_plan_and_does_nothing(client: httpx.AsyncClient) -> None:
     await sync(client, DAILY)
 
@@ -61,7 +74,7 @@ async def test_a_dry_run_shows_the_plan_and_does_nothing(client: httpx.AsyncClie
 async def test_prune_deletes_only_jobs_of_the_same_declaration(client: httpx.AsyncClient, store: Store) -> None:
     await make_job(store, name="by hand")
     await sync(client, DAILY, HOURLY, declared_by="one")
-    await sync(client, {"name": "other", "handler": "h"}, declared_by="two")
+    await sync(client, {"name": "other", "handler": "h", "schedule": "manual"}, declared_by="two")
 
     kept = await sync(client, DAILY, declared_by="one")
     pruned = await sync(client, DAILY, declared_by="one", prune=True)
@@ -75,7 +88,8 @@ async def test_a_sync_with_an_invalid_job_changes_nothing(client: httpx.AsyncCli
     for bad, pointer in (
         ({"name": "b", "handler": "h", "schedule": "0 25 * * *"}, "/jobs/1/schedule"),
         ({"handler": "h"}, "/jobs/1/name"),
-        ({"name": "b", "handler": "http.webhook"}, "/jobs/1/payload/url"),
+        ({"name": "b", "handler": "h"}, "/jobs/1/schedule"),
+        ({"name": "b", "handler": "http.webhook", "schedule": "manual"}, "/jobs/1/payload/url"),
         (DAILY, "/jobs/1/name"),
     ):
         response = await client.post("/jobs/sync", json={"jobs": [DAILY, bad]})
@@ -89,7 +103,7 @@ async def test_security_3_commands_are_declared_by_administrators_only(
     client: httpx.AsyncClient, make_key: MakeKey
 ) -> None:
     editor = await make_key("editor")
-    shell = {"name": "x", "handler": "shell.command", "payload": {"command": "a"}}
+    shell = {"name": "x", "handler": "shell.command", "payload": {"command": "a"}, "schedule": "manual"}
 
     check_problem(await client.post("/jobs/sync", json={"jobs": [shell]}, headers=editor), 403, "forbidden")
 

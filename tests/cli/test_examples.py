@@ -32,8 +32,8 @@ tb = Timeball()
 def tick() -> None:
     print("tick")
 """
-JOBS = '{"name": "a", "handler": "test.echo"}\n{"name": "b", "handler": "test.echo", "interval_seconds": 60}\n'
-JOBS_JSON = '[{"name": "d", "handler": "test.echo"}]'
+JOBS = '{"name": "a", "handler": "test.echo", "schedule": "manual"}\n{"name": "b", "handler": "test.echo", "interval_seconds": 60}\n'
+JOBS_JSON = '[{"name": "d", "handler": "test.echo", "schedule": "manual"}]'
 JOBS_CSV = 'name,handler,interval_seconds,payload\nc,test.echo,60,"{""n"": 1}"\n'
 
 # An instant that examples name and that has to be ahead, whatever the year.

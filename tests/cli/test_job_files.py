@@ -18,7 +18,7 @@ from timeball.domain.job_fields import SPEC_FIELDS
 JOBS: list[dict[str, Any]] = [
     {"name": "ab", "handler": "test.echo", "schedule": "30 2 * * *", "timezone": "Europe/Berlin", "tags": ["a", "b"]},
     {"name": "=1+1", "handler": "test.echo", "payload": {"text": '-a,\n"b"', "n": [1, None]}, "interval_seconds": 60},
-    {"name": "7", "handler": "test.echo", "priority": 90, "max_retries": 0, "timeout_ms": 1500, "queue": "mail"},
+    {"name": "7", "handler": "test.echo", "schedule": "manual", "priority": 90, "timeout_ms": 1500, "queue": "mail"},
 ]
 
 
@@ -125,7 +125,7 @@ def test_a_file_that_is_none_says_where(cli: Cli, name: str, text: str | bytes |
 def test_sync_creates_changes_leaves_and_prunes(cli: Cli) -> None:
     file = Path("jobs.json")
     file.write_text(json.dumps({"jobs": JOBS}))
-    Path("other.json").write_text('[{"name": "foreign", "handler": "test.echo"}]')
+    Path("other.json").write_text('[{"name": "foreign", "handler": "test.echo", "schedule": "manual"}]')
     assert cli("jobs", "sync", "other.json", "--yes").code == 0
 
     planned = cli("jobs", "sync", "jobs.json", "--dry-run")
@@ -142,6 +142,29 @@ def test_sync_creates_changes_leaves_and_prunes(cli: Cli) -> None:
         "ab": "slow",
         "=1+1": "default",
     }
+
+
+def test_a_job_with_no_time_is_created_to_run_now_and_a_manual_one_says_so(cli: Cli) -> None:
+    now = cli("jobs", "create", "hello", "test.echo", "--json").json
+    by_hand = cli("jobs", "create", "by-hand", "test.echo", "--manual", "--json").json
+    run = cli("run", "test.echo", "--name", "once", "--json").json
+
+    assert (now["kind"], now["schedule"], now["status"]) == ("once", None, "active")
+    assert now["execution_id"].startswith("exe_")
+    assert (by_hand["kind"], by_hand["schedule"], by_hand["execution_id"]) == ("manual", "manual", None)
+    assert run["execution_id"].startswith("exe_")
+    assert len(cli("runs", "list", "--json").json) == 2
+
+
+def test_an_edit_makes_a_job_manual(cli: Cli) -> None:
+    assert cli("jobs", "create", "beat", "test.echo", "--every", "1h").code == 0
+
+    edited = cli("jobs", "edit", "beat", "--manual", "--json").json
+    refused = cli("jobs", "edit", "beat", "--set", "schedule=null")
+
+    assert (edited["kind"], edited["interval_seconds"], edited["version"]) == ("manual", None, 2)
+    assert refused.code == 2
+    assert '"schedule": "manual"' in refused.err
 
 
 def test_sync_asks_before_it_does_anything(cli: Cli) -> None:

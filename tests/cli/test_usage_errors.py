@@ -99,6 +99,7 @@ def test_what_was_typed_wrong_is_named_as_it_was_typed(
         (["run", "test.echo", "--priority", "9" * 5_000], "--priority has 5000 characters, expected 0 to 100"),
         (["run", "test.echo", "--in", "1m", "--at", "2030-01-01"], "--at and --in are given, expected one of them"),
         (["run", "test.echo", "--cron", "* * * * *", "--every", "1m"], "--cron and --every are given, expected one"),
+        (["run", "test.echo", "--manual", "--every", "1m"], "--every and --manual are given, expected one of them"),
         (["run", "test.echo", "--payload", "nope"], "--payload is not valid JSON: "),
         (["run", "test.echo", "--payload", "@nowhere"], "nowhere cannot be read: No such file or directory"),
         (["run", "test.echo", "--payload", "@binary"], "binary cannot be read: it is not text in UTF-8"),

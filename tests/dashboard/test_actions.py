@@ -115,13 +115,29 @@ async def test_a_schedule_can_be_of_every_kind_and_be_changed_into_another(brows
         ({"kind": "every", "interval": "1h30m"}, ("every", None, 5_400)),
         ({"kind": "once", "scheduled_at": "2030-01-01T09:00"}, ("once", None, None)),
         ({"kind": "cron", "schedule": "@daily"}, ("cron", "@daily", None)),
-        ({"kind": "manual"}, ("manual", None, None)),
+        ({"kind": "manual"}, ("manual", "manual", None)),
     ):
         page = await browser.submit("/jobs/nightly/edit", **{**NEW, **fields, "version": ""})
 
         assert page.status_code == 200, (fields, page.text[:2000])
         job = await api(browser, "/jobs/nightly")
         assert (job["kind"], job["schedule"], job["interval_seconds"]) == expected
+
+
+async def test_once_without_an_instant_runs_now_and_an_edit_has_to_name_one(browser: Browser) -> None:
+    once = NEW | {"kind": "once", "schedule": "", "scheduled_at": ""}
+    preview = await browser.submit("/parts/schedule", kind="once", scheduled_at="", timezone="UTC")
+
+    await browser.submit("/jobs", seen_on="/jobs/new", **once)
+    page = await browser.submit("/jobs/nightly/edit", **once, version="")
+
+    assert "Runs once, as soon as it is created." in preview.text
+    job = await api(browser, "/jobs/nightly")
+    assert (job["kind"], job["version"]) == ("once", 1)
+    assert len((await api(browser, "/jobs/nightly/executions"))["data"]) == 1
+    assert page.status_code == 422
+    assert "would have no time" in page.text
+    assert 'id="e-scheduled_at"' in page.text
 
 
 async def test_the_editor_shows_what_a_schedule_does(browser: Browser, store: Store) -> None:

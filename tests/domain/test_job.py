@@ -44,10 +44,11 @@ def refusal_of(**fields: Any) -> InvalidInput:
 # defined
 
 
-def test_a_wish_without_a_schedule_is_a_manual_job() -> None:
-    job = make(name="by-hand")
+def test_a_manual_job_says_so() -> None:
+    job = make(name="by-hand", schedule="manual")
 
     assert isinstance(job.rule, Manual)
+    assert spec_of(job).schedule == "manual"
     assert (job.shard, job.version, job.payload, job.queue, job.priority) == (
         JOB.int % 2**32 % SHARDS,
         1,
@@ -57,6 +58,31 @@ def test_a_wish_without_a_schedule_is_a_manual_job() -> None:
     )
     assert not job.is_enqueued
     assert not job.is_paused
+
+
+def test_a_job_with_no_time_runs_now() -> None:
+    assert make(name="hello").rule == Once(scheduled_at=NOW)
+    assert make().is_enqueued
+
+
+@pytest.mark.parametrize(
+    ("fields", "change"),
+    [
+        ({"schedule": "@daily"}, {"schedule": None}),
+        ({"schedule": "manual"}, {"schedule": None}),
+        ({"interval_seconds": 60}, {"interval_seconds": None}),
+        ({"interval_seconds": 60}, {"interval_seconds": None, "scheduled_at": None}),
+        ({"scheduled_at": NOW}, {"scheduled_at": None}),
+    ],
+)
+def test_an_edit_that_takes_the_time_away_is_refused(fields: dict[str, Any], change: dict[str, Any]) -> None:
+    job = make(name="a-job", **fields)
+
+    with pytest.raises(InvalidInput, match="would have no time") as refusal:
+        redefine_job(job, change, NOW, SHARDS)
+
+    assert refusal.value.field == next(iter(change))
+    assert '"schedule": "manual"' in (refusal.value.hint or "")
 
 
 def test_every_field_of_a_wish_ends_up_in_the_job() -> None:
@@ -134,7 +160,7 @@ def test_a_one_off_without_a_name_bears_its_executions_id() -> None:
         ({"interval_seconds": 60, "overlap": "cancel_running", "max_running": 5}, 1),
         ({"interval_seconds": 60, "overlap": "skip"}, None),
         ({"interval_seconds": 60, "overlap": "allow", "max_running": 5}, 5),
-        ({"overlap": "queue"}, None),  # a manual job has no occurrences that could overlap
+        ({"schedule": "manual", "overlap": "queue"}, None),  # a manual job has no occurrences that could overlap
     ],
 )
 def test_what_limits_a_job(fields: dict[str, Any], limit: int | None) -> None:
@@ -371,7 +397,8 @@ def test_a_payload_can_be_changed() -> None:
             {"interval_seconds": 30},
             Every(interval_seconds=30, anchor=NOW + timedelta(seconds=7)),
         ),
-        ({"interval_seconds": 60}, {"interval_seconds": None, "scheduled_at": None}, Manual()),
+        ({"interval_seconds": 60}, {"schedule": "manual"}, Manual()),
+        ({"schedule": "manual"}, {"scheduled_at": NOW}, Once(scheduled_at=NOW)),
     ],
 )
 def test_another_kind_of_schedule_replaces_the_old_one(

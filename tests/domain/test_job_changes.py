@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.domain.scheduling.oracle import utc
+from tests.support.factories import or_manual
 from timeball.domain import job_changes
 from timeball.domain.execution import DueKind, Origin
 from timeball.domain.job import Job, define_job
@@ -318,7 +319,7 @@ def _entry(first: datetime, last: datetime, version: int, *, number: int | None,
 
 
 def make_world(**fields: Any) -> World:
-    spec = JobSpec(**{"handler": "app:work", "name": "a-job"} | fields)
+    spec = JobSpec(**{"handler": "app:work", "name": "a-job"} | or_manual(fields))
     return World(define_job(spec, JOB, START, SHARDS))
 
 

@@ -86,7 +86,7 @@ def a_job(**spec: Any) -> Job:
 
 def test_a_job_holds_every_field() -> None:
     assert spec_values(a_job()).keys() == SPEC_FIELDS.keys()
-    assert JobSpec(**spec_values(a_job()) | {"payload": {}}) == JobSpec(handler="h")
+    assert JobSpec(**spec_values(a_job(schedule="@daily")) | {"payload": {}}) == JobSpec(handler="h", schedule="@daily")
 
 
 @pytest.mark.parametrize("name", JOB_ATTRIBUTES)
@@ -365,6 +365,7 @@ def test_the_form_has_every_field() -> None:
 def test_what_the_form_shows_of_a_job_is_what_it_reads_back() -> None:
     job = {name: line.default for name, line in SPEC_FIELDS.items()} | {
         "kind": "manual",
+        "schedule": "manual",
         "handler": "h",
         "name": "n",
         "version": 1,

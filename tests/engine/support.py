@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from tests.support.factories import HANDLER, STATE_TABLES, make_node, read_job, table
+from tests.support.factories import HANDLER, STATE_TABLES, make_node, or_manual, read_job, table
 from tests.support.pace import patience
 from timeball.application.commands import Commands
 from timeball.config.settings import SchedulerSettings
@@ -166,8 +166,10 @@ async def start_worker(store: Store, lease: Lease = IMMORTAL) -> Hands:
 
 
 async def create(store: Store, **fields: Any) -> Job:
-    """A job, made as every front makes it."""
-    spec = JobSpec(**{"handler": HANDLER, "name": f"job-{store.env.random.getrandbits(32):x}"} | fields)
+    """A job, made as every front makes it. Without a time it is a manual one; without a name and a time, a one-off."""
+    is_named = fields.get("name", "") is not None
+    usual = {"handler": HANDLER, "name": f"job-{store.env.random.getrandbits(32):x}"}
+    spec = JobSpec(**usual | (or_manual(fields) if is_named else fields))
     return await read_job(store, (await Commands(store, store.env).jobs.create(spec)).job_id)
 
 

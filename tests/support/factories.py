@@ -9,7 +9,7 @@ from typing import Any
 from timeball.domain.execution import ClaimedExecution, ErrorInfo, FinishedAttempt, Origin, Outcome, Succeeded
 from timeball.domain.job import Job
 from timeball.domain.job import define_job as domain_define_job
-from timeball.domain.job_fields import JobSpec
+from timeball.domain.job_fields import TIME_FIELDS, JobSpec
 from timeball.domain.lifecycle import Decision, decide
 from timeball.domain.node import Lease, Node, NodeKind
 from timeball.domain.scheduling.occurrences import CheckAgain, DueRow, Promotion, first_occurrence, plan_promotion
@@ -34,9 +34,14 @@ def seconds(number: float) -> timedelta:
 # jobs
 
 
+def or_manual(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a job, which runs only when it is triggered if they name no time."""
+    return fields if fields.keys() & set(TIME_FIELDS) else fields | {"schedule": "manual"}
+
+
 def define_job(store: Store, **fields: Any) -> Job:
-    """A checked job that is not stored yet; a name unless it is a one-off."""
-    fields = {"handler": HANDLER} | fields
+    """A checked job that is not stored yet, with a name unless one is given; without a time it is a manual one."""
+    fields = {"handler": HANDLER} | or_manual(fields)
     job_id = JobId(store.env.new_id())
     if "name" not in fields:
         fields["name"] = f"job-{job_id.hex[-8:]}"

@@ -261,7 +261,7 @@ async def test_every_reply_may_be_lost_once(cluster: Cluster, commands: Commands
     await commands.jobs.create(
         JobSpec(name="queue", handler="work", interval_seconds=1, max_executions=6, overlap="queue")
     )
-    limited = await commands.jobs.create(JobSpec(name="limited", handler="work", max_running=2))
+    limited = await commands.jobs.create(JobSpec(name="limited", handler="work", max_running=2, schedule="manual"))
     await commands.queues.limit("narrow", 3)
     for number in range(20):
         await enqueue(commands, "work", {"label": "some", "failures": number % 3}, initial_backoff_ms=20)

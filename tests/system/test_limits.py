@@ -29,7 +29,8 @@ async def test_a_job_runs_no_more_often_at_once_than_its_limit(cluster: Cluster,
     # Three slots each: no worker can fill the limit alone, so others must be let in.
     await cluster.nodes(1, 3, "--slots", "3")
     payload = {"seconds": 0.05, "label": "narrow", "gate": "a"}
-    job = await commands.jobs.create(JobSpec(name="narrow", handler="work", payload=payload, max_running=4))
+    spec = JobSpec(name="narrow", handler="work", payload=payload, max_running=4, schedule="manual")
+    job = await commands.jobs.create(spec)
 
     triggered = await asyncio.gather(*(commands.executions.trigger(job.job_id) for _ in range(60)))
     # The same handler, without a limit: it must not be held up.

@@ -86,7 +86,9 @@ JobsFile = Annotated[
     Path,
     typer.Argument(metavar="FILE", help="JSON lines or CSV, as `jobs export` writes them, or a JSON list; - is stdin."),
 ]
-_EXAMPLE = 'such as [{"name": "a", "handler": "test.echo"}]; timeball jobs export writes such files'
+_EXAMPLE = (
+    'such as [{"name": "a", "handler": "test.echo", "schedule": "@daily"}]; timeball jobs export writes such files'
+)
 _SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from timeball.domain.job_fields import SPEC_FIELDS
+from timeball.domain.job_fields import SPEC_FIELDS, TIME_FIELDS
 from timeball.errors import InvalidInput, quote_text
 
 
@@ -61,7 +61,7 @@ Arguments = Annotated[
 _OTHER_FIELDS = [
     name
     for name in SPEC_FIELDS
-    if name not in ("name", "handler", "payload", "description", "schedule", "interval_seconds", "scheduled_at")
+    if name not in ("name", "handler", "payload", "description", *TIME_FIELDS)
     and name not in ("timezone", "queue", "priority", "max_retries", "timeout_ms", "tags")
 ]
 PRIORITIES = {"low": 25, "normal": 50, "high": 75, "critical": 100}
@@ -77,6 +77,7 @@ class JobFlags:
         str | None, typer.Option("--at", help="Once, at this instant (ISO 8601; local time, or on --tz).")
     ] = None
     delay: Annotated[str | None, typer.Option("--in", help="Once, after this span, such as 10m.")] = None
+    manual: Annotated[bool, typer.Option("--manual", help="Only when it is triggered.")] = False
     tz: Annotated[str | None, typer.Option("--tz", help="The IANA time zone of --cron and --at.")] = None
     queue: Annotated[str | None, typer.Option("--queue", help="The queue to wait in.")] = None
     priority: Annotated[
@@ -100,7 +101,7 @@ class JobFlags:
         """The fields of a job that were given, as the API takes them."""
         self._check_one_schedule()
         fields: dict[str, Any] = {
-            "schedule": self.cron,
+            "schedule": "manual" if self.manual else self.cron,
             "interval_seconds": None if self.every is None else _seconds(self.every, "--every"),
             "scheduled_at": self._instant(),
             "timezone": self.tz,
@@ -117,7 +118,7 @@ class JobFlags:
 
     def _check_one_schedule(self) -> None:
         schedules = {"--cron": self.cron, "--every": self.every, "--at": self.at, "--in": self.delay}
-        given = [option for option, text in schedules.items() if text is not None]
+        given = [option for option, text in schedules.items() if text is not None] + ["--manual"] * self.manual
         if len(given) > 1:
             raise InvalidInput(
                 f"{' and '.join(given)} are given, expected one of them",

@@ -30,6 +30,7 @@ from timeball.cli.views import (
     start_and_show,
     summarise_plan,
 )
+from timeball.domain.job_fields import TIME_FIELDS
 
 if TYPE_CHECKING:
     from timeball.client import AsyncClient
@@ -87,7 +88,8 @@ def show_job(session: CliSession, job: JobRef) -> None:
     "create",
     'timeball jobs create report test.echo --cron "30 2 * * *" --tz Europe/Berlin',
     "timeball jobs create beat test.log message=hello --every 10s --tag demo",
-    "timeball jobs create on-demand test.echo",
+    "timeball jobs create on-demand test.echo --manual",
+    "timeball jobs create hello test.echo",
 )
 def create_job(
     session: CliSession,
@@ -98,7 +100,7 @@ def create_job(
     options: JobFlags,
     arguments: Arguments = None,
 ) -> None:
-    """Create a job. It runs by cron (--cron), at an interval (--every), once (--at, --in), or when it is triggered."""
+    """Create a job. It runs by cron (--cron), at an interval (--every), once (--at, --in), when triggered (--manual), or now."""
     fields = options.fields(arguments)
     _show_saved(session, session.talk(lambda client: client.jobs.create(handler, name, **fields)))
 
@@ -132,10 +134,9 @@ def edit_job(
 
 def _replace_schedule(fields: dict[str, Any]) -> dict[str, Any]:
     """A new schedule replaces the old one of any kind: the fields of the other kinds become null."""
-    kinds = ("schedule", "interval_seconds", "scheduled_at")
-    if not any(name in fields for name in kinds):
+    if not any(name in fields for name in TIME_FIELDS):
         return fields
-    return {**dict.fromkeys(kinds), **fields}
+    return {**dict.fromkeys(TIME_FIELDS), **fields}
 
 
 @command(jobs, "pause", "timeball jobs pause nightly --until 2027-01-04T06:00 --reason holidays")

@@ -85,8 +85,6 @@ async def _run(
     job = await client.jobs.create(handler, name, **fields)
     session.printer.warn(job)
     execution_id = job.execution_id
-    if execution_id is None and name is not None and job.kind == "manual":
-        execution_id = (await client.jobs.trigger(job.id)).id
     if not wait or execution_id is None:
         session.printer.details(job.model_dump(mode="json") | {"execution_id": execution_id}, _CREATED_COLUMNS)
         return

@@ -11,7 +11,7 @@ import typer
 
 from timeball.cli.output import Column, ColumnKind, to_json
 from timeball.cli.session import CliSession
-from timeball.domain.job_fields import SPEC_FIELDS, JobField, json_default
+from timeball.domain.job_fields import SPEC_FIELDS, TIME_FIELDS, JobField, json_default
 from timeball.errors import ExecutionFailed, TimeballError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ _SHOWN = {column.source or column.title.replace(" ", "_") for column in JOB_DETA
 JOB_DETAILS += [
     Column(name.replace("_", " "), partial(_unusual_value, line))
     for name, line in SPEC_FIELDS.items()
-    if name not in {*_SHOWN, "schedule", "interval_seconds", "scheduled_at"}
+    if name not in {*_SHOWN, *TIME_FIELDS}
 ]
 RUN_COLUMNS = [
     Column("id"),

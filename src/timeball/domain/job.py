@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from timeball.domain.job_fields import (
     SPEC_FIELDS,
+    TIME_FIELDS,
     Choice,
     Instant,
     Interval,
@@ -189,7 +190,7 @@ def spec_values(job: Job) -> dict[str, Any]:
     rule, misfire = job.rule, job.misfire
     return {
         "payload": job.payload,
-        "schedule": rule.expression if isinstance(rule, Cron) else None,
+        "schedule": _schedule_text(rule),
         "interval_seconds": rule.interval_seconds if isinstance(rule, Every) else None,
         "scheduled_at": _anchor(rule),
         "on_gap": rule.on_gap if isinstance(rule, Cron) else OnGap.NEXT_VALID,
@@ -218,6 +219,8 @@ def redefine_job(job: Job, changes: Mapping[str, Any], now: datetime, shards: in
             f"unknown field {unknown[0]!r}; known are {', '.join(sorted(SPEC_FIELDS))}", field=unknown[0]
         )
     spec = replace(without_other_kinds(spec_of(job), changes), **changes)
+    if not spec.has_time:
+        raise _lost_time(job, changes)
     fresh = define_job(replace(spec, payload={}) if "payload" not in changes else spec, job.id, now, shards)
     kept_payload = fresh.payload if "payload" in changes else job.payload
     return replace(
@@ -245,7 +248,30 @@ def without_other_kinds(spec: JobSpec, changes: Mapping[str, Any]) -> JobSpec:
         return replace(spec, schedule=None, scheduled_at=spec.scheduled_at if keeps_anchor else None)
     if changes.get("scheduled_at") is not None:
         return replace(spec, schedule=None)
+    if "interval_seconds" in changes and spec.interval_seconds is not None:
+        # The anchor goes with its interval: left alone, it would be the instant of a one-off.
+        return replace(spec, scheduled_at=None)
     return spec
+
+
+def _lost_time(job: Job, changes: Mapping[str, Any]) -> InvalidInput:
+    """Only a new job runs now for want of a time: an edit that takes the time away may mean several things."""
+    field = next(name for name in TIME_FIELDS if name in changes)
+    return InvalidInput(
+        f"{field} is null, and the job (now {job.kind}) would have no time",
+        field=field,
+        hint='say "schedule": "manual" for a job that runs when it is triggered, or give it another time',
+    )
+
+
+def _schedule_text(rule: Schedule) -> str | None:
+    match rule:
+        case Cron(expression=expression):
+            return expression
+        case Manual(kind=kind):
+            return kind.value
+        case Every() | Once():
+            return None
 
 
 def _anchor(rule: Schedule) -> datetime | None:

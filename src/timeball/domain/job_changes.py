@@ -308,6 +308,21 @@ class SyncedJob:
         return {name: (old[name], new[name]) for name in sorted(old) if old[name] != new[name]}
 
 
+def check_declaration(spec: JobSpec) -> None:
+    """Refuse a declaration that does not say which job it is, or when it runs.
+
+    A declaration says how a job is to be, and is repeated. A job with no time runs now, which would be another now each time.
+    """
+    if spec.name is None:
+        raise InvalidInput("a declared job needs a name", field="name")
+    if not spec.has_time:
+        raise InvalidInput(
+            f"the declared job {spec.name!r} has no time, so every sync would run it again",
+            field="schedule",
+            hint='say "schedule": "manual" for a job that runs when it is triggered, or give it a time; POST /jobs runs a job now',
+        )
+
+
 def declared_changes(present: Job, spec: JobSpec, now: datetime, shards: int) -> tuple[Job, dict[str, Any]]:
     """The job that a declaration wants in place of this one, and the fields to change for it: none, if they are the same."""
     changes = {name: getattr(spec, name) for name in SPEC_FIELDS}
@@ -327,10 +342,7 @@ def plan_sync(
 ) -> list[SyncedJob]:
     """What is to be done so that the jobs are as declared; *declared* come with the job that each would make anew."""
     names = [job.name for _, job in declared]
-    steps = [
-        _planned(number, present.get(job.name or ""), spec, job, now, shards)
-        for number, (spec, job) in enumerate(declared)
-    ]
+    steps = [_planned(present.get(job.name or ""), spec, job, now, shards) for spec, job in declared]
     seen = {name: number for number, name in enumerate(names)}
     for number, name in enumerate(names):
         if seen[name] != number:
@@ -339,14 +351,13 @@ def plan_sync(
     return [*steps, *(one for one in gone if one.name not in seen)]
 
 
-def _planned(number: int, present: Job | None, spec: JobSpec, job: Job, now: datetime, shards: int) -> SyncedJob:
-    if job.name is None:
-        raise InvalidInput("a declared job needs a name", field=f"jobs/{number}/name")
+def _planned(present: Job | None, spec: JobSpec, job: Job, now: datetime, shards: int) -> SyncedJob:
+    name = job.name or ""
     if present is None:
-        return SyncedJob(name=job.name, step=SyncAction.CREATE, after=job, spec=spec, fields={})
+        return SyncedJob(name=name, step=SyncAction.CREATE, after=job, spec=spec, fields={})
     after, fields = declared_changes(present, spec, now, shards)
     step = SyncAction.CHANGE if fields else SyncAction.LEAVE
-    return SyncedJob(name=job.name, step=step, before=present, after=after, spec=spec, fields=fields)
+    return SyncedJob(name=name, step=step, before=present, after=after, spec=spec, fields=fields)
 
 
 def _values(job: Job) -> dict[str, Any]:

@@ -235,7 +235,8 @@ class JobSpec:
         about="Words to find jobs by.")] = ()
 
     schedule: Annotated[str | None, JobField(WHEN, "Cron expression", Text(1_000),
-        about="A cron expression: when the job runs. `H` is a value that the name of the job decides.")] = None
+        about="A cron expression (`H` is a value that the name of the job decides), or `manual`: only when it is triggered. "
+        "A job with no time at all runs now, once.")] = None
     interval_seconds: Annotated[int | float | None, JobField(WHEN, "Every", Interval(),
         about="The job runs every so many whole seconds.")] = None
     scheduled_at: Annotated[datetime | str | None, JobField(WHEN, "At", Instant(), sdk_word="at",
@@ -287,7 +288,16 @@ class JobSpec:
         about="Jobs with the same key share one limit of `max_running`.")] = None
     unique_key: Annotated[str | None, JobField(HOW, "Unique key", Label(), sdk_word="key",
         about="At most one unfinished execution has this key.")] = None
+
+    @property
+    def has_time(self) -> bool:
+        """Whether it says when the job runs. A new job that does not runs now; an edit or a declaration has to say it."""
+        return any(getattr(self, name) is not None for name in TIME_FIELDS)
 # fmt: on
+
+
+# The fields that say when a job runs: one of them is given, or none.
+TIME_FIELDS: Final = ("schedule", "interval_seconds", "scheduled_at")
 
 
 def _read_table() -> Mapping[str, JobField]:

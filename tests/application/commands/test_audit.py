@@ -41,6 +41,8 @@ TABLES = (
 )
 TABLES += ("settled", "operation", "operation_item")
 
+BY_HAND = JobSpec(name="new", handler=HANDLER, schedule="manual")
+
 # Commands that are audited, each with its action; a command that is not here has to be named below.
 AUDITED: dict[str, tuple[str, Callable[[World], Awaitable[Any]]]] = {
     "jobs.create": ("job.create", lambda w: w.commands.jobs.create(JobSpec(name="new", handler=HANDLER), actor=ADA)),
@@ -52,10 +54,10 @@ AUDITED: dict[str, tuple[str, Callable[[World], Awaitable[Any]]]] = {
         "job.create",
         lambda w: w.commands.jobs.enqueue_many(JobSpec(handler=HANDLER), ["{}"] * 3, ADA),
     ),
-    "jobs.declare": ("job.create", lambda w: w.commands.jobs.declare(JobSpec(name="new", handler=HANDLER), "app")),
+    "jobs.declare": ("job.create", lambda w: w.commands.jobs.declare(BY_HAND, "app")),
     "jobs.sync": (
         "job.create",
-        lambda w: w.commands.jobs.sync([JobSpec(name="new", handler=HANDLER)], "app", actor=ADA),
+        lambda w: w.commands.jobs.sync([BY_HAND], "app", actor=ADA),
     ),
     "jobs.update": ("job.update", lambda w: w.commands.jobs.update(w.job_id, {"priority": 9}, ADA)),
     "jobs.pause": ("job.pause", lambda w: w.commands.jobs.pause(w.job_id, actor=ADA)),

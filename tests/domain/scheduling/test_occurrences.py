@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.domain.scheduling.oracle import utc
+from tests.support.factories import or_manual
 from timeball.domain.execution import DueKind, Origin
 from timeball.domain.job import Job, define_job
 from timeball.domain.job_fields import JobSpec
@@ -44,7 +45,7 @@ def seconds(number: float) -> timedelta:
 
 
 def make(**fields: Any) -> Job:
-    return define_job(JobSpec(**{"handler": "app:work", "name": "a-job"} | fields), JOB, START, 64)
+    return define_job(JobSpec(**{"handler": "app:work", "name": "a-job"} | or_manual(fields)), JOB, START, 64)
 
 
 def row_of(job: Job, **columns: Any) -> DueRow:

@@ -179,10 +179,27 @@ def parse(**fields) -> Schedule:
 
 
 def test_the_fields_decide_the_kind():
-    assert parse().kind == "manual"
+    assert parse() == Once(scheduled_at=NOW)
+    assert parse(schedule="manual") == parse(schedule=" Manual ") == Manual()
     assert parse(scheduled_at="2024-04-01T00:00:00Z") == Once(scheduled_at=utc(2024, 4, 1))
     assert parse(schedule="@daily") == Cron(expression="@daily")
     assert parse(interval_seconds=60) == Every(interval_seconds=60, anchor=NOW + 60 * SECOND)
+
+
+def test_no_time_is_now_or_as_soon_as_it_may_start():
+    later = NOW + timedelta(days=1)
+
+    assert parse(starts_at=later).next_after(NOW) == later
+    assert parse(starts_at=NOW - timedelta(days=1)).next_after(NOW - SECOND) == NOW
+    with pytest.raises(NeverFires, match="ends_at"):
+        parse(ends_at=NOW - SECOND)
+
+
+def test_a_manual_schedule_takes_no_other_time():
+    with pytest.raises(ScheduleError, match=r"schedule and scheduled_at are both given.*a manual job has no time"):
+        parse(schedule="manual", scheduled_at=NOW)
+    with pytest.raises(ScheduleError, match="schedule and interval_seconds are both given"):
+        parse(schedule="manual", interval_seconds=60)
 
 
 def test_cron_takes_zone_and_rules():
@@ -320,7 +337,7 @@ def test_an_occurrence_right_now_is_not_too_late():
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({}, "Only when triggered"),
+        ({"schedule": "manual"}, "Only when triggered"),
         ({"schedule": "30 2 * * mon-fri", "timezone": "Europe/Berlin"}, "At 02:30 on Monday through Friday"),
         ({"schedule": "0 0 31 * *"}, "At 00:00 on the 31st day of every month (UTC)"),
         ({"schedule": "@hourly", "ends_at": utc(2030, 1, 1)}, "(UTC), until 2030-01-01T00:00:00Z"),

@@ -231,12 +231,13 @@ async def cancel_operation(front: Front, store: Store) -> None:
     assert (await front.commands.operations.cancel(begun.id, ANA)).cancel_requested
 
 
+BY_HAND = JobSpec(name="b", handler="h", schedule="manual")
 CHANGES: dict[str, Callable[[Front, Store], Awaitable[Any]]] = {
     "job.update": lambda front, _: front.commands.jobs.update(front.job_id, {"priority": 7}, ANA, expected_version=1),
     "job.pause": lambda front, _: front.commands.jobs.pause(front.job_id, actor=ANA),
     "job.skip_next": lambda front, _: front.commands.jobs.skip_next(front.job_id, ANA),
     "job.delete": lambda front, _: front.commands.jobs.delete(front.job_id, ANA),
-    "job.create": lambda front, _: front.commands.jobs.sync([JobSpec(name="b", handler="h")], "here", actor=ANA),
+    "job.create": lambda front, _: front.commands.jobs.sync([BY_HAND], "here", actor=ANA),
     "execution.cancel": cancel_waiting,
     "execution.retry": lambda front, _: front.commands.operations.start(OperationAction.RETRY, [front.ended], ANA),
     "operation.cancel": cancel_operation,
@@ -320,7 +321,9 @@ async def test_a_bulk_enqueue_that_was_cut_off_before_its_commit_is_not_repeated
 async def test_a_failing_unblock_does_not_undo_a_commit(
     front: Front, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    created = await Commands(store, store.env).jobs.create(JobSpec(name="limited", handler="any", max_running=1))
+    created = await Commands(store, store.env).jobs.create(
+        JobSpec(name="limited", handler="any", max_running=1, schedule="manual")
+    )
 
     async def away(*_: Any) -> None:
         raise StoreUnavailable("away")

@@ -81,7 +81,7 @@ class JobBody(RequestModel):
 
 @takes_job_fields()
 class JobIn(JobBody):
-    """A job to create. Without a schedule and without a name it runs at once; with a name, when it is triggered."""
+    """A job to create. With no time it runs now, once; with `"schedule": "manual"` when it is triggered."""
 
     handler: Label
 

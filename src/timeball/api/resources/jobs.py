@@ -94,7 +94,9 @@ _CREATE["responses"][200] = {
 async def create_job(
     body: JobIn, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Create a job: once (`scheduled_at`), every (`interval_seconds`), cron (`schedule`), or run by hand.
+    """Create a job: once (`scheduled_at`), every (`interval_seconds`), by cron (`schedule`), or run by hand (`"schedule": "manual"`).
+
+    A job with no time runs now.
 
     If an unfinished one-off has the same `unique_key`, no job is created, and the response shows the job that holds the key.
     """

@@ -14,7 +14,15 @@ from timeball.domain import job_changes
 from timeball.domain.execution import Origin
 from timeball.domain.handler import ADMIN_HANDLERS, clear_inherited_limit
 from timeball.domain.job import Job, define_job, redefine_job
-from timeball.domain.job_changes import JobChange, JobSnapshot, SyncAction, SyncedJob, declared_changes, plan_sync
+from timeball.domain.job_changes import (
+    JobChange,
+    JobSnapshot,
+    SyncAction,
+    SyncedJob,
+    check_declaration,
+    declared_changes,
+    plan_sync,
+)
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.policies import SkipReason
 from timeball.domain.scheduling.occurrences import SkippedRange, first_occurrence
@@ -371,8 +379,8 @@ class JobCommands:
 
         Only fields that differ are changed, so a restart is no edit. A pause stays.
         """
-        if spec.name is None:
-            raise InvalidInput("a declared job needs a name", field="name")
+        check_declaration(spec)
+        assert spec.name is not None
         for _ in range(5):
             present = await self._store.jobs.find_by_name(spec.name)
             if present is not None:
@@ -413,6 +421,7 @@ class JobCommands:
 
     def _prepared(self, number: int, spec: JobSpec, actor: Actor) -> Job:
         try:
+            check_declaration(spec)
             return self.prepare([spec], actor)[0][0]
         except InvalidInput as error:
             raise error.below(f"jobs/{number}") from error
@@ -452,7 +461,7 @@ def _created_one_off(id_: UUID) -> CreatedJob:
 
 
 def _is_immediate(spec: JobSpec) -> bool:
-    return spec.name is None and spec.schedule is None and spec.interval_seconds is None and spec.scheduled_at is None
+    return spec.name is None and not spec.has_time and spec.starts_at is None
 
 
 def _immediate_execution(job: Job) -> FirstExecution:

@@ -18,10 +18,10 @@ from timeball.dashboard.context import PageContext, PageRouter, known_handlers, 
 from timeball.dashboard.formatting import format_seconds, pluralize
 from timeball.dashboard.internal_api import ApiProblem
 from timeball.domain.job import Job
-from timeball.domain.job_fields import OPTION_FIELDS, SPEC_FIELDS, Choice, JobField, Labels, Section, Whole
+from timeball.domain.job_fields import OPTION_FIELDS, SPEC_FIELDS, TIME_FIELDS, Choice, JobField, Labels, Section, Whole
 from timeball.domain.policies import OnGap, OnRepeat
 from timeball.domain.scheduling.civil_time import zone_names
-from timeball.domain.scheduling.schedule import Manual, Schedule, parse_schedule
+from timeball.domain.scheduling.schedule import Manual, Once, Schedule, ScheduleKind, parse_schedule
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.wording import format_duration, parse_duration
 from timeball.errors import InvalidInput
@@ -31,10 +31,9 @@ router = PageRouter()
 
 # Making and changing a job: the form, and the schedule editor inside it.
 
-_SCHEDULES = ("schedule", "interval_seconds", "scheduled_at")
 # The fields of the form, by their names there: a span is written with its unit (`30s`), so its name has none.
 # The schedule and the payload are read in ways of their own.
-_FIELDS = {line.bare_name: line for name, line in SPEC_FIELDS.items() if name not in (*_SCHEDULES, "payload")}
+_FIELDS = {line.bare_name: line for name, line in SPEC_FIELDS.items() if name not in (*TIME_FIELDS, "payload")}
 # The fields that the template places by hand, in an order and with hints of its own. The others follow them in the card of their section.
 _PLACED = frozenset(
     {"name", "handler", "tags", "description", "timezone", "on_gap", "on_repeat", "misfire_grace", "misfire", "overlap"}
@@ -179,8 +178,8 @@ def _value(line: JobField, text: str) -> Any:
 
 
 def schedule_fields(form: dict[str, str]) -> dict[str, Any]:
-    """The one way to say when that was chosen; the others are taken away."""
-    fields: dict[str, Any] = dict.fromkeys(_SCHEDULES)
+    """The one way to say when that was chosen; the others are taken away. Once without an instant is now."""
+    fields: dict[str, Any] = dict.fromkeys(TIME_FIELDS)
     match form.get("kind"):
         case "cron":
             fields["schedule"] = form.get("schedule", "").strip()
@@ -188,7 +187,9 @@ def schedule_fields(form: dict[str, str]) -> dict[str, Any]:
             fields["interval_seconds"] = int(parse_duration(form.get("interval", ""), "interval").total_seconds())
             fields["scheduled_at"] = form.get("first_at", "").strip() or None
         case "once":
-            fields["scheduled_at"] = form.get("scheduled_at", "").strip()
+            fields["scheduled_at"] = form.get("scheduled_at", "").strip() or None
+        case "manual":
+            fields["schedule"] = ScheduleKind.MANUAL.value
     return fields
 
 
@@ -209,7 +210,7 @@ def form_values(job: dict[str, Any]) -> dict[str, str]:
     anchor = _shown(SPEC_FIELDS["scheduled_at"], job["scheduled_at"])
     return {name: _shown(line, job[line.name]) for name, line in _FIELDS.items()} | {
         "kind": str(job["kind"]),
-        "schedule": job["schedule"] or "",
+        "schedule": job["schedule"] if job["kind"] == "cron" else "",
         "interval": _shown(SPEC_FIELDS["interval_seconds"], job["interval_seconds"]),
         "scheduled_at": anchor if job["kind"] == "once" else "",
         "first_at": anchor if job["kind"] == "every" else "",
@@ -266,6 +267,7 @@ async def preview_schedule(context: PageContext) -> Response:
         error=None,
         rule=rule,
         is_manual=isinstance(rule, Manual),
+        is_now=isinstance(rule, Once) and rule.scheduled_at == now,
         times=times,
         changes=[change for change in queries.jobs.clock_changes(rule, now, 4) if change not in times],
         zone=zone,

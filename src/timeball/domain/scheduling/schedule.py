@@ -17,6 +17,7 @@ The rules:
   and clock changes do not affect it.
 * `cron` follows the wall clock of a zone; cron and civil_time say what happens when that clock changes.
 * `once` is one instant, `manual` none at all.
+* A job with no time runs now: it is `once`, at the instant of its creation. `manual` is said, never meant by silence.
 
 No method iterates over the past: ten years of an every-second schedule cost no more than a minute of it. Only
 `count_between` looks at each day of a cron schedule, and gives up (None) beyond its budget.
@@ -334,9 +335,9 @@ def parse_schedule(
 ) -> Schedule:
     """The schedule that the fields of a job describe; a ScheduleError names the field that does not fit.
 
-    `schedule` makes it cron, `interval_seconds` every, `scheduled_at` alone once, none of them manual. A time without an
-    offset is a wall time of *timezone*. *name* is that of the job, for an expression with `H`. A schedule that cannot fire from *now* on
-    is refused, but a past `once` is not.
+    `schedule` makes it cron, or manual if it is the word `manual`; `interval_seconds` every, `scheduled_at` alone once. None of
+    them is once: *now*, or at `starts_at` if that is later. A time without an offset is a wall time of *timezone*. *name* is that
+    of the job, for an expression with `H`. A schedule that cannot fire from *now* on is refused, but a past `once` is not.
     """
     load_zone(_text(timezone, "timezone"))
     gap_rule, repeat_rule = _choice(OnGap, on_gap, "on_gap"), _choice(OnRepeat, on_repeat, "on_repeat")
@@ -345,7 +346,9 @@ def parse_schedule(
         for field, value in (("starts_at", starts_at), ("ends_at", ends_at), ("scheduled_at", scheduled_at))
     )
     if schedule is not None:
-        _refuse_beside_cron(interval_seconds, moment)
+        _refuse_beside_schedule(schedule, interval_seconds, moment)
+        if _is_manual(schedule):
+            return Manual(starts_at=start, ends_at=end)
         parsed: Schedule = Cron(
             expression=canonical_text(_text(schedule, "schedule")),
             name=name,
@@ -359,25 +362,30 @@ def parse_schedule(
         seconds = accept_interval(interval_seconds)
         anchor = moment or start or _one_interval_from(now, seconds)
         parsed = Every(interval_seconds=seconds, anchor=anchor, starts_at=start, ends_at=end)
-    elif moment is not None:
-        parsed = Once(scheduled_at=moment, starts_at=start, ends_at=end)
     else:
-        return Manual(starts_at=start, ends_at=end)
+        parsed = Once(scheduled_at=moment or max(now, start or now), starts_at=start, ends_at=end)
     _refuse_if_over(parsed, now)
     return parsed
 
 
-def _refuse_beside_cron(interval_seconds: int | float | None, scheduled_at: datetime | None) -> None:
+def _is_manual(schedule: object) -> bool:
+    return isinstance(schedule, str) and schedule.strip().lower() == ScheduleKind.MANUAL
+
+
+def _refuse_beside_schedule(
+    schedule: object, interval_seconds: int | float | None, scheduled_at: datetime | None
+) -> None:
     if interval_seconds is not None:
         raise ScheduleError(
             "schedule and interval_seconds are both given, expected one of them; leave out the one you do not mean",
             field="interval_seconds",
         )
     if scheduled_at is not None:
+        advice = (
+            "a manual job has no time" if _is_manual(schedule) else "to let a cron schedule begin later, use starts_at"
+        )
         raise ScheduleError(
-            "schedule and scheduled_at are both given, expected one of them; "
-            "to let a cron schedule begin later, use starts_at",
-            field="scheduled_at",
+            f"schedule and scheduled_at are both given, expected one of them; {advice}", field="scheduled_at"
         )
 
 

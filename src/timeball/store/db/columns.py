@@ -53,7 +53,7 @@ def job_columns(job: Job) -> dict[str, Any]:
         for value in (values[name],)
     }
     if not isinstance(job.rule, Cron):
-        columns["on_gap"] = columns["on_repeat"] = None
+        columns["schedule"] = columns["on_gap"] = columns["on_repeat"] = None
     if recurs:
         columns["timezone"] = job.timezone
     return columns | {
