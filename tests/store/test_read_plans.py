@@ -72,6 +72,16 @@ def json(value: Any) -> str:
 
 
 _JOB = {"job_id": id_(JOB + 77)}
+# A job has few records here, so the page is a small one.
+_WAITING_OF_JOB = MANY // RECURRING
+_LEDGER = _JOB | {
+    "low": UUID(int=0),
+    "high": UUID(int=2**128 - 1),
+    "since": NOW - timedelta(days=DAYS + 1),
+    "until": NOW + timedelta(days=1),
+    "reads": "all",
+    "limit": 2,
+}
 _WINDOW = {
     "span": "minute",
     "since": NOW - timedelta(minutes=60),
@@ -196,6 +206,14 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
         {"start": NOW - timedelta(days=1), "first_id": UUID(int=0), "last_id": UUID(int=2**128 - 1), "limit": PAGE},
         PARTITIONS * PAGE,
     ),
+    # The ledger of a job: a page of each kind of record. Each day of the history gives one row before the page is full.
+    "ledger_outlook": (_JOB, 3),
+    "ledger_records": (_LEDGER, 3 * _WAITING_OF_JOB + 4 * 3 + PARTITIONS),
+    "ledger_records, only skips": (_LEDGER | {"reads": "skips"}, 3 * _WAITING_OF_JOB + 4 * 3 + PARTITIONS),
+    "ledger_records, only unfinished": (_LEDGER | {"reads": "unfinished"}, 3 * _WAITING_OF_JOB + 4 * 3),
+    "ledger_records_back": (_LEDGER, 3 * _WAITING_OF_JOB + 4 * 3 + PARTITIONS),
+    "ledger_records_back, only skips": (_LEDGER | {"reads": "skips"}, 3 * _WAITING_OF_JOB + 4 * 3 + PARTITIONS),
+    "ledger_versions": (_JOB, SOME // RECURRING),
     # Jobs.
     "live_keys": ({"keys": [f"key {n}" for n in range(1, PAGE + 1)]}, PAGE),
     "find_jobs": ({"ids": ids(JOB)}, PAGE),

@@ -54,12 +54,20 @@ def _truncated(at: datetime) -> list[tuple[str, datetime]]:
 
 async def recount(store: Store) -> dict[Key, dict[str, Any]]:
     """The expected rollups, computed from the whole history."""
-    told: dict[Key, dict[str, Any]] = defaultdict(lambda: {"tally": Counter(), "late": [], "lasted": []})
+    told: dict[Key, dict[str, Any]] = defaultdict(
+        lambda: {"tally": Counter(), "late": [], "lasted": [], "ran": 0, "skips": Counter()}
+    )
     recurring = {row["id"] for row in await table(store, "job") if row["kind"] != "once"}
     executions = {row["id"]: row for row in await table(store, "execution")}
 
     def note(
-        row: dict[str, Any], at: datetime, what: str, late: float | None = None, lasted: float | None = None
+        row: dict[str, Any],
+        at: datetime,
+        what: str,
+        late: float | None = None,
+        lasted: float | None = None,
+        verdict: str | None = None,
+        times: int = 1,
     ) -> None:
         own = (row["queue"], row["handler"])
         of_queue = series_of_queue(row["queue"])
@@ -68,7 +76,9 @@ async def recount(store: Store) -> dict[Key, dict[str, Any]]:
             for job_id, queue, handler in series:
                 if job_id in {ZERO, INSTALLATION_SERIES, of_queue, *recurring} and (span != "ever" or job_id == ZERO):
                     cell = told[span, start, job_id, queue, handler]
-                    cell["tally"][what] += 1
+                    cell["tally"][what] += times
+                    cell["ran"] += times if verdict == "ran" else 0
+                    cell["skips"].update({verdict: times} if verdict not in (None, "ran") else {})
                     cell["late"] += [] if late is None else [late]
                     cell["lasted"] += [] if lasted is None else [lasted]
 
@@ -78,7 +88,8 @@ async def recount(store: Store) -> dict[Key, dict[str, Any]]:
 
     for row in await table(store, "finished"):
         started_at, finished_at = row["started_at"], row["finished_at"]
-        note(row, finished_at, row["state"], None, (finished_at - started_at).total_seconds() if started_at else None)
+        lasted = (finished_at - started_at).total_seconds() if started_at else None
+        note(row, finished_at, row["state"], None, lasted, _verdict(row))
         if started_at and row["error_type"] is None:
             note(row, started_at, "starts", lateness(row, started_at, row["attempts"]))
     for tried in await table(store, "attempt"):
@@ -86,7 +97,20 @@ async def recount(store: Store) -> dict[Key, dict[str, Any]]:
         note(row, tried["finished_at"], tried["outcome"])
         if tried["started_at"]:
             note(row, tried["started_at"], "starts", lateness(row, tried["started_at"], tried["number"]))
+    jobs = {row["id"]: row for row in await table(store, "job")}
+    for row in await table(store, "skip_range"):
+        job = jobs[row["job_id"]]
+        of_job = {"job_id": job["id"], "queue": job["queue"], "handler": job["handler"]}
+        note(of_job, row["recorded_at"], "passed over", verdict=row["reason"], times=row["occurrences"])
     return told
+
+
+def _verdict(row: dict[str, Any]) -> str | None:
+    if row["origin"] != "schedule":
+        return None
+    if row["state"] == "skipped":
+        return str(row["reason"])
+    return "cancelled" if row["state"] == "cancelled" and row["attempts"] + row["lost"] == 0 else "ran"
 
 
 async def assert_rollups_are_right(store: Store) -> None:
@@ -103,6 +127,8 @@ async def assert_rollups_are_right(store: Store) -> None:
         )
         assert DurationSketch(row["lateness_buckets"], row["lateness_counts"]) == DurationSketch.of(cell["late"]), key
         assert DurationSketch(row["duration_buckets"], row["duration_counts"]) == DurationSketch.of(cell["lasted"]), key
+        assert row["ran"] == cell["ran"], key
+        assert dict(zip(row["skip_reasons"], row["skip_counts"], strict=True)) == dict(cell["skips"]), key
         assert row["lateness_seconds"] == pytest.approx(sum(cell["late"])), key
         assert row["duration_seconds"] == pytest.approx(sum(cell["lasted"])), key
 
@@ -137,6 +163,22 @@ async def put_finished(connection: Any, store: Store, finished_at: datetime, **c
     } | columns
     places = ", ".join(f"${number}" for number in range(1, len(given) + 1))
     await connection.execute(f"INSERT INTO timeball.finished ({', '.join(given)}) VALUES ({places})", *given.values())
+
+
+async def put_skip_range(connection: Any, store: Store, job_id: UUID, recorded_at: datetime, **columns: Any) -> None:
+    """A range of skipped occurrences as some transaction wrote it."""
+    given = {
+        "id": store.env.new_id(),
+        "job_id": job_id,
+        "version": 1,
+        "first_at": recorded_at - timedelta(seconds=30),
+        "last_at": recorded_at - timedelta(seconds=10),
+        "occurrences": 5,
+        "reason": "misfire",
+        "recorded_at": recorded_at,
+    } | columns
+    places = ", ".join(f"${number}" for number in range(1, len(given) + 1))
+    await connection.execute(f"INSERT INTO timeball.skip_range ({', '.join(given)}) VALUES ({places})", *given.values())
 
 
 # what is counted
@@ -175,6 +217,56 @@ async def test_the_rollups_of_a_mixed_history_equal_a_recount(store: Store, cloc
     ever = [row for row in await table(store, "rollup") if row["span"] == "ever"]
     for name in COUNTED_FIELDS:
         assert name == "skipped" or sum(row[name] for row in ever) > 0, f"the history has no {name} in it"
+
+
+@on_one_server
+async def test_skipped_occurrences_are_counted_by_reason_and_a_range_as_many_as_it_holds(
+    store: Store, clock: VirtualClock
+) -> None:
+    job = await make_recurring(store, queue="mail")
+    once = {"job_id": job.id, "queue": "mail", "started_at": None, "attempts": 0, "fence": 0}
+    async with store.database.transaction() as connection:
+        await put_skip_range(connection, store, job.id, clock.now())
+        await put_finished(connection, store, clock.now(), origin="schedule", state="skipped", reason="overlap", **once)
+        await put_finished(connection, store, clock.now(), origin="schedule", state="cancelled", reason="no", **once)
+        await put_finished(
+            connection, store, clock.now(), origin="trigger", state="skipped", reason="unique_key", **once
+        )
+        await put_finished(connection, store, clock.now(), origin="schedule", job_id=job.id, queue="mail")
+    await fold_all(store)
+    clock.advance("61s")
+    async with store.database.transaction() as connection:
+        await put_skip_range(connection, store, job.id, clock.now(), occurrences=2, reason="paused")
+        await put_skip_range(connection, store, job.id, clock.now(), occurrences=3)
+    assert await fold_all(store) == 2
+
+    await assert_rollups_are_right(store)
+    (ever,) = [row for row in await table(store, "rollup") if row["span"] == "ever"]
+    assert ever["ran"] == 1
+    assert dict(zip(ever["skip_reasons"], ever["skip_counts"], strict=True)) == {
+        "cancelled": 1,
+        "misfire": 8,
+        "overlap": 1,
+        "paused": 2,
+    }
+    assert ever["skipped"] == 2, "that is about executions"
+    query = RollupQuery(since=clock.now() - timedelta(hours=1), until=clock.now() + timedelta(hours=1), job_id=job.id)
+    hours = sum_rollups(await store.rollups.series(query, timedelta(minutes=1)), clock.now())
+    groups = sum_rollups(await store.rollups.groups(query), clock.now())
+    assert hours.occurrences == groups.occurrences
+    assert hours.occurrences.skipped["misfire"] == 8
+
+
+@on_one_server
+async def test_a_range_that_was_not_counted_counts_as_two(store: Store, clock: VirtualClock) -> None:
+    job = await make_recurring(store)
+    async with store.database.transaction() as connection:
+        await put_skip_range(connection, store, job.id, clock.now(), occurrences=None)
+
+    await fold_all(store)
+
+    (ever,) = [row for row in await table(store, "rollup") if row["span"] == "ever"]
+    assert ever["skip_counts"] == [2]
 
 
 @on_one_server
@@ -272,6 +364,7 @@ async def test_rollups_equal_a_recount_whatever_the_order_of_commits(
 ) -> None:
     """Up to three concurrent writers that commit or roll back in any order, and folds in between."""
     writers: list[tuple[Any, Any]] = []
+    job = await make_recurring(store)
     connections = [await store.database.connect() for _ in range(3)]
     try:
         for step in steps:
@@ -284,6 +377,7 @@ async def test_rollups_equal_a_recount_whatever_the_order_of_commits(
                 case "write" if writers:
                     connection, _ = chance.choice(writers)
                     await put_finished(connection, store, clock.now(), queue=chance.choice("ab"))
+                    await put_skip_range(connection, store, job.id, clock.now(), occurrences=chance.randrange(2, 9))
                 case "commit" | "abort" if writers:
                     _, writing = writers.pop(chance.randrange(len(writers)))
                     await (writing.commit() if step == "commit" else writing.rollback())

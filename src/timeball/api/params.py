@@ -208,7 +208,7 @@ def execution_filter(
 ) -> ExecutionFilter:
     """The filter of executions. Dates compare with the id: the scheduled instant of an occurrence, else its creation."""
     terms = where(
-        status=parse_states(_split_commas(status)),
+        status=parse_states(split_commas(status)),
         handler=handler,
         queue=queue,
         origin=origin,
@@ -233,7 +233,7 @@ def job_filter(
     q: Search = None,
 ) -> JobFilter:
     """The filter of jobs. `status` is the job's (active, paused, finished) or the state of its latest execution."""
-    words = _split_commas(status)
+    words = split_commas(status)
     statuses = [JobStatus(word) for word in words if word in list(JobStatus)]
     states = parse_states([word for word in words if word not in list(JobStatus)])
     terms = where(
@@ -281,7 +281,8 @@ def within_job(filters: ExecutionFilter, job_id: JobId) -> ExecutionFilter:
     return replace(filters, job_id=job_id)
 
 
-def _split_commas(given: list[str] | None) -> list[str]:
+def split_commas(given: list[str] | None) -> list[str]:
+    """The words of a parameter that may be repeated, or have commas."""
     return [word for text in given or () for word in text.split(",") if word]
 
 

@@ -92,6 +92,11 @@ class _RootGroup(LazyGroup):
         ),
         LazyCommand("next", "schedules:commands", "Show when a schedule fires, with clock changes marked."),
         LazyCommand(
+            "ledger",
+            "ledger:commands",
+            "Show what became of every occurrence of a job.",
+        ),
+        LazyCommand(
             "verify",
             "database:commands",
             "Check every promise over the whole history in the database.",

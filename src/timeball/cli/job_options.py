@@ -236,7 +236,7 @@ def read_priority(text: str) -> int:
 
 
 def read_moment(text: str, option: str) -> datetime:
-    """An instant as people type it: ISO 8601, on this machine's clock if it has no offset; or a span ago: `2h`."""
+    """An instant as people type it: ISO 8601, on this machine's clock if it has no offset; a span ago, `2h`, or ahead, `+2h`."""
     from timeball.domain.values.wording import parse_duration
     from timeball.env import SystemClock
 
@@ -245,11 +245,12 @@ def read_moment(text: str, option: str) -> datetime:
     except ValueError:
         pass
     try:
-        return SystemClock().now() - parse_duration(text.removeprefix("-"))
+        span = parse_duration(text.removeprefix("-").removeprefix("+"))
+        return SystemClock().now() + (span if text.startswith("+") else -span)
     except InvalidInput:
         from timeball.domain.values.field_errors import unexpected_value
 
-        expected = "an instant such as 2026-11-16T06:00, or a span ago such as 2h"
+        expected = "an instant such as 2026-11-16T06:00, a span ago such as 2h, or ahead such as +2h"
         raise unexpected_value(option, text, expected) from None
 
 

@@ -366,7 +366,7 @@ def as_document(item: Any) -> Document:
     """A model or a mapping as a JSON object."""
     if isinstance(item, Mapping):
         return item
-    document: Document = item.model_dump(mode="json")
+    document: Document = item.model_dump(mode="json", by_alias=True)
     return document
 
 

@@ -39,6 +39,7 @@ from timeball.client.types import (
     JobOptionParams,
     JobParams,
     Moment,
+    OccurrenceEntry,
     Operation,
     Revision,
     SyncResult,
@@ -154,6 +155,31 @@ def list_executions(
     return get(path_of("jobs", job, "executions"), parse_page(Execution), limit=limit, cursor=cursor, **filters)
 
 
+def list_occurrences(
+    job: str,
+    *,
+    from_: Moment | None = None,
+    until: Moment | None = None,
+    verdict: Sequence[str] | str | None = None,
+    reason: Sequence[str] | str | None = None,
+    order: Literal["asc", "desc"] | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> ApiRequest[Page[OccurrenceEntry]]:
+    """What became of every occurrence of a job in a span, and which are expected; by default the last seven days and the next 24 hours."""
+    return get(
+        path_of("jobs", job, "occurrences"),
+        parse_page(OccurrenceEntry),
+        from_=from_,
+        until=until,
+        verdict=verdict,
+        reason=reason,
+        order=order,
+        limit=limit,
+        cursor=cursor,
+    )
+
+
 def explain(job: str) -> ApiRequest[Explanation]:
     """Why a job does not run: explains its running execution, or else the waiting one, or else the job itself."""
     return get(path_of("jobs", job, "explain"), parse_model(Explanation))
@@ -240,6 +266,8 @@ class JobsApi(Resource[ClientType]):
     next = Method(next_times)
     executions = Method(list_executions)
     iterate_executions = IterateMethod(list_executions)
+    occurrences = Method(list_occurrences)
+    iterate_occurrences = IterateMethod(list_occurrences)
     explain = Method(explain)
     revisions = Method(list_revisions)
     iterate_revisions = IterateMethod(list_revisions)

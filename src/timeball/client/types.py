@@ -22,6 +22,7 @@ from timeball.api.models.jobs import RevisionOut as Revision
 from timeball.api.models.jobs import SyncOut as SyncResult
 from timeball.api.models.jobs import TemplateOut as Template
 from timeball.api.models.jobs import TemplateWritten as WrittenTemplate
+from timeball.api.models.ledger import OccurrenceOut as OccurrenceEntry
 from timeball.api.models.metrics import CollisionOut as Collision
 from timeball.api.models.metrics import ForecastOut as Forecast
 from timeball.api.models.metrics import HandlerStatsOut
@@ -79,6 +80,7 @@ __all__ = [
     "Metrics",
     "Moment",
     "Node",
+    "OccurrenceEntry",
     "Operation",
     "OperationItem",
     "Purged",

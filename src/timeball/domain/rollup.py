@@ -9,6 +9,7 @@ must never differ.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
@@ -154,6 +155,24 @@ class RollupCounts:
         return self.unsuccessful_tries / tries if tries else None
 
 
+@dataclass(frozen=True, slots=True)
+class OccurrenceCounts:
+    """The occurrences of schedules in a period: those that ran, counted where they ended, and those that were skipped, by reason,
+    counted where that was recorded. A skip range counts as many as it holds."""
+
+    ran: int = 0
+    skipped: Mapping[str, int] = field(default_factory=dict)
+
+
+def sum_occurrences(parts: Iterable[OccurrenceCounts]) -> OccurrenceCounts:
+    """Several counts as one."""
+    ran, skipped = 0, Counter[str]()
+    for part in parts:
+        ran += part.ran
+        skipped.update(part.skipped)
+    return OccurrenceCounts(ran, dict(sorted(skipped.items())))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollup:
     """The counts and durations of a period, for one (queue, handler) or, if these are empty, for all."""
@@ -162,6 +181,7 @@ class Rollup:
     queue: str = ""
     handler: str = ""
     counts: RollupCounts = field(default_factory=RollupCounts)
+    occurrences: OccurrenceCounts = field(default_factory=OccurrenceCounts)
     lateness: DurationSketch = field(default_factory=DurationSketch)
     lateness_seconds: float = 0.0
     duration: DurationSketch = field(default_factory=DurationSketch)
@@ -188,6 +208,7 @@ def sum_rollups(rollups: Iterable[Rollup], at: datetime, queue: str = "", handle
         queue=queue,
         handler=handler,
         counts=RollupCounts(**{name: sum(getattr(part.counts, name) for part in parts) for name in COUNTED_FIELDS}),
+        occurrences=sum_occurrences(part.occurrences for part in parts),
         lateness=merge_sketches(part.lateness for part in parts),
         lateness_seconds=sum(part.lateness_seconds for part in parts),
         duration=merge_sketches(part.duration for part in parts),

@@ -21,7 +21,6 @@ from timeball.telemetry.events import (
     LoopBlocked,
     NodeLost,
     OccurrencesRecorded,
-    OccurrencesSkipped,
     OutcomeRefused,
     ProcessRestarted,
     RetriesHeldBack,
@@ -63,7 +62,6 @@ class ProcessMetrics:
             buckets=_LATENESS,
             registry=self.registry,
         )
-        self._skipped = self._counter("occurrences_skipped", "Occurrences recorded as skipped.", "reason")
         self._promoted = self._counter("executions_promoted", "Executions promoted from due to ready.")
         self._refused = self._counter(
             "promotions_refused", "Promotions refused because another scheduler or an edit came first."
@@ -113,8 +111,6 @@ class ProcessMetrics:
                 self._recorded.inc(count)
                 for seconds in late:
                     self._recorded_late.observe(seconds)
-            case OccurrencesSkipped(count=count, reason=reason):
-                self._skipped.labels(reason).inc(count or 1)
             case ExecutionsPromoted(runs=runs, refused=refused):
                 self._promoted.inc(runs)
                 self._refused.inc(refused)

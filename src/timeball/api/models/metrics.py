@@ -19,6 +19,13 @@ class PercentilesOut(BaseModel):
     p99: float | None
 
 
+class OccurrenceCountsOut(BaseModel):
+    """Occurrences of schedules: those that ran, counted where they ended, and those that were skipped, counted where that was recorded."""
+
+    ran: int
+    skipped: dict[str, int] = Field(description="The number by reason; a range counts as many as it holds.")
+
+
 class CountsOut(BaseModel):
     """Counts of a span. `starts` counts attempts that began in it; `succeeded`, `cancelled`, `dead` and `skipped` count executions
     that ended in it, `failed`, `timed_out` and `lost` count attempts that ended in it."""
@@ -31,6 +38,7 @@ class CountsOut(BaseModel):
     failed: int
     timed_out: int
     lost: int
+    occurrences: OccurrenceCountsOut
     duration_seconds: PercentilesOut
     lateness_seconds: PercentilesOut
 

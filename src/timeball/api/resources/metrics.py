@@ -29,7 +29,9 @@ from timeball.api.params import ApiContext, Context
 from timeball.api.responses import Document, json_response
 from timeball.application.queries.metrics import MAX_WINDOW, MetricsQueries, MetricsScope, Overview, Series
 from timeball.domain.node import BrokerState, NodeKind
-from timeball.domain.rollup import COUNTED_FIELDS, DurationSketch, Rollup
+from timeball.domain.policies import SkipReason
+from timeball.domain.rollup import COUNTED_FIELDS, DurationSketch, Rollup, sum_occurrences
+from timeball.domain.scheduling.verdicts import Verdict
 from timeball.telemetry.metrics import MetricsSource
 
 router = APIRouter()
@@ -48,6 +50,7 @@ _COUNTS: dict[str, Any] = dict.fromkeys(COUNTED_FIELDS, 0) | {
     "starts": 1441,
     "succeeded": 1440,
     "failed": 1,
+    "occurrences": {"ran": 1435, "skipped": {"misfire": 5}},
     "duration_seconds": _PERCENTILES,
     "lateness_seconds": _PERCENTILES,
 }
@@ -183,6 +186,7 @@ def counts_document(rollup: Rollup) -> dict[str, Any]:
     """A rollup as the API shows it."""
     counts: dict[str, Any] = {name: getattr(rollup.counts, name) for name in COUNTED_FIELDS}
     return counts | {
+        "occurrences": {"ran": rollup.occurrences.ran, "skipped": dict(rollup.occurrences.skipped)},
         "duration_seconds": _percentiles(rollup.duration),
         "lateness_seconds": _percentiles(rollup.lateness),
     }
@@ -267,7 +271,21 @@ def _of_all_time(rollups: Sequence[Rollup]) -> Iterator[Metric]:
         starts.add_metric(pair, rollup.counts.starts)
         lateness.add_metric(pair, _buckets(rollup.lateness, _LATENESS_BOUNDS), rollup.lateness_seconds)
         duration.add_metric(pair, _buckets(rollup.duration, _DURATION_BOUNDS), rollup.duration_seconds)
-    yield from (ended, tries, starts, lateness, duration)
+    yield from (ended, tries, starts, lateness, duration, _of_occurrences(rollups))
+
+
+def _of_occurrences(rollups: Sequence[Rollup]) -> Metric:
+    """One line for each reason, whether or not anything was ever skipped for it: an alert on a rate needs the zero before."""
+    total = sum_occurrences(rollup.occurrences for rollup in rollups)
+    occurrences = CounterMetricFamily(
+        "timeball_occurrences",
+        "Occurrences of schedules that ran or were skipped, by reason; a skip range counts as many as it holds.",
+        labels=("verdict", "reason"),
+    )
+    occurrences.add_metric((Verdict.RAN.value, ""), total.ran)
+    for reason in dict.fromkeys((*SkipReason, *total.skipped)):
+        occurrences.add_metric((Verdict.SKIPPED.value, str(reason)), total.skipped.get(reason, 0))
+    return occurrences
 
 
 def _buckets(sketch: DurationSketch, bounds: Sequence[float]) -> list[tuple[str, float]]:

@@ -12,9 +12,11 @@ from timeball.application.queries.explain import ExplainQueries
 from timeball.application.queries.forecast import ForecastQueries
 from timeball.application.queries.handlers import HandlerQueries
 from timeball.application.queries.jobs import JobQueries, TemplateQueries
+from timeball.application.queries.ledger import LedgerQueries
 from timeball.application.queries.metrics import MetricsQueries
 from timeball.application.queries.timeline import TimelineQueries
 from timeball.store.diagnostics import DoctorStore, ExplainStore, GaugeStore
+from timeball.store.ledger import LedgerStore
 from timeball.store.timeline import TimelineStore
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class Queries:
         self.handlers = HandlerQueries(store)
         self.explain = ExplainQueries(store, ExplainStore(store.database), self.jobs, self.executions)
         self.doctor = DoctorQueries(store, listing, diagnostics, timelines, self.explain, settings)
+        self.ledger = LedgerQueries(store, LedgerStore(store.database))
         self.timeline = TimelineQueries(store, timelines)
         self.forecast = ForecastQueries(store, timelines)
         self.calendar = CalendarQueries(store, timelines)

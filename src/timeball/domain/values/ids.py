@@ -82,7 +82,7 @@ def id_created_at(value: UUID) -> datetime:
 
 def first_id_at(moment: datetime) -> UUID:
     """The smallest id that a moment's millisecond can have."""
-    milliseconds = max(int(moment.timestamp() * 1000), 0)
+    milliseconds = max((moment - _EPOCH) // timedelta(milliseconds=1), 0)
     return UUID(int=(milliseconds & 0xFFFF_FFFF_FFFF) << 80)
 
 

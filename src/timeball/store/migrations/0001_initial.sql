@@ -403,6 +403,8 @@ CREATE TABLE timeball.finished_default PARTITION OF timeball.finished DEFAULT;
 CREATE INDEX finished_by_job ON timeball.finished (job_id, id) WHERE job_id <> id;
 -- Execution lists by state; the many that succeeded are read in the order of their ids.
 CREATE INDEX finished_by_state ON timeball.finished (state, id) WHERE state <> 'succeeded';
+-- ledger_records: the occurrences of one job that did not run, among many that did.
+CREATE INDEX finished_skipped ON timeball.finished (job_id, id) WHERE state IN ('skipped', 'cancelled') AND job_id <> id;
 -- Execution lists: dead executions by their error.
 CREATE INDEX finished_by_fingerprint ON timeball.finished (fingerprint, id) WHERE state = 'dead';
 -- dead_groups, count_dead: they read dead executions from this index alone. The error itself may be long, and is read only where it is shown.
@@ -461,11 +463,14 @@ CREATE TABLE timeball.skip_range (
     occurrences bigint,
     reason      text        NOT NULL,
     recorded_at timestamptz NOT NULL,
+    recorded    bigint      NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
     CONSTRAINT in_order CHECK (first_at <= last_at)
 );
 
--- verify_records: the skipped occurrences of a job.
+-- verify_records, ledger_records: the skipped occurrences of a job.
 CREATE INDEX skip_range_by_job ON timeball.skip_range (job_id, first_at);
+-- fold: the rows since a snapshot. Not a BRIN as elsewhere: there are few, and deleted ones leave room for new ones anywhere.
+CREATE INDEX skip_range_by_recorded ON timeball.skip_range (recorded);
 
 -- Dead executions that a person has retried or discarded: they leave the dead-letter list, and their history stays.
 CREATE TABLE timeball.settled (
@@ -667,6 +672,7 @@ CREATE INDEX operation_item_left ON timeball.operation_item (operation_id, numbe
 -- `job_id` is the series: zero for a queue and handler, the id of a recurring job, md5('queue ' || name) for a queue, and the last of all ids for the
 -- installation. So a chart reads one row for each step.
 -- A sketch of lateness or duration is two arrays: its buckets in order, and the count of each.
+-- `ran` and the skips are about occurrences of schedules: how many ran, and how many were skipped for each reason. A skip range counts as many as it holds.
 CREATE TABLE timeball.rollup (
     span             text             NOT NULL CHECK (span IN ('minute', 'hour', 'ever')),
     at               timestamptz      NOT NULL,
@@ -681,6 +687,9 @@ CREATE TABLE timeball.rollup (
     failed           bigint           NOT NULL,
     timed_out        bigint           NOT NULL,
     lost             bigint           NOT NULL,
+    ran              bigint           NOT NULL,
+    skip_reasons     text[]           NOT NULL,
+    skip_counts      bigint[]         NOT NULL,
     lateness_seconds double precision NOT NULL,
     lateness_buckets smallint[]       NOT NULL,
     lateness_counts  bigint[]         NOT NULL,
@@ -705,6 +714,14 @@ INSERT INTO timeball.fold (seen)
 VALUES (pg_current_snapshot());
 
 -- Part 10: functions.
+
+-- Why an execution that ended did not run; NULL if it ran. One that was cancelled before it was claimed did not run.
+CREATE FUNCTION timeball.skip_reason(state text, reason text, attempts integer, lost integer)
+RETURNS text
+LANGUAGE sql
+IMMUTABLE
+PARALLEL SAFE
+RETURN CASE WHEN state = 'skipped' THEN coalesce(reason, 'unknown') WHEN state = 'cancelled' AND attempts = 0 AND lost = 0 THEN 'cancelled' END;
 
 -- Whether executions of a job with this overlap policy run one after the other.
 CREATE FUNCTION timeball.is_serial(overlap text)

@@ -27,7 +27,9 @@ edge AS MATERIALIZED (
 ),
 ended AS MATERIALIZED (
     SELECT finished.job_id, finished.id, finished.queue, finished.handler, finished.state, finished.origin, finished.scheduled_for,
-           finished.started_at, finished.finished_at, finished.attempts, finished.error_type
+           finished.started_at, finished.finished_at, finished.attempts, finished.error_type,
+           CASE WHEN finished.origin = 'schedule'
+                THEN coalesce(timeball.skip_reason(finished.state, finished.reason, finished.attempts, finished.lost), 'ran') END AS verdict
     FROM edge
     CROSS JOIN timeball.finished
     WHERE finished.recorded >= (SELECT seen_from FROM edge)
@@ -49,42 +51,56 @@ tried AS MATERIALIZED (
       AND attempt.recorded < (SELECT pg_snapshot_xmax(until)::text::bigint FROM edge)
       AND (attempt.recorded >= edge.seen_until OR NOT pg_visible_in_snapshot(attempt.recorded::text::xid8, edge.seen))
 ),
+passed_over AS MATERIALIZED (
+    SELECT job.id AS job_id, skip_range.id, job.queue, job.handler, skip_range.recorded_at, skip_range.reason, skip_range.occurrences
+    FROM edge
+    CROSS JOIN timeball.skip_range
+    JOIN timeball.job ON job.id = skip_range.job_id
+    WHERE skip_range.recorded >= (SELECT seen_from FROM edge)
+      AND skip_range.recorded < (SELECT pg_snapshot_xmax(until)::text::bigint FROM edge)
+      AND (skip_range.recorded >= edge.seen_until OR NOT pg_visible_in_snapshot(skip_range.recorded::text::xid8, edge.seen))
+),
 -- One row for each event. An attempt with a record started there. Lateness is that of the first attempt, and never of a backfill.
+-- A verdict is about occurrences of a schedule: that one ran, or the reason for which one or a range of them was skipped. A range that was not counted has
+-- two at least.
 happened AS (
-    SELECT job_id, id, queue, handler, finished_at AS at, state AS what,
+    SELECT job_id, id, queue, handler, finished_at AS at, state AS what, verdict, 1::bigint AS times,
            NULL::double precision AS lateness, extract(epoch FROM finished_at - started_at)::double precision AS duration
     FROM ended
     UNION ALL
-    SELECT job_id, id, queue, handler, started_at, 'started',
+    SELECT job_id, id, queue, handler, recorded_at, 'passed over', reason, coalesce(occurrences, 2), NULL, NULL
+    FROM passed_over
+    UNION ALL
+    SELECT job_id, id, queue, handler, started_at, 'started', NULL, 1,
            CASE WHEN attempts = 1 AND origin <> 'backfill' THEN greatest(extract(epoch FROM started_at - scheduled_for), 0)::double precision END, NULL
     FROM ended
     WHERE started_at IS NOT NULL
       AND error_type IS NULL
     UNION ALL
-    SELECT job_id, id, queue, handler, finished_at, outcome, NULL, NULL
+    SELECT job_id, id, queue, handler, finished_at, outcome, NULL, 1, NULL, NULL
     FROM tried
     UNION ALL
-    SELECT job_id, id, queue, handler, started_at, 'started',
+    SELECT job_id, id, queue, handler, started_at, 'started', NULL, 1,
            CASE WHEN number = 1 AND origin <> 'backfill' THEN greatest(extract(epoch FROM started_at - scheduled_for), 0)::double precision END, NULL
     FROM tried
     WHERE started_at IS NOT NULL
 ),
 counted AS MATERIALIZED (
-    SELECT date_trunc('minute', at, 'UTC') AS minute, CASE WHEN job_id <> id THEN job_id END AS job_id, queue, handler, what,
+    SELECT date_trunc('minute', at, 'UTC') AS minute, CASE WHEN job_id <> id THEN job_id END AS job_id, queue, handler, what, verdict,
            timeball.bucket(lateness) AS late, timeball.bucket(duration) AS lasted,
-           count(*) AS number, coalesce(sum(lateness), 0) AS lateness, coalesce(sum(duration), 0) AS duration
+           sum(times)::bigint AS number, coalesce(sum(lateness), 0) AS lateness, coalesce(sum(duration), 0) AS duration
     FROM happened
-    GROUP BY 1, 2, 3, 4, 5, 6, 7
+    GROUP BY 1, 2, 3, 4, 5, 6, 7, 8
 ),
 installation AS (
-    SELECT minute, what, late, lasted, sum(number)::bigint AS number, sum(lateness) AS lateness, sum(duration) AS duration
+    SELECT minute, what, verdict, late, lasted, sum(number)::bigint AS number, sum(lateness) AS lateness, sum(duration) AS duration
     FROM counted
-    GROUP BY minute, what, late, lasted
+    GROUP BY minute, what, verdict, late, lasted
 ),
 -- Every count goes to the series of its queue and handler; of its job, if that recurs; of its queue, under an id made from the name; and of the
 -- installation, under the last of all ids. So a chart of a queue or the installation reads one row a step, however many handlers there are.
 told AS (
-    SELECT counted.minute, series.job_id, series.queue, series.handler, counted.what, counted.late, counted.lasted,
+    SELECT counted.minute, series.job_id, series.queue, series.handler, counted.what, counted.verdict, counted.late, counted.lasted,
            counted.number, counted.lateness, counted.duration
     FROM counted
     LEFT JOIN timeball.job ON job.id = counted.job_id AND job.kind <> 'once'
@@ -95,12 +111,12 @@ told AS (
     ) AS series (job_id, queue, handler)
     WHERE series.job_id IS NOT NULL
     UNION ALL
-    SELECT minute, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid, '', '', what, late, lasted, number, lateness, duration
+    SELECT minute, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid, '', '', what, verdict, late, lasted, number, lateness, duration
     FROM installation
 ),
 -- Every series by the minute and by the hour; for all time only the series of each queue and handler.
 spread AS MATERIALIZED (
-    SELECT span.name AS span, span.at, told.job_id, told.queue, told.handler, told.what, told.late, told.lasted,
+    SELECT span.name AS span, span.at, told.job_id, told.queue, told.handler, told.what, told.verdict, told.late, told.lasted,
            told.number, told.lateness, told.duration
     FROM told
     CROSS JOIN LATERAL (
@@ -119,10 +135,10 @@ known AS MATERIALIZED (
 number AS (
     SELECT span, job_id, at, queue, handler,
            sum(starts) AS starts, sum(succeeded) AS succeeded, sum(cancelled) AS cancelled, sum(dead) AS dead, sum(skipped) AS skipped,
-           sum(failed) AS failed, sum(timed_out) AS timed_out, sum(lost) AS lost,
+           sum(failed) AS failed, sum(timed_out) AS timed_out, sum(lost) AS lost, sum(ran) AS ran,
            sum(lateness_seconds) AS lateness_seconds, sum(duration_seconds) AS duration_seconds
     FROM (
-        SELECT span, job_id, at, queue, handler, starts, succeeded, cancelled, dead, skipped, failed, timed_out, lost,
+        SELECT span, job_id, at, queue, handler, starts, succeeded, cancelled, dead, skipped, failed, timed_out, lost, ran,
                lateness_seconds, duration_seconds
         FROM known
         UNION ALL
@@ -131,9 +147,26 @@ number AS (
                CASE what WHEN 'cancelled' THEN number ELSE 0 END, CASE what WHEN 'dead' THEN number ELSE 0 END,
                CASE what WHEN 'skipped' THEN number ELSE 0 END, CASE what WHEN 'failed' THEN number ELSE 0 END,
                CASE what WHEN 'timed_out' THEN number ELSE 0 END, CASE what WHEN 'lost' THEN number ELSE 0 END,
-               lateness, duration
+               CASE verdict WHEN 'ran' THEN number ELSE 0 END, lateness, duration
         FROM spread
     ) AS part
+    GROUP BY span, job_id, at, queue, handler
+),
+skips AS (
+    SELECT span, job_id, at, queue, handler, array_agg(reason ORDER BY reason) AS reasons, array_agg(number ORDER BY reason) AS counts
+    FROM (
+        SELECT span, job_id, at, queue, handler, reason, sum(number)::bigint AS number
+        FROM (
+            SELECT span, job_id, at, queue, handler, verdict AS reason, number
+            FROM spread
+            WHERE verdict <> 'ran'
+            UNION ALL
+            SELECT span, job_id, at, queue, handler, skip.reason, skip.number
+            FROM known
+            CROSS JOIN LATERAL unnest(known.skip_reasons, known.skip_counts) AS skip (reason, number)
+        ) AS part
+        GROUP BY span, job_id, at, queue, handler, reason
+    ) AS complete
     GROUP BY span, job_id, at, queue, handler
 ),
 late AS (
@@ -172,12 +205,13 @@ lasted AS (
 ),
 written AS (
     INSERT INTO timeball.rollup (span, at, job_id, queue, handler, starts, succeeded, cancelled, dead, skipped, failed, timed_out, lost,
-                                 lateness_seconds, lateness_buckets, lateness_counts, duration_seconds, duration_buckets, duration_counts)
+                                 ran, skip_reasons, skip_counts, lateness_seconds, lateness_buckets, lateness_counts, duration_seconds, duration_buckets, duration_counts)
     SELECT number.span, number.at, number.job_id, number.queue, number.handler, number.starts, number.succeeded, number.cancelled, number.dead,
-           number.skipped, number.failed, number.timed_out, number.lost,
+           number.skipped, number.failed, number.timed_out, number.lost, number.ran, coalesce(skips.reasons, '{}'), coalesce(skips.counts, '{}'),
            number.lateness_seconds, coalesce(late.buckets, '{}'), coalesce(late.counts, '{}'),
            number.duration_seconds, coalesce(lasted.buckets, '{}'), coalesce(lasted.counts, '{}')
     FROM number
+    LEFT JOIN skips USING (span, job_id, at, queue, handler)
     LEFT JOIN late USING (span, job_id, at, queue, handler)
     LEFT JOIN lasted USING (span, job_id, at, queue, handler)
 ),
@@ -186,7 +220,7 @@ moved AS (
     SET seen = edge.until
     FROM edge
 )
-SELECT (SELECT count(*) FROM ended) + (SELECT count(*) FROM tried) AS folded,
+SELECT (SELECT count(*) FROM ended) + (SELECT count(*) FROM tried) + (SELECT count(*) FROM passed_over) AS folded,
        edge.until::text <> mark.present::text AS has_more
 FROM edge
 CROSS JOIN mark;
@@ -200,6 +234,11 @@ WITH finished AS (
 ),
 attempt AS (
     UPDATE timeball.attempt
+    SET recorded = 0
+    WHERE recorded >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+),
+skip_range AS (
+    UPDATE timeball.skip_range
     SET recorded = 0
     WHERE recorded >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint
 ),
@@ -256,6 +295,16 @@ WITH part AS MATERIALIZED (
       AND at < :until
       AND (:queue::text IS NULL OR queue = :queue::text)
 ),
+skips AS (
+    SELECT step, array_agg(reason ORDER BY reason) AS reasons, array_agg(number ORDER BY reason) AS counts
+    FROM (
+        SELECT step, skip.reason, sum(skip.number)::bigint AS number
+        FROM part
+        CROSS JOIN LATERAL unnest(part.skip_reasons, part.skip_counts) AS skip (reason, number)
+        GROUP BY step, skip.reason
+    ) AS complete
+    GROUP BY step
+),
 late AS (
     SELECT step, array_agg(bucket ORDER BY bucket) AS buckets, array_agg(number ORDER BY bucket) AS counts
     FROM (
@@ -276,17 +325,18 @@ lasted AS (
     ) AS complete
     GROUP BY step
 )
-SELECT number.*,
+SELECT number.*, coalesce(skips.reasons, '{}') AS skip_reasons, coalesce(skips.counts, '{}') AS skip_counts,
        coalesce(late.buckets, '{}') AS lateness_buckets, coalesce(late.counts, '{}') AS lateness_counts,
        coalesce(lasted.buckets, '{}') AS duration_buckets, coalesce(lasted.counts, '{}') AS duration_counts
 FROM (
     SELECT step AS at, '' AS queue, '' AS handler,
            sum(starts)::bigint AS starts, sum(succeeded)::bigint AS succeeded, sum(cancelled)::bigint AS cancelled, sum(dead)::bigint AS dead,
-           sum(skipped)::bigint AS skipped, sum(failed)::bigint AS failed, sum(timed_out)::bigint AS timed_out, sum(lost)::bigint AS lost,
+           sum(skipped)::bigint AS skipped, sum(failed)::bigint AS failed, sum(timed_out)::bigint AS timed_out, sum(lost)::bigint AS lost, sum(ran)::bigint AS ran,
            sum(lateness_seconds) AS lateness_seconds, sum(duration_seconds) AS duration_seconds
     FROM part
     GROUP BY step
 ) AS number
+LEFT JOIN skips ON skips.step = number.at
 LEFT JOIN late ON late.step = number.at
 LEFT JOIN lasted ON lasted.step = number.at
 ORDER BY number.at;
@@ -312,6 +362,16 @@ WITH part AS MATERIALIZED (
     WHERE (:queue::text IS NULL OR rollup.queue = :queue::text)
       AND (:handler::text IS NULL OR rollup.handler = :handler::text)
 ),
+skips AS (
+    SELECT queue, handler, array_agg(reason ORDER BY reason) AS reasons, array_agg(number ORDER BY reason) AS counts
+    FROM (
+        SELECT queue, handler, skip.reason, sum(skip.number)::bigint AS number
+        FROM part
+        CROSS JOIN LATERAL unnest(part.skip_reasons, part.skip_counts) AS skip (reason, number)
+        GROUP BY queue, handler, skip.reason
+    ) AS complete
+    GROUP BY queue, handler
+),
 late AS (
     SELECT queue, handler, array_agg(bucket ORDER BY bucket) AS buckets, array_agg(number ORDER BY bucket) AS counts
     FROM (
@@ -332,19 +392,20 @@ lasted AS (
     ) AS complete
     GROUP BY queue, handler
 )
-SELECT number.*,
+SELECT number.*, coalesce(skips.reasons, '{}') AS skip_reasons, coalesce(skips.counts, '{}') AS skip_counts,
        coalesce(late.buckets, '{}') AS lateness_buckets, coalesce(late.counts, '{}') AS lateness_counts,
        coalesce(lasted.buckets, '{}') AS duration_buckets, coalesce(lasted.counts, '{}') AS duration_counts
 FROM (
     SELECT min(at) AS at, queue, handler,
            sum(starts)::bigint AS starts, sum(succeeded)::bigint AS succeeded, sum(cancelled)::bigint AS cancelled, sum(dead)::bigint AS dead,
-           sum(skipped)::bigint AS skipped, sum(failed)::bigint AS failed, sum(timed_out)::bigint AS timed_out, sum(lost)::bigint AS lost,
+           sum(skipped)::bigint AS skipped, sum(failed)::bigint AS failed, sum(timed_out)::bigint AS timed_out, sum(lost)::bigint AS lost, sum(ran)::bigint AS ran,
            sum(lateness_seconds) AS lateness_seconds, sum(duration_seconds) AS duration_seconds
     FROM part
     GROUP BY queue, handler
     ORDER BY queue, handler
     LIMIT :limit
 ) AS number
+LEFT JOIN skips USING (queue, handler)
 LEFT JOIN late USING (queue, handler)
 LEFT JOIN lasted USING (queue, handler)
 ORDER BY number.queue, number.handler;

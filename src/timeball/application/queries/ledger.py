@@ -1,0 +1,253 @@
+"""The ledger of a job: what became of each occurrence of a span, and what is expected.
+
+A page is read in batches until it is full. Each batch reads at most a page of every kind of record, in the order of an index. A filter
+may pass over many records: a page that has looked at `MAX_LOOKED_AT` of them ends there, and its cursor goes on from that place. So a
+page costs the same whatever the span is.
+
+`page` answers fronts. `lines` and `at` are for other questions about occurrences: all lines of a span, and the line of one instant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import chain
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from timeball.domain.scheduling.civil_time import MAX_INSTANT, MIN_INSTANT, format_instant
+from timeball.domain.scheduling.verdicts import JobOutlook, LedgerLine, Verdict
+from timeball.domain.search import MAX_PAGE_SIZE, PageRequest, ResultPage, foreign_cursor, read_cursor, write_cursor
+from timeball.domain.values.ids import first_id_at, id_created_at
+from timeball.errors import InvalidInput
+from timeball.store.ledger import LedgerReads, LedgerWindow
+
+if TYPE_CHECKING:
+    from timeball.domain.job import Job
+    from timeball.domain.scheduling.ledger import VersionPeriod
+    from timeball.store.ledger import LedgerStore
+    from timeball.store.store import Store
+
+# The span that is shown if none is asked for.
+DEFAULT_BEHIND, DEFAULT_AHEAD = timedelta(days=7), timedelta(hours=24)
+MAX_LOOKED_AT = 5_000
+# A filter may pass over most of a batch, so that larger ones are worth their while.
+_FILTERED_BATCH = 1_000
+_MILLISECOND = timedelta(milliseconds=1)
+_LAST_KEY = first_id_at(MAX_INSTANT + _MILLISECOND)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerQuery:
+    """Which lines: those that touch [since, until], of these verdicts and reasons; all if none are given."""
+
+    since: datetime
+    until: datetime
+    verdicts: frozenset[Verdict] = frozenset()
+    reasons: frozenset[str] = frozenset()
+    newest_first: bool = False
+
+    def __post_init__(self) -> None:
+        if self.until < self.since:
+            raise InvalidInput(
+                f"until is {format_instant(self.until)}, expected an instant that is not before from, "
+                f"which is {format_instant(self.since)}",
+                field="until",
+            )
+
+    def may_have(self, *verdicts: Verdict) -> bool:
+        """Whether lines of one of these verdicts are asked for."""
+        return not self.verdicts or not self.verdicts.isdisjoint(verdicts)
+
+    def matches(self, line: LedgerLine) -> bool:
+        """Whether a line is asked for."""
+        return (
+            line.last >= self.since
+            and line.first <= self.until
+            and (not self.verdicts or line.verdict in self.verdicts)
+            and (not self.reasons or line.reason in self.reasons)
+        )
+
+    @property
+    def reads(self) -> LedgerReads | None:
+        """Which records can hold such lines; None if none can."""
+        if self.reasons and not self.may_have(Verdict.SKIPPED):
+            return None
+        if self.reasons or self.verdicts == {Verdict.SKIPPED}:
+            return LedgerReads.SKIPS
+        if self.may_have(Verdict.RAN, Verdict.SKIPPED):
+            return LedgerReads.ALL
+        return LedgerReads.UNFINISHED if self.may_have(Verdict.RUNNING, Verdict.WAITING) else None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPage:
+    """A page of the ledger. Records from before *history_from* were deleted."""
+
+    page: ResultPage[LedgerLine]
+    query: LedgerQuery
+    now: datetime
+    history_from: datetime | None
+
+
+class LedgerQueries:
+    """Reads the ledgers of jobs."""
+
+    def __init__(self, store: Store, ledger: LedgerStore) -> None:
+        self._store = store
+        self._ledger = ledger
+
+    def default_span(self) -> tuple[datetime, datetime]:
+        """The last seven days and the next 24 hours."""
+        now = self._store.env.clock.now()
+        return now - DEFAULT_BEHIND, now + DEFAULT_AHEAD
+
+    async def page(self, job: Job, query: LedgerQuery, request: PageRequest) -> LedgerPage:
+        """A page of lines in the order of time. A page that is not full may have a cursor: it has looked at enough."""
+        # First what lies ahead, then the records: what moves in between is seen twice and told once, and never missed.
+        outlook, history_from = await self._ledger.outlook(job)
+        reading = _LedgerReading(self._ledger, job, query, outlook, request)
+        return LedgerPage(await reading.page(), query, outlook.now, history_from)
+
+    async def lines(self, job: Job, query: LedgerQuery) -> AsyncIterator[LedgerLine]:
+        """Every line of a span, page after page."""
+        request = PageRequest(limit=MAX_PAGE_SIZE)
+        while True:
+            page = (await self.page(job, query, request)).page
+            for line in page.items:
+                yield line
+            if page.next_cursor is None:
+                return
+            request = replace(request, cursor=page.next_cursor)
+
+    async def at(self, job: Job, instant: datetime) -> LedgerLine | None:
+        """The line that holds an instant; None if nothing was or is to be due at it."""
+        query = LedgerQuery(since=instant, until=instant)
+        return next(iter((await self.page(job, query, PageRequest(limit=1))).page.items), None)
+
+    async def versions(self, job: Job) -> list[VersionPeriod]:
+        """The versions of a recurring job with the periods that they answer for, the first one first."""
+        return await self._ledger.versions(job.id)
+
+
+class _LedgerReading:
+    """One page while it is read."""
+
+    def __init__(
+        self, store: LedgerStore, job: Job, query: LedgerQuery, outlook: JobOutlook, request: PageRequest
+    ) -> None:
+        self._store = store
+        self._job = job
+        self._query = query
+        self._outlook = outlook
+        self._limit = request.limit
+        self._order = f"ledger {'newest' if query.newest_first else 'oldest'} first"
+        self._cursor = None if request.cursor is None else _position(request.cursor, self._order)
+        self._lines: list[LedgerLine] = []
+        self._told: set[UUID] = set()
+        self._looked_at = 0
+
+    async def page(self) -> ResultPage[LedgerLine]:
+        """Reads the page."""
+        if self._query.newest_first:
+            self._add(self._ahead())
+            stopped_at = await self._add_records()
+        else:
+            stopped_at = await self._add_records()
+            if stopped_at is None:
+                self._add(self._ahead())
+        if len(self._lines) > self._limit:
+            kept = self._lines[: self._limit]
+            return ResultPage(kept, write_cursor(self._order, kept[-1].key))
+        if stopped_at is None:
+            return ResultPage(self._lines)
+        return ResultPage(
+            self._lines,
+            write_cursor(self._order, stopped_at),
+            searched_to=id_created_at(stopped_at),
+            looked_at=self._looked_at,
+        )
+
+    def _is_full(self) -> bool:
+        """Whether there is one line more than the page shows: then another page follows."""
+        return len(self._lines) > self._limit
+
+    def _add(self, lines: Iterable[LedgerLine]) -> None:
+        if self._is_full():
+            return
+        for line in lines:
+            if line.key not in self._told and not self._is_behind(line.key) and self._query.matches(line):
+                self._told.add(line.key)
+                self._lines.append(line)
+                if self._is_full():
+                    return
+
+    def _is_behind(self, key: UUID) -> bool:
+        """Whether an earlier page has told a line."""
+        if self._cursor is None:
+            return False
+        return key >= self._cursor if self._query.newest_first else key <= self._cursor
+
+    async def _add_records(self) -> UUID | None:
+        """Adds records until the page is full or there are no more; otherwise returns the key up to which they were read."""
+        reads = self._query.reads
+        if reads is None:
+            return None
+        window = self._window()
+        while not self._is_full():
+            batch = await self._store.records(
+                self._job.id, window, reads, self._batch_size(), backwards=self._query.newest_first
+            )
+            self._add(batch.lines)
+            self._looked_at += batch.looked_at
+            if batch.read_to is None or self._is_full():
+                return None
+            if self._looked_at >= MAX_LOOKED_AT:
+                return batch.read_to
+            window = _beyond(window, batch.read_to, backwards=self._query.newest_first)
+        return None
+
+    def _batch_size(self) -> int:
+        if self._query.verdicts or self._query.reasons or self._looked_at:
+            return _FILTERED_BATCH
+        return self._limit + 1
+
+    def _window(self) -> LedgerWindow:
+        since, until = max(self._query.since, MIN_INSTANT), min(self._query.until, MAX_INSTANT)
+        low, high = UUID(int=max(first_id_at(since).int - 1, 0)), first_id_at(until + _MILLISECOND)
+        window = LedgerWindow(since=since, until=until, low=low, high=high)
+        if self._cursor is None:
+            return window
+        return _beyond(window, self._cursor, backwards=self._query.newest_first)
+
+    def _ahead(self) -> Iterator[LedgerLine]:
+        """The lines without a record, from the cursor on."""
+        since, until = self._query.since, self._query.until
+        # They have no reason, and may be without end: a filter that none of them can match must not walk along them.
+        has_expected = self._query.may_have(Verdict.EXPECTED) and not self._query.reasons
+        if self._query.newest_first:
+            if self._cursor is not None:
+                until = min(until, id_created_at(self._cursor) + _MILLISECOND)
+            expected = self._outlook.expected_back(since, until) if has_expected else ()
+            return chain(expected, reversed(self._outlook.certain(since, until)))
+        if self._cursor is not None:
+            since = max(since, id_created_at(self._cursor))
+        expected = self._outlook.expected(since, until) if has_expected else ()
+        return chain(self._outlook.certain(since, until), expected)
+
+
+def _position(cursor: str, order: str) -> UUID:
+    (position,) = read_cursor(cursor, order, 1)
+    key = UUID(position)
+    if key > _LAST_KEY:
+        raise foreign_cursor()
+    return key
+
+
+def _beyond(window: LedgerWindow, key: UUID, *, backwards: bool) -> LedgerWindow:
+    """The rest of a window behind a key."""
+    at = id_created_at(key)
+    if backwards:
+        return replace(window, high=min(window.high, key), until=min(window.until, at + _MILLISECOND))
+    return replace(window, low=max(window.low, key), since=max(window.since, at))

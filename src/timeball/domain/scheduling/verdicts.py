@@ -1,0 +1,216 @@
+"""What became of each occurrence of a job, and what lies ahead of it: the ledger as people read it.
+
+A `LedgerLine` is one occurrence, or a range of consecutive ones with the same verdict. Lines of the past are records: executions and
+skip ranges. `JobOutlook` makes the lines for which there is no record yet, from the schedule's own iterator:
+
+    the pending occurrence       waiting once its time has come, expected before that
+    behind it, up to now         waiting, as one range: they are due, and no scheduler has judged them
+    after now                    expected, one by one, as many as `max_executions` and `ends_at` leave
+    a pause, up to now           skipped (`paused`), as one range: that is how they will be recorded, whatever ends the pause
+    a pause, after now           expected, with the reason `paused`: it will be skipped unless the job is resumed before
+
+Lines are in the order of their keys. The key of an execution is its id, which begins with its instant; that of a range is the smallest
+id of its first instant. So one id says how far a reader has come, in the records as well as in the schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from uuid import UUID
+
+from timeball.domain.execution import ExecutionState
+from timeball.domain.policies import SkipReason
+from timeball.domain.scheduling.civil_time import MAX_INSTANT, MICROSECOND, tzdata_version
+from timeball.domain.scheduling.ledger import VersionPeriod
+from timeball.domain.scheduling.occurrences import NextOccurrence, skipped_between
+from timeball.domain.scheduling.schedule import COUNT_BUDGET, Schedule
+from timeball.domain.values.ids import ExecutionId, JobId, first_id_at, occurrence_id
+
+
+class Verdict(StrEnum):
+    """What became of an occurrence, or is to become of it."""
+
+    RAN = "ran"
+    RUNNING = "running"
+    WAITING = "waiting"
+    SKIPPED = "skipped"
+    EXPECTED = "expected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerLine:
+    """One occurrence, or the consecutive ones from *first* to *last*; *count* is None if they were not counted.
+
+    An expected line with a *reason* will be skipped for that reason, unless something changes before.
+    """
+
+    key: UUID
+    first: datetime
+    last: datetime
+    count: int | None
+    verdict: Verdict
+    version: int
+    tzdata: str | None
+    is_range: bool = False
+    reason: str | None = None
+    execution_id: ExecutionId | None = None
+    state: ExecutionState | None = None
+
+
+def verdict_of(state: ExecutionState, skip_reason: str | None) -> Verdict:
+    """The verdict about an occurrence with an execution in this state; a skipped one never began, and has a reason."""
+    if skip_reason is not None:
+        return Verdict.SKIPPED
+    if state.is_final:
+        return Verdict.RAN
+    return Verdict.RUNNING if state is ExecutionState.RUNNING else Verdict.WAITING
+
+
+def key_of_range(first: datetime) -> UUID:
+    """The place of a range among the ids of executions."""
+    return first_id_at(first)
+
+
+def instants_of(line: LedgerLine, periods: Sequence[VersionPeriod]) -> Iterator[datetime]:
+    """The occurrences of a line in order: those of a range by the schedule of its version."""
+    period = next((period for period in periods if period.version == line.version), None)
+    if not line.is_range or period is None:
+        yield line.first
+        return
+    for occurrence in period.rule.occurrences(line.first - MICROSECOND, line.last):
+        yield occurrence.at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPause:
+    """A pause: nothing up to *since* is part of it, and without *until* a person ends it; *left* executions come after it."""
+
+    since: datetime
+    until: datetime | None
+    left: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutlook:
+    """What a job has ahead: a pending occurrence, a pause, or nothing."""
+
+    job_id: JobId
+    rule: Schedule
+    version: int
+    now: datetime
+    pending: NextOccurrence | None = None
+    pause: JobPause | None = None
+
+    def certain(self, since: datetime, until: datetime) -> list[LedgerLine]:
+        """The few lines before the expected ones, as far as they touch [since, until]: what is pending, overdue, or skipped by a pause."""
+        return [line for line in self._certain_lines(until) if line.last >= since and line.first <= until]
+
+    def expected(self, since: datetime, until: datetime) -> Iterator[LedgerLine]:
+        """The expected lines of [since, until] behind the certain ones, the earliest first, lazily: there may be any number of them."""
+        after, before = self._expected_span(until)
+        for occurrence in self.rule.occurrences(max(after, since - MICROSECOND), before):
+            yield self._expected(occurrence.at)
+
+    def expected_back(self, since: datetime, until: datetime) -> Iterator[LedgerLine]:
+        """The same lines, the latest first."""
+        after, before = self._expected_span(until)
+        for instant in self.rule.occurrences_back(before, max(after, since - MICROSECOND)):
+            yield self._expected(instant)
+
+    def _certain_lines(self, until: datetime) -> list[LedgerLine]:
+        pending = self.pending
+        if pending is not None:
+            overdue = self._range(pending.scheduled_for, self.now, Verdict.WAITING) if self._is_overdue(pending) else []
+            return [self._pending(pending), *overdue]
+        if self.pause is None or self.pause.left == 0:
+            return []
+        since, reason = self.pause.since, SkipReason.PAUSED
+        ahead_until = min(until, self.pause.until or MAX_INSTANT)
+        return [
+            *self._range(since, self.now, Verdict.SKIPPED, reason),
+            *self._range(max(since, self.now), ahead_until, Verdict.EXPECTED, reason),
+        ]
+
+    def _is_overdue(self, pending: NextOccurrence) -> bool:
+        return pending.run_at <= self.now
+
+    def _pending(self, pending: NextOccurrence) -> LedgerLine:
+        return LedgerLine(
+            key=pending.id,
+            first=pending.scheduled_for,
+            last=pending.scheduled_for,
+            count=1,
+            verdict=Verdict.WAITING if self._is_overdue(pending) else Verdict.EXPECTED,
+            version=self.version,
+            tzdata=pending.tzdata or None,
+            execution_id=pending.id,
+            state=ExecutionState.SCHEDULED,
+        )
+
+    def _range(
+        self, after: datetime, until: datetime, verdict: Verdict, reason: SkipReason | None = None
+    ) -> list[LedgerLine]:
+        """The occurrences in (after, until] as one line, if there are any."""
+        first = self.rule.next_after(after)
+        span = None if first is None or first > until else skipped_between(self.rule, first, until, SkipReason.PAUSED)
+        if span is None:
+            return []
+        is_range = span.first != span.last
+        return [
+            LedgerLine(
+                key=key_of_range(span.first) if is_range else occurrence_id(self.job_id, span.first),
+                first=span.first,
+                last=span.last,
+                count=span.count,
+                verdict=verdict,
+                version=self.version,
+                tzdata=tzdata_version(),
+                is_range=is_range,
+                reason=reason,
+            )
+        ]
+
+    def _expected(self, instant: datetime) -> LedgerLine:
+        return LedgerLine(
+            key=occurrence_id(self.job_id, instant),
+            first=instant,
+            last=instant,
+            count=1,
+            verdict=Verdict.EXPECTED,
+            version=self.version,
+            tzdata=tzdata_version(),
+        )
+
+    def _expected_span(self, until: datetime) -> tuple[datetime, datetime]:
+        """The expected occurrences are those in (after, before]."""
+        pending, pause = self.pending, self.pause
+        if pending is not None:
+            after = max(pending.scheduled_for, self.now) if self._is_overdue(pending) else pending.scheduled_for
+            left = None if pending.executions_left is None else pending.executions_left - 1
+        elif pause is not None and pause.until is not None:
+            after, left = max(pause.since, pause.until, self.now), pause.left
+        else:
+            return until, until
+        return after, until if left is None else _last_of(self.rule, after, left, until)
+
+
+def _last_of(rule: Schedule, after: datetime, number: int, until: datetime) -> datetime:
+    """The occurrence of this number behind *after*, or *until* if there are fewer."""
+    until = min(until, after + timedelta(days=COUNT_BUDGET)) if until > after else until
+    if number <= 0 or until <= after:
+        return after
+    count = rule.count_between(after, until)
+    if count is None or count <= number:
+        return until
+    # By halves: to walk there would take as many steps as there are executions left.
+    low, high = after, until
+    while high - low > timedelta(milliseconds=1):
+        middle = low + (high - low) / 2
+        if (rule.count_between(after, middle) or 0) >= number:
+            high = middle
+        else:
+            low = middle
+    return high

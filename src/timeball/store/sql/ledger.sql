@@ -1,0 +1,147 @@
+-- The ledger of one job as people read it: what became of its occurrences, in order of time.
+
+-- name: ledger_outlook
+-- What a job has ahead: its pending occurrence, or its pause.
+SELECT coalesce(:now, now()) AS moment, job.paused_at, job.paused_from, job.paused_until, job.paused_left,
+       due.id, due.run_at, due.scheduled_for, due.watermark, due.executions_left, due.tzdata, due.version,
+       (SELECT fact.value::timestamptz FROM timeball.fact WHERE fact.key = 'history_from') AS history_from
+FROM timeball.job
+LEFT JOIN timeball.due ON due.job_id = job.id AND due.kind = 'occurrence'
+WHERE job.id = :job_id;
+
+-- fragment: ended_record
+SELECT id, scheduled_for AS first_at, scheduled_for AS last_at, 1::bigint AS occurrences, false AS is_range, origin, state,
+       timeball.skip_reason(state, reason, attempts, lost) AS reason, version, tzdata
+FROM timeball.finished
+
+-- fragment: ended_of_job
+-- Rows are compared: see job_situations. No record is written more than a day before its instant, so older days are left out.
+WHERE :reads::text = 'all'
+  AND (finished.job_id, finished.id) > (:job_id::uuid, :low::uuid)
+  AND (finished.job_id, finished.id) < (:job_id::uuid, :high::uuid)
+  AND finished.job_id <> finished.id
+  AND finished.finished_at >= :since::timestamptz - interval '1 day'
+
+-- fragment: skipped_of_job
+WHERE :reads::text = 'skips'
+  AND (finished.job_id, finished.id) > (:job_id::uuid, :low::uuid)
+  AND (finished.job_id, finished.id) < (:job_id::uuid, :high::uuid)
+  AND finished.job_id <> finished.id
+  AND finished.state IN ('skipped', 'cancelled')
+  AND finished.finished_at >= :since::timestamptz - interval '1 day'
+
+-- fragment: other_records
+-- A range of skipped occurrences is in the place of its first one. Ranges of a job do not overlap, so at most one crosses the beginning of a span.
+crossing AS (
+    SELECT *
+    FROM timeball.skip_range
+    WHERE (skip_range.job_id, skip_range.first_at) >= (:job_id::uuid, '-infinity'::timestamptz)
+      AND (skip_range.job_id, skip_range.first_at) < (:job_id::uuid, :since::timestamptz)
+    ORDER BY skip_range.job_id DESC, skip_range.first_at DESC
+    LIMIT 1
+),
+-- An enqueued execution has the id of its job; the indexes on job_id leave it out, so both are searched.
+unfinished AS (
+    SELECT id, scheduled_for, origin, CASE kind WHEN 'retry' THEN 'retrying' ELSE 'scheduled' END AS state, version, tzdata
+    FROM timeball.due
+    WHERE job_id = :job_id AND job_id <> id AND kind NOT IN ('occurrence', 'resume')
+    UNION ALL
+    SELECT id, scheduled_for, origin, CASE kind WHEN 'retry' THEN 'retrying' ELSE 'scheduled' END, version, tzdata
+    FROM timeball.due
+    WHERE id = :job_id AND kind NOT IN ('occurrence', 'resume')
+    UNION ALL
+    SELECT id, scheduled_for, origin, 'queued', version, tzdata
+    FROM timeball.ready
+    WHERE job_id = :job_id AND job_id <> id
+    UNION ALL
+    SELECT id, scheduled_for, origin, 'queued', version, tzdata
+    FROM timeball.ready
+    WHERE id = :job_id
+    UNION ALL
+    SELECT id, scheduled_for, origin, 'queued', version, tzdata
+    FROM timeball.blocked
+    WHERE job_id = :job_id
+    UNION ALL
+    SELECT id, scheduled_for, origin, CASE WHEN run_at > coalesce(:now, now()) THEN 'queued' ELSE 'running' END, version, tzdata
+    FROM timeball.running
+    WHERE job_id = :job_id AND job_id <> id
+    UNION ALL
+    SELECT id, scheduled_for, origin, CASE WHEN run_at > coalesce(:now, now()) THEN 'queued' ELSE 'running' END, version, tzdata
+    FROM timeball.running
+    WHERE id = :job_id
+),
+other AS (
+    SELECT id, first_at, last_at, occurrences, true AS is_range, 'schedule' AS origin, NULL AS state, reason, version, tzdata
+    FROM crossing
+    WHERE :reads::text <> 'unfinished'
+      AND last_at >= :since::timestamptz
+    UNION ALL
+    SELECT id, scheduled_for, scheduled_for, 1, false, origin, state, timeball.skip_reason(state, reason, attempts, lost), version, tzdata
+    FROM timeball.finished
+    WHERE :reads::text <> 'unfinished'
+      AND id = :job_id
+)
+
+-- name: ledger_records
+-- The records of a job between two ids, the earliest first: up to :limit of each kind. The reader puts them in order, because a range has no id of its own in it.
+WITH {other_records}
+SELECT * FROM other
+UNION ALL
+({ended_record} {ended_of_job} ORDER BY finished.job_id, finished.id LIMIT :limit)
+UNION ALL
+({ended_record} {skipped_of_job} ORDER BY finished.job_id, finished.id LIMIT :limit)
+UNION ALL
+(
+    SELECT id, first_at, last_at, occurrences, true, 'schedule', NULL, reason, version, tzdata
+    FROM timeball.skip_range
+    WHERE :reads::text <> 'unfinished'
+      AND (skip_range.job_id, skip_range.first_at) >= (:job_id::uuid, :since::timestamptz)
+      AND (skip_range.job_id, skip_range.first_at) <= (:job_id::uuid, :until::timestamptz)
+    ORDER BY skip_range.job_id, skip_range.first_at
+    LIMIT :limit
+)
+UNION ALL
+(
+    SELECT id, scheduled_for, scheduled_for, 1, false, origin, state, NULL, version, tzdata
+    FROM unfinished
+    WHERE :reads::text IN ('all', 'unfinished')
+      AND (id = :job_id OR (origin = 'schedule' AND id > :low AND id < :high))
+    ORDER BY uuid_send(id)
+    LIMIT :limit
+);
+
+-- name: ledger_records_back
+-- The same, the latest first.
+WITH {other_records}
+SELECT * FROM other
+UNION ALL
+({ended_record} {ended_of_job} ORDER BY finished.job_id DESC, finished.id DESC LIMIT :limit)
+UNION ALL
+({ended_record} {skipped_of_job} ORDER BY finished.job_id DESC, finished.id DESC LIMIT :limit)
+UNION ALL
+(
+    SELECT id, first_at, last_at, occurrences, true, 'schedule', NULL, reason, version, tzdata
+    FROM timeball.skip_range
+    WHERE :reads::text <> 'unfinished'
+      AND (skip_range.job_id, skip_range.first_at) >= (:job_id::uuid, :since::timestamptz)
+      AND (skip_range.job_id, skip_range.first_at) <= (:job_id::uuid, :until::timestamptz)
+    ORDER BY skip_range.job_id DESC, skip_range.first_at DESC
+    LIMIT :limit
+)
+UNION ALL
+(
+    SELECT id, scheduled_for, scheduled_for, 1, false, origin, state, NULL, version, tzdata
+    FROM unfinished
+    WHERE :reads::text IN ('all', 'unfinished')
+      AND (id = :job_id OR (origin = 'schedule' AND id > :low AND id < :high))
+    ORDER BY uuid_send(id) DESC
+    LIMIT :limit
+);
+
+-- name: ledger_versions
+-- The versions of a recurring job, each with the instants that it is responsible for.
+SELECT job_version.version, job_version.effective_from, job_version.effective_until, job_version.tzdata, rule.kind, {rule.timing_columns}
+FROM timeball.job_version
+CROSS JOIN LATERAL jsonb_populate_record(NULL::timeball.job, job_version.definition) AS rule
+WHERE job_version.job_id = :job_id
+ORDER BY job_version.version;
