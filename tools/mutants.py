@@ -36,6 +36,7 @@ _SCHEDULER, _REAPER, _LIFE = (
 )
 _EXECUTOR, _HEARTBEAT = "tests/engine/worker/test_executor.py", "tests/engine/test_lease.py"
 _LIFECYCLE, _OCCURRENCES = "tests/domain/test_lifecycle.py", "tests/domain/scheduling/test_occurrences.py"
+_SCHEDULES = "tests/sdk/test_schedule_calls.py"
 _WATCH = "tests/engine/worker/test_contracts.py"
 _DISPATCHER, _RECEIVER = "tests/engine/test_ticket_publisher.py", "tests/engine/test_ticket_claimer.py"
 
@@ -634,6 +635,28 @@ MUTANTS = (
         "    return text[: -disclosure.longest]\n",
         "    return text\n",
         "tests/handlers/builtin/test_webhook.py::test_redaction_runs_before_truncation",
+    ),
+    # the caller's transaction
+    _one(
+        "a taken name ends the caller's transaction",
+        f"{_SQL}/jobs.sql",
+        "    ON CONFLICT (name) WHERE name IS NOT NULL AND deleted_at IS NULL DO NOTHING\n",
+        "",
+        f"{_SCHEDULES}::test_a_caller_waits_for_a_transaction_that_creates_the_same_name",
+    ),
+    _one(
+        "a change of a job outside of the caller's transaction",
+        "store/jobs.py",
+        "        if connection is not None:\n            return (await work(connection))[0]\n",
+        "",
+        f"{_SCHEDULES}::test_a_change_of_a_schedule_holds_exactly_if_the_transaction_commits",
+    ),
+    _one(
+        "a schedule that takes the name of another handler's job",
+        "application/commands/jobs.py",
+        "                    _check_same_job(present, spec)\n",
+        "                    pass\n",
+        f"{_SCHEDULES}::test_the_name_of_another_handlers_job_is_refused",
     ),
 )
 

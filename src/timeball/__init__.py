@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from timeball.sdk.app import Timeball
     from timeball.sdk.handlers import AsyncHandlerHandle, Call, Enqueueable, HandlerHandle, SyncHandlerHandle
+    from timeball.sdk.jobs import Job, ScheduledJob
     from timeball.sdk.runs import Run
     from timeball.sdk.transactions import ConnectionUnknown
 
@@ -50,6 +51,7 @@ __all__ = [
     "ExecutionFailed",
     "HandlerHandle",
     "InvalidInput",
+    "Job",
     "NotAllowed",
     "NotFound",
     "OutsideRun",
@@ -58,6 +60,7 @@ __all__ = [
     "Retry",
     "Run",
     "ScheduleError",
+    "ScheduledJob",
     "ServerError",
     "ServerUnreachable",
     "Settings",
@@ -82,9 +85,11 @@ _MODULES = {
     "ConnectionUnknown": "sdk.transactions",
     "Enqueueable": "sdk.handlers",
     "HandlerHandle": "sdk.handlers",
+    "Job": "sdk.jobs",
     "OutsideRun": "current",
     "Retry": "current",
     "Run": "sdk.runs",
+    "ScheduledJob": "sdk.jobs",
     "Settings": "config.settings",
     "Snooze": "current",
     "SyncHandlerHandle": "sdk.handlers",

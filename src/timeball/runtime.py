@@ -152,6 +152,15 @@ class ServerRuntime:
     catalogue: HandlerCatalogue
 
 
+def make_queries(settings: Settings, store: Store) -> Queries:
+    """Every read over an open store."""
+    # Imported here: a worker alone has no use for these modules, and no memory for them.
+    from timeball.application.queries import Queries
+    from timeball.store.search.listing import ListingStore
+
+    return Queries(store, ListingStore(store.database), settings)
+
+
 def make_server_runtime(
     settings: Settings,
     store: Store,
@@ -162,26 +171,24 @@ def make_server_runtime(
     """The parts of API and dashboard over an open store; *process* has the counters of the nodes beside them."""
     # Imported here: a worker alone has no use for these modules, and no memory for them.
     from timeball.application.events import EventHub
-    from timeball.application.queries import Queries
     from timeball.store.access import ApiKeyStore, IdempotencyKeyStore, SessionStore
     from timeball.store.search.listing import ListingStore
     from timeball.telemetry.emitter import Emitter
     from timeball.telemetry.metrics import CombinedMetrics, ProcessMetrics, ServerMetrics
 
-    listing = ListingStore(store.database)
     counted = ServerMetrics()
     return ServerRuntime(
         settings=settings,
         env=store.env,
         commands=commands,
-        queries=Queries(store, listing, settings),
+        queries=make_queries(settings, store),
         live=EventHub(store.env, store),
         process=CombinedMetrics(process or ProcessMetrics(), counted),
         emit=Emitter(emit, counted.emit),
         keys=ApiKeyStore(store.database),
         sessions=SessionStore(store.database),
         requests=IdempotencyKeyStore(store.database),
-        dead_letters=listing,
+        dead_letters=ListingStore(store.database),
         # Nothing of it is opened: the catalogue only lists what there is.
         catalogue=make_catalogue(BuiltinHandlers(settings, store.env.clock, settings.data_dir, store.history)),
     )

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from django.db import connection, transaction
+from django.test import override_settings
 from django.utils import timezone
 
 from tests.conftest import FreshDatabase
@@ -212,6 +213,21 @@ def test_any_handler_can_be_enqueued_in_a_django_transaction(shop: Any) -> None:
             transaction.set_rollback(takes_it_back)
 
     assert [row["handler"] for row in stored()] == ["test.echo"]
+
+
+@pytest.mark.parametrize("has_zones", [True, False], ids=["USE_TZ", "local-times"])
+def test_any_handler_can_be_scheduled_in_a_django_transaction(shop: Any, has_zones: bool) -> None:
+    with override_settings(USE_TZ=has_zones, TIME_ZONE="America/New_York"):
+        connection.close()
+        for takes_it_back in (True, False):
+            with transaction.atomic():
+                job = shop.schedule("test.echo", "0 7 * * *", name="echo", connection=connection)
+                again = shop.schedule("test.echo", "0 8 * * *", name="echo", connection=connection)
+                transaction.set_rollback(takes_it_back)
+
+    assert (job.action, again.action, again.version) == ("create", "change", 2)
+    assert (job.next_run_at.hour, again.next_run_at.hour) == (7, 8)
+    assert [(row["handler"], row["state"]) for row in stored()] == [("test.echo", "scheduled")]
 
 
 def test_a_task_in_a_transaction_is_not_visible_before_the_commit(tasks: Any, shop: Any) -> None:

@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 import timeball
+from tests.conftest import FreshDatabase
 from timeball import Timeball
 from timeball.sdk.options import EnqueueOptions, HandlerDeclaration, ScheduleOptions
 from timeball.testing import TimeballHarness
@@ -38,6 +40,22 @@ def test_the_program_of_the_guide_runs(harness: TimeballHarness) -> None:
     assert harness.drain(raise_errors=True) == (3, 0, 0)
     assert paging.result() == 2
     assert harness.last(guide["send_receipt"]).result == "receipt 2 -> b@b.co"
+
+
+@pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
+def test_the_page_on_schedules_for_users_is_true(harness: TimeballHarness, fresh_database: FreshDatabase) -> None:
+    guide = run_page(DOCS / "howto" / "user-schedules.md")
+
+    guide["test_digest"](harness)
+
+    assert guide["subscribe_all"]({17: "Europe/Rome", 18: "Asia/Tokyo"}) == 1
+    with psycopg.connect(fresh_database.dsn) as connection:
+        connection.execute("CREATE TABLE users (id int GENERATED ALWAYS AS IDENTITY (START 20), email text)")
+        user = guide["sign_up"](connection, "a@b.co", "Europe/Rome")
+    harness.clock.advance("1d")
+
+    assert [len(harness.fired(f"digest-{number}")) for number in (17, 18, user)] == [3, 1, 1]
+    assert harness.last(guide["send_digest"]).result is not None
 
 
 def test_the_declarations_of_the_page_on_switching_are_accepted() -> None:

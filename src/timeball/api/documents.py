@@ -14,7 +14,7 @@ from fastapi import Depends, Query
 from starlette.responses import Response
 
 from timeball.api.models.executions import ExecutionFull, ExecutionOut
-from timeball.api.models.jobs import JobBody, JobOut
+from timeball.api.models.jobs import JobBody, JobOut, job_document
 from timeball.api.params import ApiContext
 from timeball.api.responses import (
     Document,
@@ -29,11 +29,11 @@ from timeball.application.queries.executions import ExecutionView
 from timeball.application.queries.jobs import FireTime
 from timeball.domain.execution import Attempt, Execution, ExecutionState
 from timeball.domain.job import Job, JobView, redefine_job, spec_of
-from timeball.domain.job_fields import SPEC_FIELDS, JobSpec
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.search import PageRequest, ResultPage
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.ids import ExecutionId, format_execution_id, format_id, format_job_id
-from timeball.domain.values.redaction import redact, redact_in_list, refuse_redacted
+from timeball.domain.values.redaction import redact, refuse_redacted
 from timeball.domain.values.wording import parse_duration
 
 if TYPE_CHECKING:
@@ -64,45 +64,6 @@ def copy_spec(job: Job, overrides: dict[str, Any], now: datetime) -> JobSpec:
     # Two jobs under one unique key would be one.
     unique_key = changed.unique_key if "unique_key" in overrides else None
     return replace(spec_of(changed), name=name, unique_key=unique_key, payload=orjson.loads(changed.payload))
-
-
-def job_document(view: JobView, *, in_list: bool = False, with_payload: bool = True) -> Document:
-    """A job with its status; secrets hidden. A list leaves large payloads out."""
-    job, standing = view.job, view.situation
-    spec = spec_of(job)
-    spec_fields = {name: getattr(spec, name) for name in SPEC_FIELDS}
-    last = None
-    if standing.last_id is not None:
-        last = {
-            "id": format_execution_id(standing.last_id),
-            "state": standing.last_state,
-            "finished_at": standing.last_finished_at,
-        }
-    # The order is for people who read it with curl: identity, definition, status.
-    return (
-        {"id": format_job_id(job.id)}
-        | spec_fields
-        | {
-            "payload": _payload(job.payload, in_list=in_list) if with_payload else None,
-            "tags": list(job.tags),
-            "kind": job.kind,
-            "status": view.status,
-            "next_run_at": standing.next_run_at,
-            "last_execution": last,
-            "paused_at": job.paused_at,
-            "paused_until": job.paused_until,
-            "pause_reason": job.pause_reason,
-            "version": job.version,
-            "declared_by": job.declared_by,
-            "created_by": job.created_by,
-            "created_at": job.created_at,
-            "updated_at": job.updated_at,
-        }
-    )
-
-
-def _payload(text: str, *, in_list: bool) -> Any:
-    return redact_in_list(text) if in_list else redact(orjson.loads(text))
 
 
 def execution_document(execution: Execution) -> Document:

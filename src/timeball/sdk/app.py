@@ -38,9 +38,18 @@ from timeball.sdk.handlers import (
     HandlerDecorator,
     HandlerHandle,
     SyncHandlerHandle,
+    aschedule_handler,
     make_handle,
+    schedule_handler,
 )
-from timeball.sdk.options import EnqueueOptions, HandlerDeclaration, ScheduleOptions, check_options, handler_options
+from timeball.sdk.options import (
+    EnqueueOptions,
+    HandlerDeclaration,
+    InstantInput,
+    ScheduleOptions,
+    check_options,
+    handler_options,
+)
 from timeball.sdk.runs import Run
 from timeball.sdk.schedules import DeclaredSchedules, check_handler
 
@@ -51,6 +60,7 @@ if TYPE_CHECKING:
     from timeball.domain.job import Job
     from timeball.env import Env
     from timeball.sdk.embedding import HostAuth, MountedDashboard
+    from timeball.sdk.jobs import ScheduledJob
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -261,6 +271,41 @@ class Timeball:
         """Like `enqueue`, for coroutines."""
         target, text = self._target_and_payload(handler, payload)
         return await target.options(**options).aenqueue_payload(text)
+
+    def schedule(
+        self,
+        handler: str | HandlerHandle[..., Any],
+        cron: str | None = None,
+        *,
+        every: Duration | None = None,
+        at: InstantInput | None = None,
+        connection: Any = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduledJob:
+        """Schedule a handler by its name: `tb.schedule("http.webhook", "0 7 * * *", name="ping", arguments={"url": ...})`.
+
+        As `handler.schedule(...)`. The handler need not be declared in this program: what is not given is taken from what workers have
+        published of it, and the arguments are checked against that.
+        """
+        return schedule_handler(self._enqueue_client, self._target_of(handler), cron, every, at, connection, options)
+
+    async def aschedule(
+        self,
+        handler: str | HandlerHandle[..., Any],
+        cron: str | None = None,
+        *,
+        every: Duration | None = None,
+        at: InstantInput | None = None,
+        connection: Any = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduledJob:
+        """Like `schedule`, for coroutines."""
+        target = self._target_of(handler)
+        return await aschedule_handler(self._enqueue_client, target, cron, every, at, connection, options)
+
+    def _target_of(self, handler: str | HandlerHandle[..., Any]) -> EnqueueTarget:
+        handle = handler if isinstance(handler, HandlerHandle) else self._handles.get(handler)
+        return EnqueueTarget.elsewhere(str(handler)) if handle is None else handle.target
 
     def _target_and_payload(
         self, handler: str | HandlerHandle[..., Any], payload: Any

@@ -48,7 +48,7 @@ class BackgroundLoop(Generic[T]):
 
     def call(self, work: Work[T, Answer]) -> Answer:
         """Run *work* with the resource in the background loop, and wait for its result."""
-        future = self._submit(work)
+        future = self.submit(work)
         try:
             return future.result()
         except BaseException:
@@ -57,7 +57,7 @@ class BackgroundLoop(Generic[T]):
 
     async def acall(self, work: Work[T, Answer]) -> Answer:
         """Like `call`, for coroutines of any event loop."""
-        return await asyncio.wrap_future(self._submit(work))
+        return await asyncio.wrap_future(self.submit(work))
 
     def close(self) -> None:
         """Close the resource and end the thread."""
@@ -71,7 +71,8 @@ class BackgroundLoop(Generic[T]):
         """Like `close`, for coroutines."""
         await asyncio.get_running_loop().run_in_executor(None, self.close)
 
-    def _submit(self, work: Work[T, Answer]) -> Future[Answer]:
+    def submit(self, work: Work[T, Answer]) -> Future[Answer]:
+        """Start *work* with the resource in the background loop; the future has its result."""
         # Under the mutex, so that no work is submitted to a loop that has just been stopped.
         with self._mutex:
             if self._loop_thread is None:

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
 
-from timeball.domain.handler import ADMIN_HANDLERS, inherit_options
+from timeball.domain.handler import inherit_options
 from timeball.domain.job import Job
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import ExecutionId, JobId, parse_id
@@ -23,10 +23,12 @@ from timeball.sdk.enqueue_paths import Batcher, DirectPath, ThreadFuture, closed
 if TYPE_CHECKING:
     from timeball.application.commands import Commands
     from timeball.application.commands.requests import Actor
+    from timeball.application.queries import Queries
     from timeball.config.settings import Settings
     from timeball.env import Env
     from timeball.runtime import Runtime
-    from timeball.sdk.transactions import TransactionBatch
+    from timeball.sdk.transactions import TransactionWork
+    from timeball.store.db.database import CallerConnection
     from timeball.store.db.direct_connection import DirectConnection
     from timeball.store.types import CreatedJob, EnqueueRow, PreparedJob
 
@@ -40,6 +42,9 @@ _MAX_WAITING_FOR_DIRECT = 2
 _MAX_CACHED = 1_000
 # How long the published contract of a handler that is not declared here is relied on.
 _CONTRACTS_ARE_GOOD_FOR_SECONDS = 5.0
+_JOBS_PER_STATEMENT = 1_000
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,13 @@ class SdkRuntime:
     @property
     def commands(self) -> Commands:
         return self.parts.commands
+
+    @cached_property
+    def queries(self) -> Queries:
+        # Here and not above: a program that only enqueues reads nothing.
+        from timeball.runtime import make_queries
+
+        return make_queries(self.parts.settings, self.parts.store)
 
     @staticmethod
     def actor(reason: str | None) -> Actor:
@@ -171,25 +183,16 @@ class SdkRuntime:
         jobs = await self.commands.jobs.create_all([with_payload(spec, payload) for payload in payloads])
         return [execution_of(created) for created in jobs]
 
-    async def prepare(self, request: EnqueueRequest, payloads: Sequence[str]) -> TransactionBatch:
-        """Jobs for the caller to write in its own transaction."""
-        from timeball.sdk.transactions import TransactionBatch
-        from timeball.store.db.columns import creation_audit
-
+    async def create_within(
+        self, request: EnqueueRequest, payloads: Sequence[str], connection: CallerConnection | None
+    ) -> list[CreatedJob]:
+        """Create jobs in the caller's own transaction, by several statements if they are many."""
         spec = await self._spec(request)
-        prepared = self.commands.jobs.prepare([with_payload(spec, payload) for payload in payloads])
-        entry = self.actor(None).entry
-        return TransactionBatch(
-            notes={
-                job.id: creation_audit(job, self.parts.env.new_id(), entry)
-                for job, _ in prepared
-                if job.handler in ADMIN_HANDLERS
-            },
-            jobs=[job for job, _ in prepared],
-            openings=[opening for _, opening in prepared if opening is not None],
-            promotion_window=self.parts.store.promotion_window,
-            now=self.parts.env.clock.statement_now(),
-        )
+        jobs: list[CreatedJob] = []
+        for start in range(0, len(payloads), _JOBS_PER_STATEMENT):
+            specs = [with_payload(spec, payload) for payload in payloads[start : start + _JOBS_PER_STATEMENT]]
+            jobs += await self.commands.jobs.create_all(specs, connection)
+        return [await self.resolve_job(created) for created in jobs]
 
     async def resolve_job(self, created: CreatedJob) -> CreatedJob:
         """For an execution that existed before, because it holds the unique key: with the id of the job it belongs to."""
@@ -349,16 +352,31 @@ class EnqueueClient:
         return None if runtime is None else runtime.published_options(handler)
 
     def _write_in_transaction(self, request: EnqueueRequest, payloads: Sequence[str]) -> list[CreatedJob]:
-        from timeball.sdk.transactions import create_in_transaction
-
-        batch = self.background_loop.call(lambda runtime: runtime.prepare(request, payloads))
-        return self.background_loop.call(_resolve_jobs(create_in_transaction(request.connection, batch)))
+        return self.call_within(
+            request.connection,
+            lambda runtime, connection: runtime.create_within(request, payloads, connection),
+            "enqueue",
+        )
 
     async def _awrite_in_transaction(self, request: EnqueueRequest, payloads: Sequence[str]) -> list[CreatedJob]:
-        from timeball.sdk.transactions import acreate_in_transaction
+        return await self.acall_within(
+            request.connection,
+            lambda runtime, connection: runtime.create_within(request, payloads, connection),
+            "enqueue",
+        )
 
-        batch = await self.background_loop.acall(lambda runtime: runtime.prepare(request, payloads))
-        return await self.background_loop.acall(_resolve_jobs(await acreate_in_transaction(request.connection, batch)))
+    def call_within(self, connection: Any, work: TransactionWork[SdkRuntime, Answer], verb: str) -> Answer:
+        """Run *work* in the background loop, and its statements within the caller's connection, if one is given."""
+        # Here and not above: a program that only declares handlers needs no database driver.
+        from timeball.sdk.transactions import call_within
+
+        return call_within(self.background_loop, connection, work, verb)
+
+    async def acall_within(self, connection: Any, work: TransactionWork[SdkRuntime, Answer], verb: str) -> Answer:
+        """Like `call_within`, for coroutines."""
+        from timeball.sdk.transactions import acall_within
+
+        return await acall_within(self.background_loop, connection, work, verb)
 
 
 def _make_sure(
@@ -370,13 +388,6 @@ def _make_sure(
         return (await runtime.commands.jobs.make_sure(prepared, rows))[0]
 
     return make_sure
-
-
-def _resolve_jobs(jobs: Sequence[CreatedJob]) -> Callable[[SdkRuntime], Coroutine[Any, Any, list[CreatedJob]]]:
-    async def resolve(runtime: SdkRuntime) -> list[CreatedJob]:
-        return [await runtime.resolve_job(created) for created in jobs]
-
-    return resolve
 
 
 async def _identity(runtime: SdkRuntime) -> SdkRuntime:

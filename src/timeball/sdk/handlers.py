@@ -9,20 +9,30 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from timeball.domain.handler import Handler
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import ExecutionId, JobId
 from timeball.domain.values.json_text import encode_object
-from timeball.domain.values.wording import parse_duration
+from timeball.domain.values.wording import Duration, parse_duration
 from timeball.errors import InvalidInput
-from timeball.sdk.enqueue import EnqueueClient, EnqueueRequest, execution_of
-from timeball.sdk.options import EnqueueOptions, check_options, job_fields
+from timeball.sdk.enqueue import EnqueueClient, EnqueueRequest, SdkRuntime, execution_of
+from timeball.sdk.options import (
+    EnqueueOptions,
+    InstantInput,
+    ScheduleOptions,
+    ScheduleParams,
+    check_options,
+    job_fields,
+)
 from timeball.sdk.runs import ResultConverter, Run
+from timeball.sdk.schedules import ScheduleRequest, schedule_request_of, schedule_requests
 
 if TYPE_CHECKING:
+    from timeball.sdk.jobs import ScheduleAction, ScheduledJob
+    from timeball.store.db.database import CallerConnection
     from timeball.store.types import CreatedJob
 
 P = ParamSpec("P")
@@ -184,6 +194,59 @@ class HandlerHandle(Enqueueable[P, R]):
         """The declaration, as a worker uses it."""
         return self._handler
 
+    @property
+    def target(self) -> EnqueueTarget:
+        """What jobs of this handler are made with."""
+        return self._target
+
+    def schedule(
+        self,
+        cron: str | None = None,
+        *,
+        every: Duration | None = None,
+        at: InstantInput | None = None,
+        connection: Any = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduledJob:
+        """Have workers call the handler by a schedule: `digest.schedule("0 7 * * *", name=f"digest-{user.id}", arguments={...})`.
+
+        A cron expression, an interval (`every="15m"`) or an instant (`at=...`). If there is a job of this *name*, it is changed to
+        what is given here, with defaults for what is not, and stays paused if it is paused; `action` of the result says whether the
+        job was created, changed or left. Without a name each call makes a new job, to be found by its id. The job is committed when
+        this returns; with *connection* it is written in that transaction instead, and exists if it commits.
+        """
+        return schedule_handler(self._enqueue_client, self._target, cron, every, at, connection, options)
+
+    async def aschedule(
+        self,
+        cron: str | None = None,
+        *,
+        every: Duration | None = None,
+        at: InstantInput | None = None,
+        connection: Any = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduledJob:
+        """Like `schedule`, for coroutines."""
+        return await aschedule_handler(self._enqueue_client, self._target, cron, every, at, connection, options)
+
+    def schedule_many(
+        self, schedules: Iterable[ScheduleParams], *, connection: Any = None
+    ) -> dict[str, ScheduleAction]:
+        """Schedule the handler many times in one transaction, all or none: `digest.schedule_many({"cron": "0 7 * * *", "name": ...} ...)`.
+
+        Each of them is a dictionary of what `schedule` takes, and needs a name. Returns what was done, by name: `create`, `change`
+        or `leave`. Thousands a second, where `schedule` makes some hundreds; repeated, it changes nothing.
+        """
+        requests = schedule_requests(self._target, schedules)
+        return self._enqueue_client.call_within(connection, partial(_schedule_many, requests), "schedule_many")
+
+    async def aschedule_many(
+        self, schedules: Iterable[ScheduleParams], *, connection: Any = None
+    ) -> dict[str, ScheduleAction]:
+        """Like `schedule_many`, for coroutines."""
+        requests = schedule_requests(self._target, schedules)
+        return await self._enqueue_client.acall_within(connection, partial(_schedule_many, requests), "schedule_many")
+
     def redeclare(self, handler: Handler) -> None:
         """Replace the declaration by a fuller one: `@tb.handler(...)` above `@tb.cron(...)`."""
         self._handler, self._target, self._request = handler, EnqueueTarget.of(handler), None
@@ -224,6 +287,51 @@ class HandlerDecorator(Protocol):
     ) -> AsyncHandlerHandle[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> SyncHandlerHandle[P, R]: ...
+
+
+def schedule_handler(
+    client: EnqueueClient,
+    target: EnqueueTarget,
+    cron: str | None,
+    every: Duration | None,
+    at: InstantInput | None,
+    connection: Any,
+    options: ScheduleOptions,
+) -> ScheduledJob:
+    """Create or change the job of a schedule."""
+    request = schedule_request_of(target, cron, every, at, options)
+    return client.call_within(connection, partial(_schedule, request), "schedule")
+
+
+async def aschedule_handler(
+    client: EnqueueClient,
+    target: EnqueueTarget,
+    cron: str | None,
+    every: Duration | None,
+    at: InstantInput | None,
+    connection: Any,
+    options: ScheduleOptions,
+) -> ScheduledJob:
+    """Like `schedule_handler`, for coroutines."""
+    request = schedule_request_of(target, cron, every, at, options)
+    return await client.acall_within(connection, partial(_schedule, request), "schedule")
+
+
+# The models of jobs take a while to import, and most programs only enqueue.
+
+
+async def _schedule(request: ScheduleRequest, runtime: SdkRuntime, connection: CallerConnection | None) -> ScheduledJob:
+    from timeball.sdk.jobs import schedule
+
+    return await schedule(request, runtime, connection)
+
+
+async def _schedule_many(
+    requests: Sequence[ScheduleRequest], runtime: SdkRuntime, connection: CallerConnection | None
+) -> dict[str, ScheduleAction]:
+    from timeball.sdk.jobs import schedule_many
+
+    return await schedule_many(requests, runtime, connection)
 
 
 def make_handle(enqueue_client: EnqueueClient, handler: Handler) -> HandlerHandle[..., Any]:

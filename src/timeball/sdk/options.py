@@ -71,10 +71,10 @@ class EnqueueOptions(SharedOptions, total=False):
 
 
 class ScheduleOptions(SharedOptions, total=False):
-    """What `@tb.cron(...)` and `@tb.every(...)` take beside their rhythm."""
+    """What `@tb.cron(...)`, `@tb.every(...)` and `.schedule(...)` take beside their rhythm."""
 
     name: str | None
-    """The name of the job; the handler's if nothing is said."""
+    """The name of the job. Without one, a declaration has the name of its handler, and `.schedule(...)` makes a new job each time."""
     description: str
     arguments: Mapping[str, Any]
     """What the handler is called with, by the names of its parameters."""
@@ -91,6 +91,14 @@ class ScheduleOptions(SharedOptions, total=False):
     ends_at: InstantInput
     max_executions: int
     limit_key: str
+
+
+class ScheduleParams(ScheduleOptions, total=False):
+    """One of the schedules that `schedule_many` takes: a rhythm or an instant, and the options beside it."""
+
+    cron: str
+    every: Duration
+    at: InstantInput
 
 
 _UNITS = {"ms": timedelta(milliseconds=1), "seconds": timedelta(seconds=1), None: None}

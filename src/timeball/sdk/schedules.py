@@ -1,14 +1,16 @@
-"""Schedules declared in code: collected while modules are imported, made jobs when a worker starts.
+"""Schedules of a program: declared in code, or made while it runs.
 
-A declaration defines the job of its name. `JobCommands.declare` creates or updates that job, once, however many processes declare it.
+Declarations are collected while modules are imported, and made jobs when a worker starts: `JobCommands.declare` creates or updates the
+job of that name, once, however many processes declare it. Schedules that a program makes as it goes, one for each of its users for
+example, are written at once (`sdk/jobs.py`); they belong to no declaration, so no worker misses them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 import orjson
@@ -18,16 +20,18 @@ from timeball.domain.job import define_job
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.policies import is_serial_word
 from timeball.domain.values.ids import JobId
+from timeball.domain.values.wording import Duration, parse_duration
 from timeball.env import SystemClock
-from timeball.errors import Conflict, NeverFires
+from timeball.errors import Conflict, InvalidInput, NeverFires
 from timeball.handlers.registry import default_name
-from timeball.sdk.options import ScheduleOptions, job_fields
+from timeball.sdk.options import InstantInput, ScheduleOptions, ScheduleParams, check_options, job_fields
 
 if TYPE_CHECKING:
     from timeball.application.commands import Commands
-    from timeball.sdk.handlers import HandlerHandle
+    from timeball.sdk.handlers import EnqueueTarget, HandlerHandle
 
 _NO_JOB = JobId(UUID(int=0))
+_TIMING_WORDS = ("cron", "every", "at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +46,74 @@ class _DeclaredSchedule:
 
     def spec(self) -> JobSpec:
         """The definition of the job; made when it is needed, because the handler may be declared more fully later."""
-        handler = self.handle.handler
-        fields = {**handler.options.job_fields(), **job_fields(self.options), **self.timing, "name": self.name}
-        if is_serial_word(fields.get("overlap")):
-            fields["max_running"] = self.options.get("max_running")
-        if fields["max_running"] is not None:
-            fields.setdefault("limit_key", handler.name)
-        payload = orjson.Fragment(handler.binder.encode((), self.options.get("arguments", {})))
-        return JobSpec(handler=handler.name, payload=payload, **fields)
+        return schedule_request(self.handle.target, self.timing, self.options | {"name": self.name}).spec
 
     @property
     def declared_by(self) -> str:
         return default_name(self.handle.handler.function).partition(":")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRequest:
+    """The job that a schedule is to be, and the fields that were given; those of a handler of this program are complete."""
+
+    spec: JobSpec
+    given_fields: frozenset[str]
+    is_complete: bool
+
+
+def schedule_request(target: EnqueueTarget, timing: Mapping[str, Any], options: ScheduleOptions) -> ScheduleRequest:
+    """The request for a schedule of a handler: the handler's options, overridden by those of the schedule."""
+    fields = {**target.inherited, **job_fields(options), **timing}
+    if is_serial_word(fields.get("overlap")):
+        fields["max_running"] = options.get("max_running")
+    if fields.get("max_running") is not None:
+        fields.setdefault("limit_key", target.name)
+    payload = orjson.Fragment(target.encode((), options.get("arguments", {})))
+    spec = JobSpec(handler=target.name, payload=payload, **fields)
+    return ScheduleRequest(spec, frozenset({*fields, "payload"}), target.is_declared_here)
+
+
+def schedule_request_of(
+    target: EnqueueTarget,
+    cron: str | None,
+    every: Duration | None,
+    at: InstantInput | None,
+    options: ScheduleOptions,
+) -> ScheduleRequest:
+    """The request for a schedule, as `.schedule(...)` is given it."""
+    check_options(options, ScheduleOptions, "schedule()")
+    return schedule_request(target, timing_fields(cron, every, at), options)
+
+
+def timing_fields(cron: str | None, every: Duration | None, at: InstantInput | None) -> dict[str, Any]:
+    """The fields of a job that say when it runs, of which a caller gives one."""
+    given = {"cron": cron, "every": every, "at": at}
+    words = [word for word, value in given.items() if value is not None]
+    if len(words) != 1:
+        found = f"{' and '.join(words)} are given" if words else "neither cron nor every nor at is given"
+        raise InvalidInput(
+            f"{found}, expected one of cron, every and at",
+            field=words[0] if words else "cron",
+            hint='.schedule("0 7 * * *"), .schedule(every="15m") or .schedule(at=...)',
+        )
+    if every is not None:
+        return {"interval_seconds": parse_duration(every, "every").total_seconds()}
+    return {"schedule": cron} if cron is not None else {"scheduled_at": at}
+
+
+def schedule_requests(target: EnqueueTarget, schedules: Iterable[ScheduleParams]) -> list[ScheduleRequest]:
+    """The requests for many schedules of a handler."""
+    requests: list[ScheduleRequest] = []
+    for number, params in enumerate(schedules):
+        options: dict[str, Any] = {**params}
+        try:
+            check_options(options, ScheduleParams, "schedule_many()")
+            timing = timing_fields(*(options.pop(word, None) for word in _TIMING_WORDS))
+            requests.append(schedule_request(target, timing, cast(ScheduleOptions, options)))
+        except InvalidInput as error:
+            raise error.below(str(number)) from None
+    return requests
 
 
 class DeclaredSchedules:

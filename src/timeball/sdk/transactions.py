@@ -1,8 +1,11 @@
-"""Enqueues inside the caller's own transaction.
+"""Writes inside the caller's own transaction.
 
-The statement that Timeball itself runs is run on the caller's connection, so the job exists if and only if the transaction commits,
-together with everything else it wrote. No wake-up is sent from there: a NOTIFY would make the caller's commit wait for others. Workers
-find the job with their next poll, within a second.
+The statements that Timeball itself runs are run on the caller's connection, so what they write exists if and only if the transaction
+commits, together with everything else it wrote. No wake-up is sent from there: a NOTIFY would make the caller's commit wait for
+others. Nodes find the work with their next poll, within a second.
+
+The commands run where they always do, in the background loop. A connection belongs to the thread or the event loop of the caller, so
+each statement is sent there: the caller serves its own connection until the command is done.
 
 Connections are recognised by the names of their classes, so that no driver is imported that the program does not use. Errors of the
 driver are not translated: the transaction is the caller's, and so is the decision to repeat it.
@@ -10,189 +13,201 @@ driver are not translated: the transaction is the caller's, and so is the decisi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import datetime, timedelta
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, TypeVar
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
-from timeball.domain.job import Job
-from timeball.domain.values.ids import ExecutionId, JobId
-from timeball.errors import InvalidInput, StoreError
-from timeball.store.db.columns import job_columns, json_text
+from timeball.errors import InvalidInput
+from timeball.sdk.background_loop import BackgroundLoop
+from timeball.store.db.database import CallerConnection
 from timeball.store.db.statements import all_statements
-from timeball.store.enqueue import is_plain
-from timeball.store.types import CreatedJob, FirstExecution
 
-_JOBS_PER_STATEMENT = 1_000
-_MAX_TRIES = 5
-
+T = TypeVar("T")
+Answer = TypeVar("Answer")
 Rows = Sequence[Mapping[str, Any]]
-# Yields the name of a statement and its parameters, and is sent the rows.
-_Creation = Generator[tuple[str, dict[str, Any]], Rows, list[CreatedJob]]
+# What is done with the resource of the background loop and, if one is given, within the caller's connection.
+TransactionWork = Callable[[T, CallerConnection | None], Coroutine[Any, Any, Answer]]
 
 
 class ConnectionUnknown(InvalidInput):
-    """The `connection` of an enqueue is of a kind that Timeball cannot write through, or not from this call."""
+    """The `connection` of a call is of a kind that Timeball cannot write through, or not from this call."""
 
     code = "unknown_connection"
 
 
+def call_within(
+    background_loop: BackgroundLoop[T], connection: Any, work: TransactionWork[T, Answer], verb: str
+) -> Answer:
+    """Run *work* within a connection of psycopg or Django, or a connection or session of SQLAlchemy; or without any, if it is None.
+
+    *verb* is the method that was called, without an `a` before its name.
+    """
+    if connection is None:
+        return background_loop.call(lambda resource: work(resource, None))
+    run = _runner_for(connection, _SYNCHRONOUS, _ASYNCHRONOUS, f"it is asynchronous: await a{verb}(...) instead")
+    caller = _CallingThread(connection, run)
+    return caller.serve(background_loop.submit(lambda resource: work(resource, caller)))
+
+
+async def acall_within(
+    background_loop: BackgroundLoop[T], connection: Any, work: TransactionWork[T, Answer], verb: str
+) -> Answer:
+    """Run *work* within a connection of asyncpg or psycopg, or a connection or session of SQLAlchemy, all asynchronous; or without any."""
+    if connection is None:
+        return await background_loop.acall(lambda resource: work(resource, None))
+    run = _runner_for(connection, _ASYNCHRONOUS, _SYNCHRONOUS, f"it is not asynchronous: call {verb}(...) instead")
+    caller = _CallingTask(connection, run)
+    return await caller.serve(background_loop.submit(lambda resource: work(resource, caller)))
+
+
+# the caller, who serves the connection while a command runs in the background loop
+
+
 @dataclass(frozen=True, slots=True)
-class TransactionBatch:
-    """Jobs ready to be written, with their first executions."""
-
-    jobs: Sequence[Job]
-    openings: Sequence[FirstExecution]
-    promotion_window: timedelta
-    # None lets the database's own clock decide.
-    now: datetime | None
-    # The parameters of the audit entry that some of the jobs are written with.
-    notes: Mapping[JobId, Mapping[str, Any]] = field(default_factory=dict)
+class _SentStatement:
+    name: str
+    values: Mapping[str, Any]
+    rows: Future[Rows] = field(default_factory=Future)
 
 
-def create_in_transaction(connection: Any, batch: TransactionBatch) -> list[CreatedJob]:
-    """Write jobs through a connection of psycopg or Django, or a connection or session of SQLAlchemy."""
-    run = _runner_for(connection, _SYNCHRONOUS, _ASYNCHRONOUS, "it is asynchronous: await aenqueue(...) instead")
-    created: list[CreatedJob] = []
-    for creation in _creations(batch):
+class _CallingThread(CallerConnection):
+    """A thread that waits for the end of a command, and runs its statements meanwhile."""
+
+    def __init__(self, connection: Any, run: _Run) -> None:
+        self._connection = connection
+        self._run = run
+        self._statements: SimpleQueue[_SentStatement | None] = SimpleQueue()
+
+    async def run(self, name: str, values: Mapping[str, Any]) -> Rows:
+        statement = _SentStatement(name, values)
+        self._statements.put(statement)
+        return await asyncio.wrap_future(statement.rows)
+
+    def serve(self, command: Future[Answer]) -> Answer:
+        command.add_done_callback(lambda _: self._statements.put(None))
         try:
-            statement = next(creation)
-            while True:
-                statement = creation.send(run(connection, *statement))
-        except StopIteration as done:
-            created += done.value
-    return created
+            while (statement := self._statements.get()) is not None:
+                try:
+                    statement.rows.set_result(self._run(self._connection, statement.name, statement.values))
+                except Exception as error:
+                    statement.rows.set_exception(error)
+            return command.result()
+        except BaseException:
+            command.cancel()  # Ctrl-C: no caller waits for the result any more
+            raise
 
 
-async def acreate_in_transaction(connection: Any, batch: TransactionBatch) -> list[CreatedJob]:
-    """Write jobs through a connection of asyncpg or psycopg, or a connection or session of SQLAlchemy, all asynchronous."""
-    run = _runner_for(connection, _ASYNCHRONOUS, _SYNCHRONOUS, "it is not asynchronous: call enqueue(...) instead")
-    created: list[CreatedJob] = []
-    for creation in _creations(batch):
+class _CallingTask(CallerConnection):
+    """A coroutine that awaits the end of a command, and runs its statements meanwhile."""
+
+    def __init__(self, connection: Any, run: _AsyncRun) -> None:
+        self._connection = connection
+        self._run = run
+        self._loop = asyncio.get_running_loop()
+        self._statements: asyncio.Queue[_SentStatement | None] = asyncio.Queue()
+
+    async def run(self, name: str, values: Mapping[str, Any]) -> Rows:
+        statement = _SentStatement(name, values)
+        self._send(statement)
+        return await asyncio.wrap_future(statement.rows)
+
+    def _send(self, statement: _SentStatement | None) -> None:
+        # The loop is closed if its program has ended meanwhile: no caller waits any more.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._statements.put_nowait, statement)
+
+    async def serve(self, command: Future[Answer]) -> Answer:
+        command.add_done_callback(lambda _: self._send(None))
         try:
-            statement = next(creation)
-            while True:
-                statement = creation.send(await run(connection, *statement))
-        except StopIteration as done:
-            created += done.value
-    return created
+            while (statement := await self._statements.get()) is not None:
+                try:
+                    statement.rows.set_result(await self._run(self._connection, statement.name, statement.values))
+                except Exception as error:
+                    statement.rows.set_exception(error)
+            return command.result()
+        except BaseException:
+            command.cancel()
+            raise
 
 
-# what is written, for all drivers alike
+# the drivers, whose rows are made alike: ids are UUIDs and instants are in UTC, whatever the connection is set to
+
+_IDS = frozenset({"id", "job_id", "execution_id", "holder", "last_id"})
 
 
-def _creations(batch: TransactionBatch) -> Iterable[_Creation]:
-    for start in range(0, len(batch.jobs), _JOBS_PER_STATEMENT):
-        yield _creation(batch, batch.jobs[start : start + _JOBS_PER_STATEMENT])
+def _alike(rows: Iterable[Mapping[str, Any]], local: ZoneInfo | None = None) -> Rows:
+    return [{name: _value(name, value, local) for name, value in row.items()} for row in rows]
 
 
-def _creation(batch: TransactionBatch, jobs: Sequence[Job]) -> _Creation:
-    """Create jobs. Where a unique key is taken, find the execution that holds it; if that has just ended, try again."""
-    openings = {opening.job_id: opening for opening in batch.openings}
-    created: dict[JobId, CreatedJob] = {}
-    missing = jobs
-    for _ in range(_MAX_TRIES):
-        rows = yield _statement(batch, missing, [openings[job.id] for job in missing if job.id in openings])
-        for row in rows:
-            job_id = JobId(_uuid(row["job_id"]))
-            created[job_id] = CreatedJob(job_id, ExecutionId(_uuid(row["execution_id"])), is_new=True)
-        missing = [job for job in missing if job.id not in created]
-        if missing:
-            rows = yield "live_keys", {"keys": [job.unique_key for job in missing]}
-            holders = {row["key"]: ExecutionId(_uuid(row["execution_id"])) for row in rows}
-            created |= {
-                job.id: CreatedJob(job.id, holders[job.unique_key], is_new=False)
-                for job in missing
-                if job.unique_key in holders
-            }
-            missing = [job for job in missing if job.id not in created]
-        if not missing:
-            for job in jobs:
-                if created[job.id].is_new and job.id in batch.notes:
-                    yield "write_audit", {**batch.notes[job.id], "now": batch.now}
-            return [created[job.id] for job in jobs]
-    raise StoreError(f"the unique key {missing[0].unique_key!r} is taken and freed again and again")
+def _value(name: str, value: Any, local: ZoneInfo | None) -> Any:
+    if isinstance(value, datetime):
+        return (value if local is None or value.tzinfo else value.replace(tzinfo=local)).astimezone(UTC)
+    return UUID(value) if isinstance(value, str) and name in _IDS else value
 
 
-def _statement(
-    batch: TransactionBatch, jobs: Sequence[Job], openings: Sequence[FirstExecution]
-) -> tuple[str, dict[str, Any]]:
-    columns = [job_columns(job) for job in jobs]
-    shared = {"jobs": json_text(columns), "now": batch.now, "wakeup": None}
-    if all(map(is_plain, jobs, columns)) and all(opening.run_at is None for opening in openings):
-        return "create_plain_jobs", shared
-    firsts = json_text(asdict(opening) for opening in openings)
-    return "create_jobs", {**shared, "firsts": firsts, "promotion_window": batch.promotion_window}
-
-
-def _uuid(value: object) -> UUID:
-    return value if isinstance(value, UUID) else UUID(str(value))
-
-
-# the drivers
-
-
-async def _run_on_asyncpg(connection: Any, name: str, values: dict[str, Any]) -> Rows:
+async def _run_on_asyncpg(connection: Any, name: str, values: Mapping[str, Any]) -> Rows:
     statement = all_statements()[name]
-    rows: Rows = await connection.fetch(statement.numbered(), *(values[name] for name in statement.parameters))
-    return rows
+    return _alike(await connection.fetch(statement.numbered(), *(values[name] for name in statement.parameters)))
 
 
-def _run_on_psycopg(connection: Any, name: str, values: dict[str, Any]) -> Rows:
+def _run_on_psycopg(connection: Any, name: str, values: Mapping[str, Any]) -> Rows:
     from psycopg.rows import dict_row
 
     with connection.cursor(row_factory=dict_row) as cursor:
         cursor.execute(all_statements()[name].pyformat(), values)
-        rows: Rows = cursor.fetchall()
-        return rows
+        return _alike(cursor.fetchall() if cursor.description else ())
 
 
-async def _run_on_async_psycopg(connection: Any, name: str, values: dict[str, Any]) -> Rows:
+async def _run_on_async_psycopg(connection: Any, name: str, values: Mapping[str, Any]) -> Rows:
     from psycopg.rows import dict_row
 
     async with connection.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(all_statements()[name].pyformat(), values)
-        rows: Rows = await cursor.fetchall()
-        return rows
+        return _alike(await cursor.fetchall() if cursor.description else ())
 
 
-def _run_on_django(connection: Any, name: str, values: dict[str, Any]) -> Rows:
+def _run_on_django(connection: Any, name: str, values: Mapping[str, Any]) -> Rows:
     with connection.cursor() as cursor:
         cursor.execute(all_statements()[name].pyformat(), values)
+        if not cursor.description:
+            return ()
         columns = [column[0] for column in cursor.description]
-        return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+        rows = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+    # Without USE_TZ, Django reads instants as local times of its connection.
+    return _alike(rows, ZoneInfo(connection.timezone_name))
 
 
-def _run_on_sqlalchemy(connection: Any, name: str, values: dict[str, Any]) -> Rows:
-    rows: Rows = connection.execute(_sqlalchemy_text(name), values).mappings().all()
-    return rows
+def _run_on_sqlalchemy(connection: Any, name: str, values: Mapping[str, Any]) -> Rows:
+    result = connection.execute(_sqlalchemy_text(name), values)
+    return _alike(result.mappings().all() if result.returns_rows else ())
 
 
-async def _run_on_async_sqlalchemy(connection: Any, name: str, values: dict[str, Any]) -> Rows:
-    rows: Rows = (await connection.execute(_sqlalchemy_text(name), values)).mappings().all()
-    return rows
+async def _run_on_async_sqlalchemy(connection: Any, name: str, values: Mapping[str, Any]) -> Rows:
+    result = await connection.execute(_sqlalchemy_text(name), values)
+    return _alike(result.mappings().all() if result.returns_rows else ())
 
 
 @cache
 def _sqlalchemy_text(name: str) -> Any:
-    """The statement for SQLAlchemy: with casts escaped, because it reads `:jobs::text` as a parameter `:job`."""
-    from sqlalchemy import ARRAY, DateTime, Interval, Text, Uuid, bindparam, text
+    """The statement for SQLAlchemy: with casts escaped, because it reads `:jobs::text` as a parameter `:job`.
 
-    types: dict[str, Any] = {
-        "now": DateTime(timezone=True),
-        "promotion_window": Interval(),
-        "keys": ARRAY(Text()),
-        "id": Uuid(),
-    }
-    statement = all_statements()[name]
-    escaped = statement.text.replace("::", r"\:\:")
-    return text(escaped).bindparams(*(bindparam(p, type_=types.get(p, Text())) for p in statement.parameters))
+    Its parameters have no types of SQLAlchemy's, which would become casts in the text: the database infers them, as it does for us.
+    """
+    from sqlalchemy import text
+
+    return text(all_statements()[name].text.replace("::", r"\:\:"))
 
 
-_Run = Callable[[Any, str, dict[str, Any]], Rows]
-_AsyncRun = Callable[[Any, str, dict[str, Any]], Awaitable[Rows]]
+_Run = Callable[[Any, str, Mapping[str, Any]], Rows]
+_AsyncRun = Callable[[Any, str, Mapping[str, Any]], Awaitable[Rows]]
 
 _SYNCHRONOUS: dict[tuple[str, str], _Run] = {
     ("psycopg", "Connection"): _run_on_psycopg,

@@ -24,7 +24,7 @@ from timeball.store.db.columns import (
     without_nulls,
     write_audit,
 )
-from timeball.store.db.database import Database, retry_write
+from timeball.store.db.database import Database, WithinConnection, retry_write
 from timeball.store.db.notifier import WAKEUP_MARGIN, Notifier
 from timeball.store.db.rows import job_from
 from timeball.store.types import AuditEntry, CreatedJob, EnqueueRow, FirstExecution, PreparedJob
@@ -75,15 +75,17 @@ class Enqueuer:
         self,
         jobs: Sequence[Job],
         firsts: Sequence[FirstExecution],
-        connection: Connection | None = None,
+        connection: WithinConnection | None = None,
         audit: AuditEntry | None = None,
         *,
         is_shown: bool = False,
+        skips_taken_names: bool = False,
     ) -> list[CreatedJob]:
         """Insert jobs and their first executions in one statement; Conflict if a name is taken, and nothing is written.
 
-        Within a *connection* of the caller no wake-up is sent: workers find the executions with their next sweep.
-        With *audit*, the jobs are audited in the same transaction. If they are *is_shown*, the result has them as they were written.
+        Within a *connection* of the caller no wake-up is sent: workers find the executions with their next sweep. With *audit*, the
+        jobs are audited in the same transaction. If they are *is_shown*, the result has them as they were written. With
+        *skips_taken_names*, jobs whose names are taken are missing in the result instead.
         """
         try:
             is_alone = len(jobs) == 1 and audit is None and not is_shown
@@ -93,10 +95,13 @@ class Enqueuer:
             wakeup = self._wakeup_for(jobs, firsts)
             carried = self._notifier.take_pending(wakeup) if connection is None and wakeup else None
             rows = await self._notifier.send_with(
-                carried, lambda wakeup: self._insert(jobs, firsts, connection, wakeup, audit, is_shown=is_shown)
+                carried,
+                lambda wakeup: self._insert(
+                    jobs, firsts, connection, wakeup, audit, is_shown=is_shown, skips_taken_names=skips_taken_names
+                ),
             )
         except asyncpg.UniqueViolationError as error:
-            raise name_conflict(error, jobs) from error
+            raise Conflict(f"the database refused a second record: {error}") from error
         if connection is None:
             await self._executions.announce_placed(rows, is_ready_announced=carried is not None)
         created = {
@@ -105,42 +110,46 @@ class Enqueuer:
             )
             for row in rows
         }
-        refused = [job for job in jobs if job.id not in created]
+        refused = [job for job in jobs if job.id not in created and job.name is None]
         if refused:
             created |= await self._existing_holders(refused, firsts, connection)
-        return [created[job.id] for job in jobs]
+        return [created[job.id] for job in jobs if job.id in created]
 
     async def _insert(
         self,
         jobs: Sequence[Job],
         firsts: Sequence[FirstExecution],
-        connection: Connection | None,
+        connection: WithinConnection | None,
         wakeup: str | None,
         audit: AuditEntry | None,
         *,
         is_shown: bool,
+        skips_taken_names: bool,
     ) -> list[Any]:
-        if audit is None:
-            return await self._write_new(jobs, firsts, connection, wakeup, is_shown=is_shown)
         note = self._database.env.new_id()
 
-        async def work(within: Connection) -> list[Any]:
+        async def work(within: WithinConnection | None) -> list[Any]:
             rows = await self._write_new(jobs, firsts, within, wakeup, is_shown=is_shown)
-            if rows:
-                inserted = {row["job_id"] for row in rows}
+            inserted = {row["job_id"] for row in rows}
+            if not skips_taken_names:
+                _refuse_taken_names(job for job in jobs if job.id not in inserted)
+            if rows and audit is not None and within is not None:
                 await self._audit_created(within, note, audit, [job for job in jobs if job.id in inserted])
             return rows
 
         if connection is not None:
             return await work(connection)
-        rows: list[Any] = await self._database.once(work, note)
-        return rows
+        if audit is not None:
+            return await self._database.once(work, note)
+        # Of several jobs, none is written if the name of one is taken.
+        has_names = len(jobs) > 1 and any(job.name is not None for job in jobs)
+        return await (self._database.repeat(work) if has_names else work(None))
 
     async def _write_new(
         self,
         jobs: Sequence[Job],
         firsts: Sequence[FirstExecution],
-        connection: Connection | None,
+        connection: WithinConnection | None,
         wakeup: str | None,
         *,
         is_shown: bool,
@@ -158,7 +167,9 @@ class Enqueuer:
             wakeup=wakeup,
         )
 
-    async def _audit_created(self, connection: Connection, note: UUID, audit: AuditEntry, jobs: Sequence[Job]) -> None:
+    async def _audit_created(
+        self, connection: WithinConnection, note: UUID, audit: AuditEntry, jobs: Sequence[Job]
+    ) -> None:
         if len(jobs) == 1:
             await self._database.fetch("write_audit", connection, **creation_audit(jobs[0], note, audit))
             return
@@ -166,7 +177,7 @@ class Enqueuer:
         await write_audit(self._database, connection, note, audit, "job.create", f"{len(jobs)} jobs", None, facts)
 
     async def _existing_holders(
-        self, refused: Sequence[Job], firsts: Sequence[FirstExecution], connection: Connection | None
+        self, refused: Sequence[Job], firsts: Sequence[FirstExecution], connection: WithinConnection | None
     ) -> dict[UUID, CreatedJob]:
         """The executions that have the keys of these one-offs. If one has just finished, its key is free, and the one-off is inserted."""
         rows = await self._database.fetch("live_keys", connection, keys=[job.unique_key for job in refused])
@@ -194,7 +205,7 @@ class Enqueuer:
         return wakeup
 
     async def enqueue(
-        self, prepared: PreparedJob, rows: Sequence[EnqueueRow], connection: Connection | None = None
+        self, prepared: PreparedJob, rows: Sequence[EnqueueRow], connection: WithinConnection | None = None
     ) -> None:
         """Insert plain one-offs that are due now, in one statement; within a *connection* of the caller no wake-up is sent."""
         if connection is None:
@@ -224,7 +235,11 @@ class Enqueuer:
         return Wakeup({(prepared.job.queue, prepared.job.priority): moment}, executions=executions, named=alone)
 
     async def _write_alike(
-        self, prepared: PreparedJob, rows: Sequence[EnqueueRow], connection: Connection | None, wakeup: str | None
+        self,
+        prepared: PreparedJob,
+        rows: Sequence[EnqueueRow],
+        connection: WithinConnection | None,
+        wakeup: str | None,
     ) -> None:
         if len(rows) == 1:
             ((id_, shard, payload),) = rows
@@ -400,9 +415,13 @@ def _view_from(row: Any) -> JobView:
     return JobView(job_from(row), situation)
 
 
-def name_conflict(error: asyncpg.UniqueViolationError, jobs: Sequence[Job]) -> Conflict:
-    if error.constraint_name != "job_name":
-        return Conflict(f"the database refused a second record: {error}")
-    names = sorted(job.name for job in jobs if job.name is not None)
-    which = f"named {names[0]!r}" if len(names) == 1 else "with one of these names"
-    return Conflict(f"there is already a job {which}", hint="choose another name, or update that job", names=names)
+def name_conflict(names: Sequence[str]) -> Conflict:
+    """The error for names that other jobs have."""
+    which = f"a job named {names[0]!r}" if len(names) == 1 else f"jobs named {', '.join(map(repr, names[:3]))}"
+    return Conflict(f"there is already {which}", hint="choose another name, or update that job", names=list(names))
+
+
+def _refuse_taken_names(missing: Iterable[Job]) -> None:
+    names = sorted(job.name for job in missing if job.name is not None)
+    if names:
+        raise name_conflict(names)

@@ -24,7 +24,7 @@ from timeball.store.types import PARKED_AT, AuditEntry, ExecutionRequest
 if TYPE_CHECKING:
     from timeball.domain.job import Job
     from timeball.domain.scheduling.occurrences import JobTiming, NextOccurrence, SkippedRange
-    from timeball.store.db.database import Database
+    from timeball.store.db.database import Database, WithinConnection
     from timeball.store.db.pool import Connection
     from timeball.store.executions import ExecutionStore
 
@@ -94,9 +94,9 @@ class JobStore:
 
     # reading
 
-    async def find(self, ids: Sequence[JobId]) -> dict[JobId, Job]:
+    async def find(self, ids: Sequence[JobId], connection: WithinConnection | None = None) -> dict[JobId, Job]:
         """These jobs, including deleted ones; those that do not exist are missing."""
-        rows = await self._database.fetch("find_jobs", ids=list(ids))
+        rows = await self._database.fetch("find_jobs", connection, ids=list(ids))
         return {JobId(row["id"]): job_from(row) for row in rows}
 
     async def timetables(self, ids: Sequence[JobId]) -> dict[JobId, JobTiming]:
@@ -106,9 +106,9 @@ class JobStore:
         rows = await self._database.fetch("timetables", ids=list(ids))
         return {given[row["id"]]: timetable_from(given[row["id"]], row) for row in rows}
 
-    async def find_by_name(self, name: str) -> Job | None:
+    async def find_by_name(self, name: str, connection: WithinConnection | None = None) -> Job | None:
         """The job of this name that is not deleted."""
-        row = await self._database.fetch_row("find_job_by_name", name=name)
+        row = await self._database.fetch_row("find_job_by_name", connection, name=name)
         return None if row is None else job_from(row)
 
     async def undeclared(self, modules: Sequence[str], names: Sequence[str]) -> list[Job]:
@@ -116,9 +116,9 @@ class JobStore:
         rows = await self._database.fetch("undeclared_jobs", modules=list(modules), names=list(names))
         return [job_from(row) for row in rows]
 
-    async def find_by_names(self, names: Sequence[str]) -> dict[str, Job]:
+    async def find_by_names(self, names: Sequence[str], connection: WithinConnection | None = None) -> dict[str, Job]:
         """The jobs of these names that are not deleted."""
-        rows = await self._database.fetch("find_jobs_by_name", names=list(names))
+        rows = await self._database.fetch("find_jobs_by_name", connection, names=list(names))
         return {row["name"]: job_from(row) for row in rows}
 
     async def declared_by(self, declared_by: str) -> list[Job]:
@@ -127,26 +127,35 @@ class JobStore:
 
     # changing
 
-    async def change(self, job_id: JobId, decide: Callable[[JobSnapshot], JobChange], audit: AuditEntry) -> JobChange:
+    async def change(
+        self,
+        job_id: JobId,
+        decide: Callable[[JobSnapshot], JobChange],
+        audit: AuditEntry,
+        connection: WithinConnection | None = None,
+    ) -> JobChange:
         """Change a job in one transaction: lock it, delete its pending occurrence, and write what *decide* returns.
 
         If a scheduler promotes the occurrence first, everything is repeated on the new state. NotFound if the job does not exist.
+        Within a *connection* of the caller no wake-up is sent, and nodes see the change with their next sweep.
         """
         note = self._database.env.new_id()
 
-        async def work(connection: Connection) -> tuple[JobChange, list[Any]]:
-            snapshot = await self._snapshot(connection, job_id)
+        async def work(within: WithinConnection) -> tuple[JobChange, list[Any]]:
+            snapshot = await self._snapshot(within, job_id)
             change = decide(snapshot)
-            holders = await self._write(connection, snapshot, change)
+            holders = await self._write(within, snapshot, change)
             before, after = changed_fields(snapshot.job, change.job)
-            await write_audit(self._database, connection, note, audit, change.action, f"job:{job_id}", before, after)
+            await write_audit(self._database, within, note, audit, change.action, f"job:{job_id}", before, after)
             return change, holders
 
+        if connection is not None:
+            return (await work(connection))[0]
         change, holders = await self._database.once(work, note, on=(_OccurrenceRaceError,))
         await self._after_change(change, holders)
         return change
 
-    async def _snapshot(self, connection: Connection, job_id: JobId) -> JobSnapshot:
+    async def _snapshot(self, connection: WithinConnection, job_id: JobId) -> JobSnapshot:
         row = await self._database.fetch_row("lock_job", connection, id=job_id)
         if row is None:
             raise NotFound("job", job_id)
@@ -157,7 +166,7 @@ class JobStore:
         )
         return JobSnapshot(job=job_from(row), pending=pending, promoted_until=promoted_until, now=now)
 
-    async def _take_occurrence(self, connection: Connection, job_id: JobId) -> NextOccurrence | None:
+    async def _take_occurrence(self, connection: WithinConnection, job_id: JobId) -> NextOccurrence | None:
         """Delete the pending occurrence. After waiting for a promotion, a delete sees neither its row nor the successor: it is repeated."""
         while True:
             row = await self._database.fetch_row("take_occurrence", connection, job_id=job_id)
@@ -166,16 +175,17 @@ class JobStore:
             if not await self._database.fetch_value("has_occurrence", connection, job_id=job_id):
                 return None
 
-    async def _write(self, connection: Connection, snapshot: JobSnapshot, change: JobChange) -> list[Any]:
+    async def _write(self, connection: WithinConnection, snapshot: JobSnapshot, change: JobChange) -> list[Any]:
         job = change.job
         run = self._database.fetch
         await self._check_instant(connection, snapshot.job, job)
+        await self._check_name(connection, snapshot.job, job)
         if job.is_enqueued and job.version != snapshot.job.version:
             await run("keep_version", connection, job_id=job.id)
         try:
             await run("write_job", connection, job=orjson.dumps(job_columns(job), default=str).decode())
         except asyncpg.UniqueViolationError as error:
-            raise name_conflict(error, [job]) from error
+            raise name_conflict([job.name or ""]) from error
         if job.limit_key is not None and job.effective_limit is not None:
             # If the limit is lower than before, a trigger moves ready executions beyond it back to `blocked` (timeball.block_excess).
             await run("set_limit", connection, key=job.limit_key, max_running=job.effective_limit)
@@ -201,7 +211,7 @@ class JobStore:
             await run("unpark", connection, job_id=job.id, parked_at=PARKED_AT)
         return await self._touch_executions(connection, job, change)
 
-    async def _put_under_limit(self, connection: Connection, job: Job) -> None:
+    async def _put_under_limit(self, connection: WithinConnection, job: Job) -> None:
         """Make executions count for the limit that were written before it; those with another limit keep that."""
         # Repeated: executions that were claimed, finished or promoted in between are seen only by the next statement.
         is_unlimited = True
@@ -209,7 +219,7 @@ class JobStore:
             await self._database.fetch("put_under_limit", connection, job_id=job.id, limit_key=job.limit_key)
             is_unlimited = await self._database.fetch_value("is_unlimited", connection, job_id=job.id)
 
-    async def _touch_executions(self, connection: Connection, job: Job, change: JobChange) -> list[Any]:
+    async def _touch_executions(self, connection: WithinConnection, job: Job, change: JobChange) -> list[Any]:
         run = self._database.fetch
         if change.withdraw is not None:
             reason = change.withdraw.value
@@ -228,7 +238,7 @@ class JobStore:
             return await run("stop_held", connection, job_id=job.id, reason=f"{SKIP_STOP}deleted")
         return []
 
-    async def _record_skipped(self, connection: Connection, job: Job, skipped: SkippedRange, tzdata: str) -> None:
+    async def _record_skipped(self, connection: WithinConnection, job: Job, skipped: SkippedRange, tzdata: str) -> None:
         """Record a single skipped occurrence as a skipped execution, and consecutive ones as a range."""
         if skipped.first != skipped.last:
             await self._database.fetch(
@@ -258,7 +268,7 @@ class JobStore:
             reason=skipped.reason.value,
         )
 
-    async def _check_instant(self, connection: Connection, old: Job, new: Job) -> None:
+    async def _check_instant(self, connection: WithinConnection, old: Job, new: Job) -> None:
         """Conflict if a one-off is moved back to an instant that has a record: no instant has two records."""
         if new.is_enqueued or not isinstance(new.rule, Once):
             return
@@ -271,7 +281,14 @@ class JobStore:
                 hint="choose another instant, or trigger the job",
             )
 
-    async def _put_occurrence(self, connection: Connection, job: Job, pending: NextOccurrence) -> None:
+    async def _check_name(self, connection: WithinConnection, old: Job, new: Job) -> None:
+        """Conflict if a job is given a name that another one has; the error of the index would end the transaction of a caller."""
+        if new.name is None or new.name == old.name:
+            return
+        if await self.find_by_name(new.name, connection) is not None:
+            raise name_conflict([new.name])
+
+    async def _put_occurrence(self, connection: WithinConnection, job: Job, pending: NextOccurrence) -> None:
         try:
             await self._database.fetch(
                 "put_occurrence",
@@ -295,7 +312,7 @@ class JobStore:
         except asyncpg.UniqueViolationError as error:
             raise _OccurrenceRaceError from error
 
-    async def _put_resumption(self, connection: Connection, job: Job, resume_at: datetime) -> None:
+    async def _put_resumption(self, connection: WithinConnection, job: Job, resume_at: datetime) -> None:
         await self._database.fetch(
             "put_resumption",
             connection,

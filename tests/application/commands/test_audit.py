@@ -55,6 +55,8 @@ AUDITED: dict[str, tuple[str, Callable[[World], Awaitable[Any]]]] = {
         lambda w: w.commands.jobs.enqueue_many(JobSpec(handler=HANDLER), ["{}"] * 3, ADA),
     ),
     "jobs.declare": ("job.create", lambda w: w.commands.jobs.declare(BY_HAND, "app")),
+    "jobs.define": ("job.create", lambda w: w.commands.jobs.define(BY_HAND, ADA)),
+    "jobs.define_all": ("job.create", lambda w: w.commands.jobs.define_all([BY_HAND], ADA)),
     "jobs.sync": (
         "job.create",
         lambda w: w.commands.jobs.sync([BY_HAND], "app", actor=ADA),

@@ -40,6 +40,11 @@ send.call(1)  # refused: call-arg | reportCallIssue
 send.enqueue_many([double.call(1)])  # refused: list-item | reportArgumentType
 double.enqueue(n="1")  # refused: arg-type | reportArgumentType
 
+send.schedule("@daily", crom="x")  # refused: call-arg | reportCallIssue
+send.schedule(every=object(), name="n")  # refused: arg-type | reportArgumentType
+send.schedule("@daily", overlap="perhaps")  # refused: arg-type | reportArgumentType
+send.schedule_many([{"cron": "@daily", "nam": "n"}])  # refused: typeddict-unknown-key | reportArgumentType
+
 number: int = send.enqueue(1, to="x").result()  # refused: assignment | reportAssignmentType
 text: str = double.enqueue(1).result()  # refused: assignment | reportAssignmentType
 other: Run[str] = double.enqueue(1)  # refused: assignment | reportAssignmentType

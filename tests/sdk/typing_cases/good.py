@@ -11,9 +11,11 @@ from timeball import (
     Cancel,
     ExecutionFailed,
     HandlerHandle,
+    Job,
     ResultTimeout,
     Retry,
     Run,
+    ScheduledJob,
     Snooze,
     SyncHandlerHandle,
     Timeball,
@@ -77,6 +79,11 @@ def threads() -> None:
     tb.enqueue("elsewhere", {"n": 1}, queue="q").cancel("no")
     tb.trigger("beat").state()
     clean.options(connection=object()).enqueue()
+    assert_type(send.schedule("0 7 * * *", name="n", timezone="UTC", arguments={"order_id": 1}), ScheduledJob)
+    assert_type(beat.schedule(every="15m", connection=object()).next_run_at, datetime | None)
+    job: Job = late.schedule(at=datetime.now(UTC), name=None, overlap="queue")
+    print(job.status, send.schedule_many({"cron": "@daily", "name": f"n-{n}"} for n in range(3))["n-1"] == "create")
+    tb.schedule("http.webhook", every=timedelta(hours=1), name="ping", arguments={"url": "x"}).warnings.sort()
 
 
 async def coroutines() -> None:
@@ -85,6 +92,8 @@ async def coroutines() -> None:
     assert_type(await (await send.options(queue="q").aenqueue(1, "x")).aresult(), str)
     assert_type(await double.aenqueue_many([double.call(1), double.call(n=2)]), list[Run[int]])
     assert_type(await (await tb.aenqueue(double, {"n": 1})).aresult(), int)
+    assert_type(await double.aschedule("@hourly", name="d", queue="q"), ScheduledJob)
+    assert_type((await tb.aschedule(double, every=5, name="d")).action == "leave", bool)
     await tb.async_sync_schedules()
     await tb.aclose()
 

@@ -11,11 +11,15 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, assert_never
 
+import orjson
 from pydantic import BaseModel, Field, create_model
 
 from timeball.api.models import InstantText, Interval, Label, ReasonIn, RequestModel
 from timeball.domain import job_fields
+from timeball.domain.job import JobView, spec_of
 from timeball.domain.job_fields import SPEC_FIELDS, JobField, json_default
+from timeball.domain.values.ids import format_execution_id, format_job_id
+from timeball.domain.values.redaction import redact, redact_in_list
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -177,6 +181,50 @@ class JobOut(BaseModel):
     created_by: str | None = Field(description="Who made it: a key, a person or a program.")
     created_at: datetime | None
     updated_at: datetime | None
+
+
+def job_document(
+    view: JobView, *, in_list: bool = False, with_payload: bool = True, shows_secrets: bool = False
+) -> dict[str, Any]:
+    """A job with its status, as `JobOut` has it; secrets hidden, unless a program reads its own. A list leaves large payloads out."""
+    job, standing = view.job, view.situation
+    spec = spec_of(job)
+    spec_fields = {name: getattr(spec, name) for name in SPEC_FIELDS}
+    last = None
+    if standing.last_id is not None:
+        last = {
+            "id": format_execution_id(standing.last_id),
+            "state": standing.last_state,
+            "finished_at": standing.last_finished_at,
+        }
+    # The order is for people who read it with curl: identity, definition, status.
+    return (
+        {"id": format_job_id(job.id)}
+        | spec_fields
+        | {
+            "payload": _payload(job.payload, in_list=in_list, shows_secrets=shows_secrets) if with_payload else None,
+            "tags": list(job.tags),
+            "kind": job.kind,
+            "status": view.status,
+            "next_run_at": standing.next_run_at,
+            "last_execution": last,
+            "paused_at": job.paused_at,
+            "paused_until": job.paused_until,
+            "pause_reason": job.pause_reason,
+            "version": job.version,
+            "declared_by": job.declared_by,
+            "created_by": job.created_by,
+            "created_at": job.created_at,
+            "updated_at": job.updated_at,
+        }
+    )
+
+
+def _payload(text: str, *, in_list: bool, shows_secrets: bool) -> Any:
+    if in_list:
+        return redact_in_list(text)
+    payload = orjson.loads(text)
+    return payload if shows_secrets else redact(payload)
 
 
 Moment = datetime | str

@@ -18,7 +18,6 @@ from timeball.api.documents import (
     executions_page,
     fire_time_document,
     given_fields,
-    job_document,
     job_request,
     jobs_page,
     selected_job,
@@ -27,7 +26,17 @@ from timeball.api.documents import (
 from timeball.api.errors import HttpProblem
 from timeball.api.models import PageOut, ReasonIn
 from timeball.api.models.executions import ExecutionFull, ExecutionIds, ExecutionOut
-from timeball.api.models.jobs import BackfillIn, JobChanged, JobCreated, JobIn, JobOut, JobPatch, PauseIn, RunIn
+from timeball.api.models.jobs import (
+    BackfillIn,
+    JobChanged,
+    JobCreated,
+    JobIn,
+    JobOut,
+    JobPatch,
+    PauseIn,
+    RunIn,
+    job_document,
+)
 from timeball.api.models.system import NextOut
 from timeball.api.openapi import (
     CREATED_EXAMPLE,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -13,7 +14,7 @@ from timeball.application.commands.requests import LOCAL, Actor, check_version, 
 from timeball.domain import job_changes
 from timeball.domain.execution import Origin
 from timeball.domain.handler import ADMIN_HANDLERS, clear_inherited_limit
-from timeball.domain.job import Job, define_job, redefine_job
+from timeball.domain.job import Job, JobView, define_job, redefine_job
 from timeball.domain.job_changes import (
     JobChange,
     JobSnapshot,
@@ -30,6 +31,7 @@ from timeball.domain.scheduling.schedule import Once
 from timeball.domain.values.ids import ExecutionId, IdempotentRequest, JobId, shard_of
 from timeball.domain.values.json_text import to_json
 from timeball.domain.values.text import check_label
+from timeball.domain.wakeup import Wakeup
 from timeball.errors import Conflict, InvalidInput, NotFound, StoreUnavailable
 from timeball.store.db.database import retry_write
 from timeball.store.enqueue import prepare_job
@@ -39,11 +41,23 @@ from timeball.store.types import CreatedJob as CreatedJob
 if TYPE_CHECKING:
     from timeball.application.commands.requests import ContractChecks
     from timeball.env import Env
+    from timeball.store.db.database import WithinConnection
     from timeball.store.db.direct_connection import DirectConnection
     from timeball.store.store import Store
 
 _PREPARE_BATCH = 50
+_DEFINE_BATCH = 1_000
+_MAX_TRIES = 5
 _DECLARATION = Actor("declaration")
+
+
+@dataclass(frozen=True, slots=True)
+class DefinedJob:
+    """A job, and what was done so that it is as it was asked for: created, changed or left. A new one has its view."""
+
+    job: Job
+    action: SyncAction = SyncAction.CREATE
+    view: JobView | None = None
 
 
 class JobCommands:
@@ -66,13 +80,13 @@ class JobCommands:
     async def create(
         self,
         spec: JobSpec,
-        connection: Any = None,
+        connection: WithinConnection | None = None,
         actor: Actor = LOCAL,
         idempotency: IdempotentRequest | None = None,
         *,
         is_shown: bool = False,
     ) -> CreatedJob:
-        """Create one job; in the transaction of the caller's asyncpg *connection*, if one is given.
+        """Create one job; in the transaction of *connection*, if one is given.
 
         If it *is_shown*, the result has the job as it was written, unless an earlier call has written it.
         """
@@ -81,7 +95,7 @@ class JobCommands:
     async def create_all(
         self,
         specs: Sequence[JobSpec],
-        connection: Any = None,
+        connection: WithinConnection | None = None,
         actor: Actor = LOCAL,
         idempotency: IdempotentRequest | None = None,
         *,
@@ -105,7 +119,7 @@ class JobCommands:
         self,
         jobs: Sequence[Job],
         openings: Sequence[FirstExecution],
-        connection: Any,
+        connection: WithinConnection | None,
         actor: Actor,
         *,
         is_shown: bool = False,
@@ -278,6 +292,7 @@ class JobCommands:
         fields: Mapping[str, Any],
         actor: Actor = LOCAL,
         expected_version: int | None = None,
+        connection: WithinConnection | None = None,
         *,
         is_unchecked: bool = False,
     ) -> Job:
@@ -286,7 +301,7 @@ class JobCommands:
         A payload that the handler's published contract refuses is written only if *is_unchecked*.
         """
         if fields.keys() & {"handler", "payload"}:
-            fields = await self._fitting(job_id, fields, is_unchecked=is_unchecked)
+            fields = await self._fitting(job_id, fields, connection, is_unchecked=is_unchecked)
 
         def decide(snapshot: JobSnapshot) -> JobChange:
             check_version("job", snapshot.job.version, expected_version)
@@ -298,12 +313,14 @@ class JobCommands:
                 return replace(change, job=replace(change.job, bound_secrets_only=is_confined))
             return change
 
-        await self._refuse_known_instant(job_id, fields)
-        return (await self._store.jobs.change(job_id, decide, actor.entry)).job
+        await self._refuse_known_instant(job_id, fields, connection)
+        return (await self._store.jobs.change(job_id, decide, actor.entry, connection)).job
 
-    async def _fitting(self, job_id: JobId, fields: Mapping[str, Any], *, is_unchecked: bool) -> Mapping[str, Any]:
+    async def _fitting(
+        self, job_id: JobId, fields: Mapping[str, Any], connection: WithinConnection | None, *, is_unchecked: bool
+    ) -> Mapping[str, Any]:
         """The fields of an edit, if they fit the contract of the handler that the job will have."""
-        job = (await self._store.jobs.find([job_id])).get(job_id)
+        job = (await self._store.jobs.find([job_id], connection)).get(job_id)
         if job is None:
             return fields
         if not is_unchecked:
@@ -311,11 +328,13 @@ class JobCommands:
             await self._contracts.check_contract(fields.get("handler", job.handler), payload)
         return await self._contracts.fields_for_edit(fields, job.handler)
 
-    async def _refuse_known_instant(self, job_id: JobId, fields: Mapping[str, Any]) -> None:
+    async def _refuse_known_instant(
+        self, job_id: JobId, fields: Mapping[str, Any], connection: WithinConnection | None
+    ) -> None:
         """A one-off cannot be moved to an instant at which it has run: its record is there already."""
         if fields.get("scheduled_at") is None:
             return
-        job = (await self._store.jobs.find([job_id])).get(job_id)
+        job = (await self._store.jobs.find([job_id], connection)).get(job_id)
         if job is None or not isinstance(job.rule, Once):
             return
         moved = redefine_job(job, fields, self._env.clock.now(), self._store.shards)
@@ -327,24 +346,30 @@ class JobCommands:
                 hint="trigger it, or choose another instant",
             )
 
-    async def pause(self, job_id: JobId, until: datetime | None = None, actor: Actor = LOCAL) -> Job:
+    async def pause(
+        self,
+        job_id: JobId,
+        until: datetime | None = None,
+        actor: Actor = LOCAL,
+        connection: WithinConnection | None = None,
+    ) -> Job:
         """Let nothing of a job start until it is resumed, by hand or at *until*."""
         change = await self._store.jobs.change(
-            job_id, lambda snapshot: job_changes.pause_job(snapshot, until, actor.reason), actor.entry
+            job_id, lambda snapshot: job_changes.pause_job(snapshot, until, actor.reason), actor.entry, connection
         )
         return change.job
 
-    async def resume(self, job_id: JobId, actor: Actor = LOCAL) -> Job:
+    async def resume(self, job_id: JobId, actor: Actor = LOCAL, connection: WithinConnection | None = None) -> Job:
         """Let a paused job go on from now."""
         change = await self._store.jobs.change(
-            job_id, lambda snapshot: job_changes.resume_job(snapshot, actor.reason), actor.entry
+            job_id, lambda snapshot: job_changes.resume_job(snapshot, actor.reason), actor.entry, connection
         )
         return change.job
 
-    async def delete(self, job_id: JobId, actor: Actor = LOCAL) -> None:
+    async def delete(self, job_id: JobId, actor: Actor = LOCAL, connection: WithinConnection | None = None) -> None:
         """Take a job out of service; its history stays."""
         await self._store.jobs.change(
-            job_id, lambda snapshot: job_changes.delete_job(snapshot, actor.reason), actor.entry
+            job_id, lambda snapshot: job_changes.delete_job(snapshot, actor.reason), actor.entry, connection
         )
 
     async def skip_next(self, job_id: JobId, actor: Actor = LOCAL, expected: ExecutionId | None = None) -> JobChange:
@@ -380,22 +405,111 @@ class JobCommands:
         Only fields that differ are changed, so a restart is no edit. A pause stays.
         """
         check_declaration(spec)
+        return (await self._create_or_change(spec, _DECLARATION, None, declared_by)).job
+
+    async def define(
+        self, spec: JobSpec, actor: Actor = LOCAL, connection: WithinConnection | None = None
+    ) -> DefinedJob:
+        """Create the job of this name, or change it to this definition; says which. A job without a name is always a new one.
+
+        Any number of callers may do so at a time: one creates the job, and the definition of the last one stands. A pause stays.
+        Conflict if the name belongs to a job of another handler, or to one that a program or a file declares.
+        """
+        if spec.name is None:
+            created = await self.create(spec, connection, actor, is_shown=True)
+            if created.view is not None:
+                return DefinedJob(created.view.job, view=created.view)
+            return DefinedJob((await self._store.jobs.find([created.job_id], connection))[created.job_id])
+        return await self._create_or_change(spec, actor, connection)
+
+    async def _create_or_change(
+        self, spec: JobSpec, actor: Actor, connection: WithinConnection | None, declared_by: str | None = None
+    ) -> DefinedJob:
         assert spec.name is not None
-        for _ in range(5):
-            present = await self._store.jobs.find_by_name(spec.name)
-            if present is not None:
-                return await self._align(present, spec)
-            try:
-                return (await self._create_declared([spec], declared_by, _DECLARATION))[0]
-            except Conflict:
-                continue  # another process was faster: compare with its job
+        for _ in range(_MAX_TRIES):
+            present = await self._store.jobs.find_by_name(spec.name, connection)
+            # The job may be created or deleted by another caller in between: then what is there is looked at again.
+            with suppress(NotFound if present is not None else _NameTaken):
+                if present is None:
+                    return await self._create_named(spec, actor, connection, declared_by)
+                if declared_by is None:
+                    _check_same_job(present, spec)
+                return await self._align(present, spec, actor, connection)
         raise Conflict(f"job {spec.name!r} is being created and deleted over and over")
 
-    async def _align(self, present: Job, spec: JobSpec) -> Job:
+    async def _create_named(
+        self, spec: JobSpec, actor: Actor, connection: WithinConnection | None, declared_by: str | None
+    ) -> DefinedJob:
+        jobs, openings = self._prepare_declared([spec], declared_by, actor)
+        created = await self._store.enqueuer.create(
+            jobs, openings, connection, actor.entry, is_shown=True, skips_taken_names=True
+        )
+        if not created:
+            raise _NameTaken
+        return DefinedJob(jobs[0], view=created[0].view)
+
+    async def _align(
+        self, present: Job, spec: JobSpec, actor: Actor, connection: WithinConnection | None
+    ) -> DefinedJob:
         fields = self.differences(present, spec)
         if not fields:
-            return present
-        return await self.update(present.id, fields, _DECLARATION)
+            return DefinedJob(present, SyncAction.LEAVE)
+        return DefinedJob(
+            await self.update(present.id, fields, actor, connection=connection, is_unchecked=True), SyncAction.CHANGE
+        )
+
+    async def define_all(
+        self, specs: Sequence[JobSpec], actor: Actor = LOCAL, connection: WithinConnection | None = None
+    ) -> list[DefinedJob]:
+        """As `define` for many jobs with names, all or none: a few statements for each thousand that are new or unchanged."""
+        _check_names(specs)
+        if connection is not None:
+            return await self._define_slices(specs, actor, connection)
+        defined = await self._store.database.repeat(lambda own: self._define_slices(specs, actor, own))
+        self._store.notifier.tell(Wakeup(look_everywhere=True))
+        return defined
+
+    async def _define_slices(
+        self, specs: Sequence[JobSpec], actor: Actor, connection: WithinConnection
+    ) -> list[DefinedJob]:
+        # In the order of their names: two callers that define the same jobs wait for each other, and never both.
+        ordered = sorted(specs, key=_name_of)
+        defined: dict[str, DefinedJob] = {}
+        for start in range(0, len(ordered), _DEFINE_BATCH):
+            defined |= await self._define_slice(ordered[start : start + _DEFINE_BATCH], actor, connection)
+        return [defined[_name_of(spec)] for spec in specs]
+
+    async def _prepare_named(self, specs: Sequence[JobSpec], actor: Actor) -> tuple[list[Job], list[FirstExecution]]:
+        """As `prepare`; an error points to the name of its job."""
+        jobs: list[Job] = []
+        openings: list[FirstExecution] = []
+        for number, spec in enumerate(specs, start=1):
+            try:
+                (job,), first = self._prepare_declared([spec], None, actor)
+            except InvalidInput as error:
+                raise error.below(_name_of(spec)) from error
+            jobs.append(job)
+            openings += first
+            if number % _PREPARE_BATCH == 0:
+                await asyncio.sleep(0)
+        return jobs, openings
+
+    async def _define_slice(
+        self, specs: Sequence[JobSpec], actor: Actor, connection: WithinConnection
+    ) -> dict[str, DefinedJob]:
+        present = await self._store.jobs.find_by_names([_name_of(spec) for spec in specs], connection)
+        new = [spec for spec in specs if spec.name not in present]
+        jobs, openings = await self._prepare_named(new, actor)
+        created: set[JobId] = set()
+        if jobs:
+            entry = actor.entry
+            rows = await self._store.enqueuer.create(jobs, openings, connection, entry, skips_taken_names=True)
+            created = {row.job_id for row in rows}
+        defined = {job.name or "": DefinedJob(job) for job in jobs if job.id in created}
+        for spec in specs:
+            if spec.name not in defined:
+                defined[_name_of(spec)] = await self._create_or_change(spec, actor, connection)
+        return defined
 
     async def undeclared(self, modules: Sequence[str], names: Sequence[str]) -> list[Job]:
         """The active jobs that these modules declared earlier under names that are not in *names*."""
@@ -449,11 +563,49 @@ class JobCommands:
         return step
 
     async def _create_declared(self, specs: Sequence[JobSpec], declared_by: str, actor: Actor) -> list[Job]:
-        prepared = self.prepare(specs, actor)
-        jobs = [replace(job, declared_by=declared_by) for job, _ in prepared]
-        openings = [opening for _, opening in prepared if opening is not None]
+        jobs, openings = self._prepare_declared(specs, declared_by, actor)
         await self._store.enqueuer.create(jobs, openings, audit=actor.entry)
         return jobs
+
+    def _prepare_declared(
+        self, specs: Sequence[JobSpec], declared_by: str | None, actor: Actor
+    ) -> tuple[list[Job], list[FirstExecution]]:
+        prepared = self.prepare(specs, actor)
+        jobs = [replace(job, declared_by=declared_by) for job, _ in prepared]
+        return jobs, [opening for _, opening in prepared if opening is not None]
+
+
+class _NameTaken(Exception):
+    """Another caller has created a job of this name in between."""
+
+
+def _check_names(specs: Sequence[JobSpec]) -> None:
+    names: set[str] = set()
+    for number, spec in enumerate(specs):
+        if spec.name is None:
+            raise InvalidInput("a job has no name; each of many jobs needs one", field=f"{number}/name")
+        if spec.name in names:
+            raise InvalidInput(f"two of the jobs are named {spec.name!r}", field=f"{number}/name")
+        names.add(spec.name)
+
+
+def _name_of(spec: JobSpec) -> str:
+    assert spec.name is not None
+    return spec.name
+
+
+def _check_same_job(present: Job, spec: JobSpec) -> None:
+    """Refuse to take a name from a job that someone else defines."""
+    if present.declared_by is not None:
+        raise Conflict(
+            f"job {present.name!r} is declared by {present.declared_by}",
+            hint="choose another name, or change it in its declaration",
+        )
+    if present.handler != spec.handler:
+        raise Conflict(
+            f"job {present.name!r} runs {present.handler}, and {spec.handler} is to be scheduled under its name",
+            hint="choose another name, or change or delete that job",
+        )
 
 
 def _created_one_off(id_: UUID) -> CreatedJob:

@@ -23,6 +23,7 @@ from timeball.errors import InvalidInput, NotFound, quote_text
 
 if TYPE_CHECKING:
     from timeball.domain.execution import Execution
+    from timeball.store.db.database import WithinConnection
     from timeball.store.diagnostics import DoctorStore
     from timeball.store.search.listing import ListingStore
     from timeball.store.store import Store
@@ -73,32 +74,32 @@ class JobQueries:
         self._listing = listing
         self._diagnostics = diagnostics
 
-    async def find(self, reference: str) -> Job:
-        """A job by its id or its name; NotFound if there is none, or if it was deleted."""
-        job = await self._find_by_id(reference) or await self._find_by_name(reference)
+    async def find(self, reference: str, connection: WithinConnection | None = None) -> Job:
+        """A job by its id or its name; NotFound if there is none, or if it was deleted. *connection* sees its own transaction."""
+        job = await self._find_by_id(reference, connection) or await self._find_by_name(reference, connection)
         if job is None:
             raise NotFound("job", quote_text(reference))
         return job
 
-    async def _find_by_id(self, reference: str) -> Job | None:
+    async def _find_by_id(self, reference: str, connection: WithinConnection | None) -> Job | None:
         try:
             job_id = JobId(parse_id("job", reference))
         except InvalidInput:
             return None
-        job = (await self._store.jobs.find([job_id])).get(job_id)
+        job = (await self._store.jobs.find([job_id], connection)).get(job_id)
         return None if job is None or job.deleted_at is not None else job
 
-    async def _find_by_name(self, reference: str) -> Job | None:
+    async def _find_by_name(self, reference: str, connection: WithinConnection | None) -> Job | None:
         # The database cannot hold a NUL, so no job has such a name.
-        return None if "\0" in reference else await self._store.jobs.find_by_name(reference)
+        return None if "\0" in reference else await self._store.jobs.find_by_name(reference, connection)
 
-    async def view(self, reference: str) -> JobView:
+    async def view(self, reference: str, connection: WithinConnection | None = None) -> JobView:
         """One job with its situation."""
-        return (await self.views([await self.find(reference)]))[0]
+        return (await self.views([await self.find(reference, connection)], connection))[0]
 
-    async def views(self, jobs: Sequence[Job]) -> list[JobView]:
+    async def views(self, jobs: Sequence[Job], connection: WithinConnection | None = None) -> list[JobView]:
         """Jobs with their situations, in the order given."""
-        situations = await self._listing.job_situations([job.id for job in jobs])
+        situations = await self._listing.job_situations([job.id for job in jobs], connection)
         return [JobView(job, situations[job.id]) for job in jobs]
 
     async def views_by_id(self, executions: Sequence[Execution]) -> dict[JobId, JobView]:

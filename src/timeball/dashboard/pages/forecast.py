@@ -10,7 +10,7 @@ from urllib.parse import quote_plus
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.documents import job_document
+from timeball.api.models.jobs import job_document
 from timeball.api.resources.forecast import advice_document, collision_document, forecast_document
 from timeball.application.queries.forecast import Forecast, ForecastRequest, SpreadRequest
 from timeball.dashboard.context import PageContext, PageRouter, Undo, browser_zone, zone_label

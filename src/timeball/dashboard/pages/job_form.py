@@ -10,7 +10,7 @@ import orjson
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.documents import job_document
+from timeball.api.models.jobs import job_document
 from timeball.api.resources.system import instant_load_document
 from timeball.application.queries.forecast import InstantLoadRequest
 from timeball.application.queries.jobs import FireTime

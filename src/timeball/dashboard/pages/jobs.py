@@ -12,7 +12,7 @@ from markupsafe import Markup
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.documents import job_document
+from timeball.api.models.jobs import job_document
 from timeball.api.params import check_payload_search, execution_filter, job_filter
 from timeball.api.resources.system import revision_document
 from timeball.dashboard import charts

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.documents import job_document
+from timeball.api.models.jobs import job_document
 from timeball.api.resources.templates import listed_template_document, template_document
 from timeball.dashboard.context import PageContext, PageRouter, parse_json_field
 from timeball.dashboard.formatting import pretty_json

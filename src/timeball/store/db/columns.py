@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from timeball.domain.job import Job
     from timeball.domain.scheduling.occurrences import Promotion
     from timeball.domain.wakeup import Lane, LanePosition
-    from timeball.store.db.database import Database
-    from timeball.store.db.pool import Connection
+    from timeball.store.db.database import Database, WithinConnection
     from timeball.store.types import AuditEntry, ExecutionRequest, FirstExecution
 
 # The columns that the statements of the plain enqueue take as parameters: see `Mark.PLAIN`.
@@ -244,7 +243,7 @@ def execution_request_columns(request: ExecutionRequest) -> dict[str, Any]:
 
 async def write_audit(
     database: Database,
-    connection: Connection,
+    connection: WithinConnection,
     audit_id: UUID,
     entry: AuditEntry,
     action: str,

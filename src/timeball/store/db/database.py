@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -114,6 +115,21 @@ class DatabaseTimeouts:
 
 async def _skip_reset(_connection: Connection) -> None:
     """Reset nothing: statements leave no state in a session, and a reset would cost a round trip for each of them."""
+
+
+class CallerConnection(ABC):
+    """A connection that is not ours: statements run where its owner is, and in the owner's transaction.
+
+    Errors of the owner's driver are not translated, and nothing is repeated: the transaction is the owner's.
+    """
+
+    @abstractmethod
+    async def run(self, name: str, values: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """Run a statement by its name, and return its rows."""
+
+
+# Where a statement runs that is part of a transaction.
+WithinConnection: TypeAlias = Connection | CallerConnection
 
 
 class Database:
@@ -250,8 +266,11 @@ class Database:
             async with asyncio.timeout(self._fast_seconds()):
                 await transaction.commit()
 
-    async def fetch(self, name: str, connection: Connection | None = None, /, **given: Any) -> list[Record]:
+    async def fetch(self, name: str, connection: WithinConnection | None = None, /, **given: Any) -> list[Record]:
         """Run a statement and return its rows; on *connection*, inside its transaction, if one is given."""
+        if isinstance(connection, CallerConnection):
+            parameters = numbered(name)[1]
+            return [*await connection.run(name, dict(zip(parameters, self._values(parameters, given), strict=True)))]
         if connection is not None:
             return await self._run_whole(connection, name, given)
         for attempt in range(_DEADLOCK_ATTEMPTS):
@@ -279,10 +298,7 @@ class Database:
 
     async def _run(self, connection: Connection, name: str, given: dict[str, Any]) -> list[Record]:
         text, parameters = numbered(name)
-        values = [
-            given[parameter] if parameter != "now" or "now" in given else self.env.clock.statement_now()
-            for parameter in parameters
-        ]
+        values = self._values(parameters, given)
         rows: list[Record]
         if name not in self._fast:
             rows = await connection.fetch(text, *values)
@@ -294,6 +310,12 @@ class Database:
             raise
         self._timeouts_in_a_row = 0
         return rows
+
+    def _values(self, parameters: Iterable[str], given: Mapping[str, Any]) -> list[Any]:
+        return [
+            given[parameter] if parameter != "now" or "now" in given else self.env.clock.statement_now()
+            for parameter in parameters
+        ]
 
     def _fast_seconds(self) -> float:
         """The timeout of fast statements: it doubles with each timeout in a row, for a database that is slow and not dead."""
@@ -328,15 +350,15 @@ class Database:
                 await asyncio.gather(running, return_exceptions=True)
             raise
 
-    async def fetch_row(self, name: str, connection: Connection | None = None, /, **given: Any) -> Record | None:
+    async def fetch_row(self, name: str, connection: WithinConnection | None = None, /, **given: Any) -> Record | None:
         """The first row of a statement, or None."""
         rows = await self.fetch(name, connection, **given)
         return rows[0] if rows else None
 
-    async def fetch_value(self, name: str, connection: Connection | None = None, /, **given: Any) -> Any:
+    async def fetch_value(self, name: str, connection: WithinConnection | None = None, /, **given: Any) -> Any:
         """The first value of the first row, or None."""
         row = await self.fetch_row(name, connection, **given)
-        return row[0] if row else None
+        return next(iter(row.values())) if row else None
 
     async def repeat(
         self, work: Callable[[Connection], Awaitable[Result]], *, on: tuple[type[Exception], ...] = ()

@@ -33,7 +33,7 @@ from timeball.store.search.query import QueryParameters, QueryReader, ids_of_job
 
 if TYPE_CHECKING:
     from timeball.domain.job import Job
-    from timeball.store.db.database import Database
+    from timeball.store.db.database import Database, WithinConnection
     from timeball.store.types import AuditEntry
 
 _BY_ID = "id"
@@ -94,9 +94,11 @@ class ListingStore:
         only = await candidate_jobs(self._reader, led)
         return await BoundedScan(self._reader, JobListQuery(self._reader, filter_, order, only), request).page()
 
-    async def job_situations(self, ids: Sequence[JobId]) -> dict[JobId, JobSituation]:
+    async def job_situations(
+        self, ids: Sequence[JobId], connection: WithinConnection | None = None
+    ) -> dict[JobId, JobSituation]:
         """The situations of these jobs."""
-        rows = await self._database.fetch("job_situations", ids=list(ids))
+        rows = await self._database.fetch("job_situations", connection, ids=list(ids))
         return {JobId(row["id"]): _situation_from(row) for row in rows}
 
     async def job_names(self, ids: Sequence[JobId]) -> dict[JobId, str | None]:

@@ -2,7 +2,8 @@
 
 -- fragment: new_jobs
 -- Insert jobs with their first executions: into `ready` if due within the promotion window, into `blocked` if limited, otherwise into `due`.
--- A one-off whose unique_key is taken is neither written nor returned.
+-- A one-off whose unique_key is taken is neither written nor returned; nor is a job whose name is taken, also by a transaction that is under way: its
+-- end is awaited. An error would end the caller's transaction.
 -- The wake-up is sent with the commit: a NOTIFY of its own would cost a second commit.
 -- The JSON is passed as text: a connection of the caller may have a codec for json, which would encode it a second time.
 WITH given AS (
@@ -38,6 +39,7 @@ made AS (
     WHERE given.unique_key IS NULL
        OR first.origin IS DISTINCT FROM 'enqueue'
        OR keyed.execution_id IS NOT NULL
+    ON CONFLICT (name) WHERE name IS NOT NULL AND deleted_at IS NULL DO NOTHING
     RETURNING *
 ),
 versioned AS (
