@@ -20,8 +20,7 @@ import timeball.dashboard
 from tests.dashboard.conftest import Browser, open_browser, token_of
 from timeball.client.in_process import InProcessTransport
 from timeball.config.settings import Settings
-from timeball.dashboard.app import CONTENT_POLICY, every_page, make_web_app
-from timeball.dashboard.assets import Assets
+from timeball.dashboard.app import CONTENT_POLICY, Assets, every_page, make_web_app
 from timeball.runtime import ServerRuntime
 from timeball.store.types import AuditEntry
 

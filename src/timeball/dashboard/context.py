@@ -24,7 +24,6 @@ from timeball.api.limits import HeavyRequestLimiter, RateLimiter
 from timeball.api.params import CatalogueReader
 from timeball.application.events import EventHub
 from timeball.config.settings import Settings
-from timeball.dashboard.assets import Assets
 from timeball.dashboard.components import Components, form_fields
 from timeball.dashboard.formatting import search_term
 from timeball.dashboard.internal_api import InternalApi, ReadCache
@@ -49,6 +48,7 @@ from timeball.errors import InvalidInput
 
 if TYPE_CHECKING:
     from timeball.application.queries import Queries
+    from timeball.dashboard.app import Assets
 
 Answer = TypeVar("Answer")
 
