@@ -123,6 +123,9 @@ class _LazyConverter:
 
     Typer builds a Pydantic adapter for every parameter of a command, even for those that were not given. Importing Pydantic takes as
     long as all the rest of `timeball next`, and would stay in the memory of every supervisor.
+
+    It sets a private field of Typer's parameters, which has no public counterpart. Without it, `timeball jobs --help` takes 227 ms of
+    processor time instead of 126, and `timeball worker --help` 183 instead of 87.
     """
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
