@@ -285,7 +285,7 @@ MUTANTS = (
     ),
     _one(
         "a node without wake-ups polls seldom for stops",
-        "engine/worker/node.py",
+        "engine/worker/executor.py",
         "        return _STOP_POLL if self._is_listening() else _STOP_POLL_WITHOUT_LISTENER\n",
         "        return _STOP_POLL\n",
         f"{_LIFE}::test_a_held_execution_is_cancelled_before_its_start_without_a_wakeup",

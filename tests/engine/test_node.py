@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -194,7 +195,7 @@ async def test_only_the_owner_of_the_first_shard_keeps_house(nodes: Nodes) -> No
     assert all(service._is_housekeeper() for service in housekeepers)
 
 
-def woken(engine_node: SchedulerNode) -> set[str]:
+def woken(engine_node: SchedulerNode | WorkerNode) -> set[str]:
     """The services of a node that were woken since the last call."""
     found = {service.name for service in engine_node.services() if service._woken.is_set()}
     for service in engine_node.services():
@@ -211,6 +212,31 @@ async def test_a_scheduler_tells_its_services_what_it_hears(nodes: Nodes) -> Non
     assert woken(engine_node) == {"shardbalancer"}
     engine_node._on_shards()
     assert woken(engine_node) == {"scheduler", "janitor"}
+
+
+async def test_a_worker_tells_its_services_what_it_hears(nodes: Nodes) -> None:
+    engine_node = nodes.worker(ManualRunner())
+    renewals: list[str] = []
+    engine_node.heartbeat.renew_soon = lambda: renewals.append("soon")
+
+    engine_node.on_wakeup(Wakeup(look_everywhere=True))
+    assert woken(engine_node) == {"claimer", "sweeper"}
+    engine_node.on_wakeup(Wakeup(holders={engine_node.node.incarnation}))
+    assert woken(engine_node) == {"cancellationpoller"}
+    engine_node.on_wakeup(Wakeup(holders={Incarnation(UUID(int=7))}))
+    assert (woken(engine_node), renewals) == (set(), [])
+    engine_node.on_wakeup(Wakeup(nodes_changed=True))
+    assert (woken(engine_node), renewals) == (set(), ["soon"])
+
+
+async def test_a_scheduler_has_no_peers_to_learn_of(nodes: Nodes) -> None:
+    engine_node = nodes.scheduler()
+    renewals: list[str] = []
+    engine_node.heartbeat.renew_soon = lambda: renewals.append("soon")
+
+    engine_node.on_wakeup(Wakeup(nodes_changed=True))
+
+    assert renewals == []
 
 
 async def test_a_leaving_scheduler_promotes_nothing_and_takes_nothing_more(nodes: Nodes) -> None:

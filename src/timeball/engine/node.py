@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from timeball.brokers.base import BrokerHealth
@@ -128,6 +128,9 @@ class Service:
         """End the present rest, or skip the next one."""
         self._woken.set()
 
+    def on_wakeup(self, wakeup: Wakeup) -> None:
+        """Hear a wake-up of the channel; a service that wake-ups concern says here which ones, and what it does then."""
+
     def stop(self) -> None:
         """Let the present round be the last one."""
         self.is_stopping = True
@@ -222,6 +225,8 @@ class BaseNode:
         self.emit = emit
         self.store = store
         self.node = node
+        # Only workers have peers, of which a renewal brings news.
+        self._has_peers = slots is not None
         self._lost_reason: str | None = None
         self._ended = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -233,9 +238,17 @@ class BaseNode:
         """The services of this node, in the order of their start."""
         raise NotImplementedError  # pragma: no cover
 
+    @cached_property
+    def _hearing(self) -> list[Service]:
+        """The services that wake-ups concern."""
+        return [service for service in self.services() if type(service).on_wakeup is not Service.on_wakeup]
+
     def on_wakeup(self, wakeup: Wakeup) -> None:
-        """Pass a wake-up on to the services that it concerns."""
-        raise NotImplementedError  # pragma: no cover
+        """Pass a wake-up on to the services."""
+        for service in self._hearing:
+            service.on_wakeup(wakeup)
+        if wakeup.nodes_changed and self._has_peers:
+            self.heartbeat.renew_soon()
 
     async def start(self) -> None:
         """Register the node and start its services."""

@@ -60,7 +60,7 @@ from timeball.engine.scheduler.scheduler import Scheduler
 from timeball.engine.scheduler.shards import ShardBalancer
 from timeball.engine.worker.admission import ClaimableHandlers
 from timeball.engine.worker.claimer import Claimer, ClaimReconciler, Sweeper
-from timeball.engine.worker.node import CancellationPoller
+from timeball.engine.worker.executor import CancellationPoller
 from timeball.engine.worker.recorder import Recorder
 from timeball.env import Env
 from timeball.errors import StoreUnavailable

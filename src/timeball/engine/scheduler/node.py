@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from timeball.brokers.base import Broker, BrokerHealth
 from timeball.config.settings import HousekeepingSettings, SchedulerSettings
 from timeball.domain.node import Node
-from timeball.domain.wakeup import Wakeup
 from timeball.engine.node import BaseNode, Service
 from timeball.engine.scheduler.housekeeping import Janitor, Reaper, RollupWriter
 from timeball.engine.scheduler.scheduler import Scheduler
@@ -53,13 +52,6 @@ class SchedulerNode(BaseNode):
     def services(self) -> Sequence[Service]:
         publishers = () if self.ticket_publisher is None else (self.ticket_publisher,)
         return (self.shards, self.scheduler, self.reaper, self.janitor, self.rollup_writer, *publishers)
-
-    def on_wakeup(self, wakeup: Wakeup) -> None:
-        self.scheduler.on_wakeup(wakeup)
-        if self.ticket_publisher is not None:
-            self.ticket_publisher.on_wakeup(wakeup)
-        if wakeup.nodes_changed:
-            self.shards.wake()
 
     def _on_shards(self) -> None:
         self.scheduler.reload()

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from timeball.domain.node import fair_share
 from timeball.domain.values.ids import Incarnation
+from timeball.domain.wakeup import Wakeup
 from timeball.engine.node import Service
 from timeball.env import Env
 from timeball.store.nodes import NodeStore
@@ -38,6 +39,10 @@ class ShardBalancer(Service):
     def is_housekeeper(self) -> bool:
         """Whether this scheduler does the housekeeping of the whole installation."""
         return HOUSEKEEPING_SHARD in self.epochs
+
+    def on_wakeup(self, wakeup: Wakeup) -> None:
+        if wakeup.nodes_changed:
+            self.wake()
 
     async def tick(self) -> timedelta:
         holdings = await self._nodes.holdings()

@@ -260,6 +260,10 @@ class Sweeper(Service):
         # Executions of a handler that this worker has taken up again were passed over so far.
         claimer.handlers.changed.subscribe(self.wake)
 
+    def on_wakeup(self, wakeup: Wakeup) -> None:
+        if wakeup.look_everywhere:
+            self.wake()
+
     async def tick(self) -> timedelta:
         self._claimer.learn_all(await self._executions.lanes())
         return _SWEEP_INTERVAL

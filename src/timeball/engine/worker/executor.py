@@ -1,10 +1,10 @@
-"""Holds claimed executions until their instant, starts them in free slots, and hands over their outcomes."""
+"""Holds claimed executions until their instant, starts them in free slots, hands over their outcomes, and stops those that are to stop."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from timeball.current import AttemptContext, AttemptSink, StopReason
 from timeball.domain.execution import (
@@ -21,12 +21,16 @@ from timeball.domain.execution import (
     outcome_of_stop,
 )
 from timeball.domain.handler import Handler, HandlerSource, RunStyle
-from timeball.domain.values.ids import ExecutionId
+from timeball.domain.values.ids import ExecutionId, Incarnation
+from timeball.domain.wakeup import Wakeup
 from timeball.engine.lease import HeldLease
+from timeball.engine.node import Service
 from timeball.engine.runners.base import Runner
 from timeball.engine.worker.admission import RetryGate
 from timeball.engine.worker.attempts import LONGEST_WAIT_SECONDS, AttemptPool, ReadyAttempt, Slots, StartQueue
 from timeball.env import Env
+from timeball.store.executions import ExecutionStore
+from timeball.telemetry.events import Emit
 
 # How long a due execution may wait here while no slot becomes free.
 _PATIENCE_SECONDS = 0.02
@@ -236,3 +240,38 @@ class Executor:
 def _unknown_handler(claimed: ClaimedExecution) -> ErrorInfo:
     message = f"this worker has no handler {claimed.handler}"
     return ErrorInfo(type="UnknownHandler", message=message, fingerprint="unknown-handler")
+
+
+_STOP_POLL = timedelta(seconds=1)
+# A node that gets no wake-ups polls often: an execution that is held for half a second would start before the next look.
+_STOP_POLL_WITHOUT_LISTENER = timedelta(milliseconds=100)
+
+
+class CancellationPoller(Service):
+    """Learns which executions are to stop: when woken, and by a poll every second; more often while no wake-ups arrive."""
+
+    def __init__(
+        self,
+        env: Env,
+        emit: Emit,
+        executions: ExecutionStore,
+        incarnation: Incarnation,
+        executor: Executor,
+        is_listening: Callable[[], bool],
+    ) -> None:
+        super().__init__(env, emit)
+        self._executions = executions
+        self._incarnation = incarnation
+        self._executor = executor
+        self._is_listening = is_listening
+
+    def on_wakeup(self, wakeup: Wakeup) -> None:
+        if self._incarnation in wakeup.holders:
+            self.wake()
+
+    async def tick(self) -> timedelta:
+        if self._executor.busy or self._executor.held or self._executor.waiting:
+            stops = await self._executions.stops(self._incarnation)
+            if stops:
+                self._executor.stop_executions(stops)
+        return _STOP_POLL if self._is_listening() else _STOP_POLL_WITHOUT_LISTENER

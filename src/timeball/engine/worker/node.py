@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from timeball.brokers.base import Broker, BrokerHealth, Inbox
 from timeball.config.settings import WorkerSettings
 from timeball.domain.handler import HandlerSource, RunStyle
 from timeball.domain.node import Node
-from timeball.domain.values.ids import Incarnation
-from timeball.domain.wakeup import Wakeup
 from timeball.engine.node import BaseNode, Service, Signal
 from timeball.engine.runners.base import Runner
 from timeball.engine.worker.admission import ClaimableHandlers, ContractGate, RetryGate, WorkerContracts
 from timeball.engine.worker.attempts import Slots, StartQueue
 from timeball.engine.worker.claimer import Claimer, ClaimReconciler, Sweeper, WakeupBackstop
-from timeball.engine.worker.executor import Executor
+from timeball.engine.worker.executor import CancellationPoller, Executor
 from timeball.engine.worker.recorder import LogWriter, Recorder
 from timeball.env import Env
-from timeball.store.executions import ExecutionStore
 from timeball.telemetry.events import Emit, WorkerDraining
 
 if TYPE_CHECKING:
@@ -30,35 +26,6 @@ if TYPE_CHECKING:
 
 # The last part of the grace is kept for ending what would not end by itself, and for writing that down.
 _LAST_SECONDS = 5.0
-_STOP_POLL = timedelta(seconds=1)
-# A node that gets no wake-ups polls often: an execution that is held for half a second would start before the next look.
-_STOP_POLL_WITHOUT_LISTENER = timedelta(milliseconds=100)
-
-
-class CancellationPoller(Service):
-    """Learns which executions are to stop: when woken, and by a poll every second; more often while no wake-ups arrive."""
-
-    def __init__(
-        self,
-        env: Env,
-        emit: Emit,
-        executions: ExecutionStore,
-        incarnation: Incarnation,
-        executor: Executor,
-        is_listening: Callable[[], bool],
-    ) -> None:
-        super().__init__(env, emit)
-        self._executions = executions
-        self._incarnation = incarnation
-        self._executor = executor
-        self._is_listening = is_listening
-
-    async def tick(self) -> timedelta:
-        if self._executor.busy or self._executor.held or self._executor.waiting:
-            stops = await self._executions.stops(self._incarnation)
-            if stops:
-                self._executor.stop_executions(stops)
-        return _STOP_POLL if self._is_listening() else _STOP_POLL_WITHOUT_LISTENER
 
 
 class WorkerNode(BaseNode):
@@ -167,15 +134,6 @@ class WorkerNode(BaseNode):
         if self._contracts is not None:
             await self._contracts.publish()
         await super().start()
-
-    def on_wakeup(self, wakeup: Wakeup) -> None:
-        self.claimer.on_wakeup(wakeup)
-        if wakeup.look_everywhere:
-            self.sweeper.wake()
-        if wakeup.nodes_changed:
-            self.heartbeat.renew_soon()
-        if self.node.incarnation in wakeup.holders:
-            self.cancellation_poller.wake()
 
     def hurry(self) -> None:
         """Do not wait for running attempts."""
