@@ -18,6 +18,7 @@ import orjson
 import pytest
 
 from tests.conftest import FreshDatabase
+from tests.support.pace import patience
 
 Timeball = Callable[..., subprocess.Popen[str]]
 
@@ -100,7 +101,7 @@ def test_up_serves_the_api_and_runs_posted_jobs(timeball: Timeball) -> None:
 @pytest.mark.slow
 def test_security_1_another_address_refuses_to_start_without_keys(timeball: Timeball) -> None:
     refused = timeball("api", "--host", "0.0.0.0")
-    _, words = refused.communicate(timeout=120)
+    _, words = refused.communicate(timeout=patience(45))
 
     assert refused.returncode == 2
     assert "without any key" in words
@@ -111,7 +112,7 @@ def test_security_1_another_address_refuses_to_start_without_keys(timeball: Time
 def test_a_port_in_use_is_reported_in_three_lines(timeball: Timeball) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         refused = timeball("api", "--port", str(taken.getsockname()[1]))
-        _, words = refused.communicate(timeout=120)
+        _, words = refused.communicate(timeout=patience(45))
 
     assert refused.returncode == 2
     assert "cannot listen" in words

@@ -18,6 +18,7 @@ from psycopg.rows import dict_row
 
 import timeball
 from tests.conftest import FreshDatabase
+from tests.support.pace import patience
 from timeball import Settings, Timeball
 from timeball.config.settings import load_settings
 from timeball.engine.supervisor import Supervisor
@@ -132,6 +133,6 @@ def run_program(start_program: Callable[..., subprocess.Popen[str]]) -> Callable
 
 def finish(process: subprocess.Popen[str]) -> list[str]:
     """Wait for a program that must succeed; returns what it printed, line by line."""
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=patience(45))
     assert process.returncode == 0, errors
     return output.splitlines()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.sdk.conftest import ON_ONE_SERVER
+from tests.support.pace import patience
 from timeball import (
     ExecutionFailed,
     InvalidInput,
@@ -49,7 +50,7 @@ def test_a_result_has_the_annotated_type(tb: Timeball, node: Node) -> None:
     with node():
         run = send.enqueue(42, at=at)
 
-        assert run.result(timeout=20) == Receipt(42, at)
+        assert run.result(timeout=patience(20)) == Receipt(42, at)
         assert run.state() == "succeeded"
         assert run.is_new
 
@@ -72,7 +73,7 @@ def test_a_result_that_does_not_fit_its_annotation_stays_json(tb: Timeball, node
         return "seven"  # type: ignore[return-value]
 
     with node():
-        assert lie.enqueue().result(timeout=20) == "seven"  # type: ignore[comparison-overlap]
+        assert lie.enqueue().result(timeout=patience(20)) == "seven"  # type: ignore[comparison-overlap]
 
 
 def test_a_dead_execution_raises_its_error(tb: Timeball, node: Node) -> None:
@@ -81,7 +82,7 @@ def test_a_dead_execution_raises_its_error(tb: Timeball, node: Node) -> None:
         raise KeyError("order 42")
 
     with node(), pytest.raises(ExecutionFailed, match=r"exe_\w+ is dead: KeyError: 'order 42'") as caught:
-        fail.enqueue().result(timeout=20)
+        fail.enqueue().result(timeout=patience(20))
 
     assert caught.value.state == "dead"
 
@@ -94,7 +95,7 @@ def test_waiting_goes_on_through_retries(tb: Timeball, node: Node) -> None:
         return current.attempt
 
     with node():
-        assert third_time_lucky.enqueue().result(timeout=20) == 3
+        assert third_time_lucky.enqueue().result(timeout=patience(20)) == 3
 
 
 def test_a_result_that_was_too_large_raises(tb: Timeball, node: Node) -> None:
@@ -103,7 +104,7 @@ def test_a_result_that_was_too_large_raises(tb: Timeball, node: Node) -> None:
         return "x" * 300_000
 
     with node(), pytest.raises(PayloadError, match=r"has succeeded, but the result was dropped: it has 300002 bytes"):
-        huge.enqueue().result(timeout=20)
+        huge.enqueue().result(timeout=patience(20))
 
 
 def test_a_timeout_names_the_state_and_the_queue(tb: Timeball) -> None:
@@ -264,7 +265,7 @@ def test_many_calls_are_written_in_one_transaction(tb: Timeball, node: Node, row
     assert rows("SELECT DISTINCT queue, priority FROM timeball.ready") == [{"queue": "bulk", "priority": 70}]
     assert len(rows("SELECT DISTINCT xmin::text FROM timeball.job")) == 1
     with node():
-        assert runs[30].result(timeout=20) == 900
+        assert runs[30].result(timeout=patience(20)) == 900
 
 
 async def test_many_delayed_calls_wait_for_their_time(tb: Timeball, rows: Rows) -> None:
@@ -400,8 +401,8 @@ async def test_jobs_are_triggered_paused_and_resumed_by_name(tb: Timeball, node:
 
     await tb.async_sync_schedules()
     with node():
-        assert await (await tb.atrigger("hourly")).aresult(timeout=20) == "report"
-        assert await (await tb.atrigger("hourly", {"what": "other"})).aresult(timeout=20) == "other"
+        assert await (await tb.atrigger("hourly")).aresult(timeout=patience(20)) == "report"
+        assert await (await tb.atrigger("hourly", {"what": "other"})).aresult(timeout=patience(20)) == "other"
     run = await tb.atrigger("hourly")
     assert await tb.atrigger(run.job_id)
 

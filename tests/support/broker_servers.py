@@ -16,6 +16,7 @@ from typing import Self
 
 from redis.asyncio import Redis
 
+from tests.support.pace import patience
 from tests.support.servers import ServiceMissing, wait_until
 
 _RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
@@ -58,7 +59,7 @@ def running_redis(*options: str, port: int | None = None) -> Iterator[int]:
             yield port
         finally:
             process.terminate()
-            process.wait(timeout=30)
+            process.wait(timeout=patience(30))
 
 
 class RestartableRedis:
@@ -165,7 +166,7 @@ class Rabbitmq:
         """Kill it outright; `start` then recovers what is durable."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=patience(30))
 
     def stop(self) -> None:
         # Its whole session; its name server is a daemon and is told by its own means.

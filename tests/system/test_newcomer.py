@@ -50,7 +50,7 @@ def test_from_an_empty_folder_to_a_visible_scheduled_run(short_folder: Path) -> 
             assert timeball.jobs.list().data[0].name == "app:greet"
     finally:
         up.send_signal(signal.SIGINT)
-        _, words = up.communicate(timeout=patience(60))
+        _, words = up.communicate(timeout=patience(45))
     assert up.returncode == 0, words
 
 
@@ -87,7 +87,7 @@ def test_the_example_of_the_readme_runs_in_the_order_that_it_names(short_folder:
         )
     finally:
         up.send_signal(signal.SIGINT)
-        _, words = up.communicate(timeout=60)
+        _, words = up.communicate(timeout=patience(45))
     assert re.fullmatch(r"exe_\w+ receipt 42 -> a@b\.co\n", told.stdout), told.stdout + told.stderr
     assert (told.returncode, told.stderr, up.returncode) == (0, "", 0), words
     # A command in another folder finds the same database, says so, and makes none.

@@ -16,6 +16,7 @@ import pytest
 
 from tests.engine import hostile_values
 from tests.engine.runners.support import Attempt, patience, until
+from tests.support import pace
 from timeball.current import Cancel, StopReason, current
 from timeball.domain.execution import Cancelled, Failed, Outcome, Released, Snoozed, Succeeded, TimedOut
 from timeball.domain.handler import Handler, RunStyle
@@ -72,7 +73,7 @@ async def test_attempts_run_side_by_side_up_to_the_number_of_threads(runner: Thr
     together = threading.Barrier(4)
 
     def meet() -> str:
-        together.wait(timeout=10)
+        together.wait(timeout=pace.patience(10))
         return current.execution_id
 
     outcomes = await asyncio.gather(*(run(runner, meet, Attempt()) for _ in range(8)))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.handlers.builtin.support import check_payload, die, fail, succeed
+from tests.support.pace import patience
 from timeball.config.settings import HandlerSettings
 from timeball.domain.handler import Handler, PayloadMismatch
 from timeball.env import SystemClock
@@ -121,7 +122,7 @@ async def test_half_a_record_is_taken_back_and_a_neighbours_stays(write, root, m
         monkeypatch.setattr(os, "write", real)
         written = real(file, bytes(data)[:2])
         begin = asyncio.run_coroutine_threadsafe(begin_neighbour(), loop)
-        begin.result(timeout=30)
+        begin.result(timeout=patience(30))
         return written
 
     async def begin_neighbour() -> None:

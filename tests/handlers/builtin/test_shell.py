@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import pwd
@@ -44,6 +45,8 @@ def script(text: str, **more) -> dict:
 
 @pytest.fixture
 def sh() -> Handler:
+    # What asyncio says of the garbage of earlier tests would become log lines of the attempt.
+    gc.collect()
     return shell("/bin/sh")
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from tests.engine.runners.support import patience
 from tests.handlers.builtin.support import RudeServer, answer, rude_server
+from tests.support import pace
 from timeball.api.app import make_api
 from timeball.application.commands.requests import LOCAL, Actor
 from timeball.client.in_process import InProcessTransport
@@ -66,7 +67,7 @@ async def worker_log(fresh_database, server: RudeServer, tmp_path: Path) -> Asyn
         yield log
     finally:
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(timeout=30) == 0, log.read_text()
+        assert worker.wait(timeout=pace.patience(30)) == 0, log.read_text()
         assert "Unclosed" not in log.read_text()
 
 

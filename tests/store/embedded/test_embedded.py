@@ -20,6 +20,7 @@ import asyncpg
 import psycopg
 import pytest
 
+from tests.support.pace import patience
 from tests.support.servers import ServiceMissing, give_up_on, quickest_place, wait_until
 from timeball.errors import EmbeddedServerError
 from timeball.store.embedded import cluster, server
@@ -77,7 +78,7 @@ class Member:
         return line
 
     def leave(self) -> None:
-        _, said = self.process.communicate(timeout=60)
+        _, said = self.process.communicate(timeout=patience(45))
         assert self.process.returncode == 0, said
 
     def kill(self) -> None:
@@ -86,7 +87,7 @@ class Member:
 
     def interrupt(self) -> None:
         os.killpg(self.process.pid, signal.SIGINT)
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=patience(45))
 
 
 class Place:
