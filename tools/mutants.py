@@ -44,9 +44,18 @@ _DISPATCHER, _RECEIVER = "tests/engine/test_ticket_publisher.py", "tests/engine/
 # What comes behind the counters in the claim by lane, and only there: the claim by name ends otherwise.
 _REST_OF_A_CLAIM = (
     "tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only,\n"
-    "           :incarnation, :claim_id, coalesce(:now, now()),\n"
+    "           expires_at, :incarnation, :claim_id, coalesce(:now, now()),\n"
     "           greatest(coalesce(:now, now()), run_at) + timeout_ms * interval '1 millisecond' + interval '5 seconds', :is_limited"
 )
+
+
+# The rows of `due` that a sweep locks; and the statement of the sweep, in the store.
+_SWEPT_DUE = """      AND NOT (kind = 'occurrence' AND origin = 'schedule')
+    ORDER BY expires_at
+    LIMIT :limit
+    FOR UPDATE"""
+_SWEEP = """        rows = await self._database.fetch("expire_waiting", limit=limit, reason=SkipReason.EXPIRED.value)
+"""
 
 
 def _one(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
@@ -163,6 +172,56 @@ MUTANTS = (
         "        if refused and was_tried:\n",
         "        if False:\n",
         "tests/engine/worker/test_recorder.py::test_a_lost_reply_is_no_stale_outcome",
+    ),
+    # expiry
+    _one(
+        "expiry after claim",
+        "engine/worker/executor.py",
+        "        if claimed.expires_at is not None and claimed.expires_at <= self._env.clock.now():\n",
+        "        if False:\n",
+        f"{_EXECUTOR}::test_what_has_expired_is_not_started",
+    ),
+    _one(
+        "a sweep that expires a begun execution",
+        f"{_SQL}/finishing.sql",
+        "CASE WHEN given.started_at IS NULL THEN removed.expires_at END AS next_expires_at",
+        "removed.expires_at AS next_expires_at",
+        "tests/store/test_expiry.py::test_an_execution_that_has_begun_expires_no_more",
+    ),
+    _one(
+        "a sweep that takes the pending occurrence of a schedule",
+        f"{_SQL}/expiry.sql",
+        "      AND NOT (kind = 'occurrence' AND origin = 'schedule')\n",
+        "",
+        "tests/store/test_expiry.py::test_the_pending_occurrence_of_a_schedule_is_left_to_its_scheduler",
+    ),
+    _one(
+        "a sweep that waits for a promotion",
+        f"{_SQL}/expiry.sql",
+        f"{_SWEPT_DUE} SKIP LOCKED",
+        _SWEPT_DUE,
+        f"{_RACES}::test_an_expiry_that_comes_while_a_delayed_execution_is_promoted",
+    ),
+    _one(
+        "an expired execution that keeps its key",
+        f"{_SQL}/expiry.sql",
+        "      AND live_key.execution_id = gone.id\n",
+        "      AND false\n",
+        "tests/store/test_expiry.py::test_an_expired_execution_frees_its_key",
+    ),
+    _one(
+        "an expired execution that keeps its place",
+        "store/executions.py",
+        f"{_SWEEP}        await self.unblock_after_commit(",
+        f"{_SWEEP}        sorted(",
+        "tests/store/test_expiry.py::test_the_place_of_an_expired_execution_is_passed_on",
+    ),
+    _one(
+        "an expired occurrence that stops what runs",
+        "domain/scheduling/occurrences.py",
+        "stop_running=stop_running and bool(affordable),",
+        "stop_running=stop_running,",
+        f"{_OCCURRENCES}::test_an_expired_occurrence_stops_no_running_execution",
     ),
     # claims
     _one(

@@ -31,6 +31,7 @@ ALWAYS: dict[str, Any] = {
     "delivery": "at_most_once",
     "max_running": 4,
     "limit_key": "2026",
+    "start_within_seconds": 71,
     "tags": ["1", "b,c"],
 }
 RECURRING = {
@@ -48,13 +49,13 @@ RECURRING = {
 JOBS: dict[str, dict[str, Any]] = {
     "cron": {**ALWAYS, **RECURRING, "schedule": "30 2 * * *", "on_gap": "skip", "on_repeat": "both"},
     "every": {**ALWAYS, **RECURRING, "interval_seconds": 77, "scheduled_at": "2098-02-01T00:00:00Z"},
-    "once": {**ALWAYS, "scheduled_at": "2098-02-01T00:00:00Z"},
+    "once": {**ALWAYS, "scheduled_at": "2098-02-01T00:00:00Z", "expires_at": "2098-02-02T00:00:00Z"},
     "manual": {**ALWAYS, "schedule": "manual"},
 }
 # Only one-offs without a name, which are enqueued, can have a unique key.
 ENQUEUED: dict[str, Any] = {name: value for name, value in ALWAYS.items() if name != "name"} | {"unique_key": "31"}
 
-MOMENTS = ("scheduled_at", "starts_at", "ends_at")
+MOMENTS = ("scheduled_at", "starts_at", "ends_at", "expires_at")
 
 Door = Callable[[httpx.AsyncClient, dict[str, Any], Path], Awaitable[str]]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -194,6 +194,59 @@ async def test_trigger_cancel_and_retry_act_on_executions(client: httpx.AsyncCli
     assert nothing.status_code == 409
     assert (retried.status_code, retried.json()["retry_of"]) == (202, triggered.json()["id"])
     assert retried.json()["payload"] == {"x": 2}
+
+
+async def test_a_trigger_says_by_when_it_must_have_begun(
+    client: httpx.AsyncClient, store: Store, clock: VirtualClock
+) -> None:
+    await created(client, name="a", start_within_seconds=60, timezone="Europe/Berlin")
+
+    async def expiry_of(**body: Any) -> datetime:
+        answer = await client.post("/jobs/a/trigger", json=body)
+        assert answer.status_code == 202, answer.text
+        return datetime.fromisoformat(answer.json()["expires_at"])
+
+    assert await expiry_of() == clock.now() + timedelta(seconds=60)
+    assert await expiry_of(start_within_seconds=600) == clock.now() + timedelta(seconds=600)
+    assert await expiry_of(expires_at="2098-01-01T12:00:00Z") == datetime(2098, 1, 1, 12, tzinfo=UTC)
+    assert await expiry_of(expires_at="2098-01-01T12:00:00") == datetime(2098, 1, 1, 11, tzinfo=UTC)
+    clock.advance("60s")
+    await store.executions.expire_waiting(10)
+    (skipped,) = (await client.get("/jobs/a/executions", params={"status": "skipped"})).json()["data"]
+    assert (skipped["reason"], skipped["attempts"]) == ("expired", 0)
+    assert datetime.fromisoformat(skipped["expires_at"]) == clock.now()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"start_within_seconds": 0}, "start_within_seconds is 0"),
+        ({"expires_at": "1999-01-01T00:00:00Z"}, "expires_at is 1999-01-01T00:00:00Z, which has passed"),
+        ({"expires_at": "soon"}, 'expires_at is "soon"'),
+    ],
+)
+async def test_a_trigger_that_could_not_begin_is_refused(
+    client: httpx.AsyncClient, body: dict[str, Any], words: str
+) -> None:
+    await created(client, name="a")
+
+    answer = await client.post("/jobs/a/trigger", json=body)
+
+    assert answer.status_code == 422
+    assert words in str(answer.json())
+
+
+async def test_a_job_that_could_not_begin_is_refused(client: httpx.AsyncClient) -> None:
+    recurring = {"handler": "test.echo", "name": "a", "interval_seconds": 60, "expires_at": "2098-01-01T00:00:00Z"}
+    before = {"handler": "test.echo", "scheduled_at": "2098-01-01T00:00:00Z", "expires_at": "2098-01-01T00:00:00Z"}
+
+    for body, words in (
+        (recurring, "the job is no one-off"),
+        (before, "expected an instant after 2098-01-01T00:00:00Z"),
+    ):
+        answer = await client.post("/jobs", json=body)
+        assert answer.status_code == 422
+        assert words in answer.text
 
 
 async def test_cancelling_a_schedule_skips_its_next_occurrence(client: httpx.AsyncClient) -> None:

@@ -33,6 +33,7 @@ from timeball.runtime import ServerRuntime, make_server_runtime
 from timeball.store.store import Store
 from timeball.telemetry.events import (
     ClockStepped,
+    ExecutionsExpired,
     ExecutionsPromoted,
     ExecutionsRescued,
     ListenerChanged,
@@ -224,6 +225,7 @@ async def test_metrics_of_this_process_are_exposed(
     for event in (
         OutcomeRefused(ExecutionId(some), "h", 1),
         ExecutionsRescued(lost=2, timed_out=1),
+        ExecutionsExpired(6),
         ExecutionsPromoted(5, 0, 1),
         ServiceFailed("claimer", "no", seconds(1)),
         OccurrencesRecorded(7, (0.3, 0.7)),
@@ -240,6 +242,7 @@ async def test_metrics_of_this_process_are_exposed(
 
     assert told[("timeball_stale_outcomes_total",)] == 1
     assert told["timeball_attempts_rescued_total", "lost"] == 2
+    assert told[("timeball_executions_expired_total",)] == 6
     assert told[("timeball_executions_promoted_total",)] == 5
     assert told["timeball_service_failures_total", "claimer"] == 1
     assert told[("timeball_occurrences_recorded_total",)] == 7

@@ -64,6 +64,35 @@ def test_every_text_survives_a_cell(text: str) -> None:
     assert text_of_cell(cell(text)) == text
 
 
+@pytest.mark.parametrize(
+    ("command", "name", "value"),
+    [
+        ("jobs create a test.echo --every 60s --expires 10m", "start_within_seconds", 600),
+        ("jobs create a test.echo --in 1h --expires 2098-01-01T00:00:00Z", "expires_at", "2098-01-01T00:00:00Z"),
+        ("jobs create a test.echo --in 1h --tz Asia/Tokyo --expires 2098-01-01", "expires_at", "2097-12-31T15:00:00Z"),
+    ],
+)
+def test_expires_takes_a_span_or_an_instant(cli: Cli, command: str, name: str, value: Any) -> None:
+    created = cli(*command.split(), "--json")
+
+    assert created.code == 0, created.err
+    assert created.json[name] == value
+
+
+def test_a_run_and_a_trigger_take_expires(cli: Cli) -> None:
+    assert cli("jobs", "create", "a", "test.echo", "--cron", "0 0 1 1 *").code == 0
+
+    triggered = cli("jobs", "trigger", "a", "--expires", "2098-01-01T00:00:00Z", "--json")
+    run = cli("run", "test.echo", "--expires", "10m", "--json")
+    refused = cli("jobs", "trigger", "a", "--expires", "soon")
+
+    assert triggered.json["expires_at"] == "2098-01-01T00:00:00Z"
+    shown = cli("runs", "show", run.json["execution_id"], "--json").json
+    assert shown["expires_at"] > shown["run_at"]
+    assert refused.code != 0
+    assert '--expires is "soon", expected a span such as 10m, or an instant' in refused.err
+
+
 def test_a_text_that_looks_like_a_number_is_set_as_text(cli: Cli) -> None:
     created = cli(
         *("jobs", "create", "2026", "test.echo", "--every", "60s", "--json"),

@@ -92,7 +92,7 @@ async def test_an_idle_scheduler_asks_two_questions_a_second_and_keeps_house(
         asked[name] for name in ("remove_expired_nodes", "orphaned_claims", "blocked_keys", "mark_queue_limited")
     ]
     assert 22 <= min(every_two_seconds) <= max(every_two_seconds) <= 31
-    every_five_seconds = [asked[name] for name in ("lock_fold", "fold", "probe")]
+    every_five_seconds = [asked[name] for name in ("lock_fold", "fold", "probe", "expire_waiting")]
     assert 9 <= min(every_five_seconds) <= max(every_five_seconds) <= 13
     assert asked["occurrences_of_other_tzdata"] <= 1
     assert sum(asked.values()) <= 295

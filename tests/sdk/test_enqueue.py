@@ -404,7 +404,13 @@ async def test_jobs_are_triggered_paused_and_resumed_by_name(tb: Timeball, node:
         assert await (await tb.atrigger("hourly")).aresult(timeout=patience(20)) == "report"
         assert await (await tb.atrigger("hourly", {"what": "other"})).aresult(timeout=patience(20)) == "other"
     run = await tb.atrigger("hourly")
-    assert await tb.atrigger(run.job_id)
+    assert await tb.atrigger(run.job_id, expires="10m")
+    assert tb.trigger("hourly", expires=datetime(2098, 1, 1, tzinfo=UTC))
+    expiries = rows(
+        "SELECT expires_at - run_at AS span, expires_at FROM timeball.ready ORDER BY expires_at NULLS FIRST"
+    )
+    assert [row["expires_at"] is None for row in expiries] == [True, False, False]
+    assert (expiries[1]["span"], expiries[2]["expires_at"]) == (timedelta(minutes=10), datetime(2098, 1, 1, tzinfo=UTC))
 
     await tb.apause("hourly", reason="holidays")
     assert rows("SELECT pause_reason FROM timeball.job") == [{"pause_reason": "holidays"}]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -12,6 +12,7 @@ import pytest
 from tests.sdk.conftest import ON_ONE_SERVER
 from timeball import Settings, Timeball
 from timeball.domain.job_fields import SPEC_FIELDS
+from timeball.errors import InvalidInput
 from timeball.sdk.options import EnqueueOptions, ScheduleOptions, job_fields
 from timeball.sdk.runs import Run
 
@@ -27,6 +28,7 @@ COMMON: dict[str, Any] = {
     "max_backoff": "9s",
     "delivery": "at_most_once",
     "max_running": 4,
+    "expires": "71s",
     "tags": ["1", "b,c"],
     "limit_key": "2026",
     "timezone": "Europe/Berlin",
@@ -84,6 +86,45 @@ async def in_a_transaction(handle: Any, settings: Settings) -> list[Run[Any]]:
             return [await handle.options(connection=connection).aenqueue(3)]
     finally:
         await connection.close()
+
+
+@ON_ONE_SERVER
+@pytest.mark.parametrize("enqueue", [single, many, from_a_thread, in_a_transaction])
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        ({}, 600),
+        ({"expires": "71s"}, 71),
+        ({"expires": "71s", "delay": "1h"}, 71),
+        ({"expires": None}, None),
+        ({"expires": datetime(2098, 1, 1, tzinfo=UTC)}, datetime(2098, 1, 1, tzinfo=UTC)),
+    ],
+    ids=["of the handler", "a span", "after a delay", "never", "an instant"],
+)
+async def test_an_enqueue_expires_as_its_handler_or_its_options_say(
+    tb: Timeball,
+    settings: Settings,
+    rows: Rows,
+    enqueue: Callable[..., Awaitable[list[Run[Any]]]],
+    options: dict[str, Any],
+    seconds: int | datetime | None,
+) -> None:
+    @tb.handler(expires="10m")
+    def noted(number: int) -> int:
+        return number
+
+    await enqueue(noted.options(**options) if options else noted, settings)
+
+    ((run),) = rows("SELECT run_at, expires_at FROM timeball.execution")
+    is_span = isinstance(seconds, int)
+    assert run["expires_at"] == (run["run_at"] + timedelta(seconds=seconds) if is_span else seconds)
+
+
+def test_an_instant_is_no_option_of_a_handler(tb: Timeball) -> None:
+    with pytest.raises(InvalidInput, match="expires of a handler is 2098-01-01 00:00:00"):
+
+        @tb.handler(expires=datetime(2098, 1, 1, tzinfo=UTC))
+        def noted() -> None: ...
 
 
 @ON_ONE_SERVER

@@ -81,6 +81,7 @@ async def test_a_claim_keeps_every_column_and_adds_its_own(store: Store, clock: 
         "retry_of": ENDED,
         "created_by": "key:k deploy",
         "bound_secrets_only": True,
+        "expires_at": now + seconds(40),
     }
     await put_row(store, "ready", **before)
     worker, claim_id = await make_node(store), ClaimId(store.env.new_id())
@@ -109,6 +110,7 @@ async def test_a_claim_keeps_every_column_and_adds_its_own(store: Store, clock: 
         origin="trigger",
         version=4,
         job_name="nightly",
+        expires_at=now + seconds(40),
         claim_id=claim_id,
         stop=None,
     )

@@ -78,13 +78,14 @@ EVERYTHING: dict[str, Any] = {
     "max_running": 16,
     "limit_key": "printers",
     "unique_key": "the report",
+    "start_within_seconds": 71,
     "tags": ("red", "blue"),
 }
 
 
 def test_everything_has_every_field() -> None:
     # These belong to other kinds of schedules.
-    assert EVERYTHING.keys() == SPEC_FIELDS.keys() - {"interval_seconds", "scheduled_at"}
+    assert EVERYTHING.keys() == SPEC_FIELDS.keys() - {"interval_seconds", "scheduled_at", "expires_at"}
 
 
 async def test_every_field_comes_back_as_it_was_written(store: Store, clock: VirtualClock) -> None:
@@ -114,7 +115,7 @@ async def test_the_kinds_of_schedules_come_back(store: Store, clock: VirtualCloc
     now = clock.now()
     rules: list[dict[str, Any]] = [
         {"interval_seconds": 61, "scheduled_at": now + seconds(5)},
-        {"scheduled_at": now + seconds(6)},
+        {"scheduled_at": now + seconds(6), "expires_at": now + seconds(8)},
         {"starts_at": now + seconds(7)},
         {"schedule": "@daily"},
     ]
@@ -131,7 +132,14 @@ async def test_a_one_off_due_now_is_ready(store: Store, clock: VirtualClock) -> 
     due_at = clock.now() - seconds(3)
 
     job = await make_job(
-        store, name=None, scheduled_at=due_at, handler="app:send", queue="mail", priority=77, unique_key="k"
+        store,
+        name=None,
+        scheduled_at=due_at,
+        handler="app:send",
+        queue="mail",
+        priority=77,
+        unique_key="k",
+        start_within_seconds=71,
     )
 
     row = await only_row(store, "ready")
@@ -156,6 +164,7 @@ async def test_a_one_off_due_now_is_ready(store: Store, clock: VirtualClock) -> 
         "retry_of": None,
         "created_by": None,
         "bound_secrets_only": None,
+        "expires_at": due_at + seconds(71),
     }
     assert await table(store, "job_version") == []
 
@@ -236,6 +245,8 @@ async def test_a_one_off_ahead_waits_in_due(store: Store, clock: VirtualClock) -
         unique_key="k",
         max_running=2,
         limit_key="l",
+        start_within_seconds=71,
+        expires_at=due_at + seconds(70),
     )
 
     row = await only_row(store, "due")
@@ -264,6 +275,7 @@ async def test_a_one_off_ahead_waits_in_due(store: Store, clock: VirtualClock) -
         "retry_of": None,
         "created_by": None,
         "bound_secrets_only": None,
+        "expires_at": due_at + seconds(70),
     }
 
 
@@ -583,6 +595,8 @@ _BREACHES = {
     "job_max_backoff_ms_check": ["max_backoff_ms = -1"],
     "job_timeout_ms_check": ["timeout_ms = 0"],
     "job_max_running_check": ["max_running = 0"],
+    "job_start_within_seconds_check": ["start_within_seconds = 0"],
+    "only_a_one_off_expires_at_an_instant": ["kind = 'manual', expires_at = now()"],
 }
 
 

@@ -78,6 +78,7 @@ async def running(store: Store, clock: VirtualClock) -> Running:
         origin="trigger",
         version=4,
         job_name=None,
+        expires_at=now + seconds(40),
         claim_id=ClaimId(UUID(int=0xC)),
         stop=None,
     )
@@ -102,6 +103,7 @@ async def running(store: Store, clock: VirtualClock) -> Running:
         "retry_of": ENDED,
         "created_by": "key:k deploy",
         "bound_secrets_only": True,
+        "expires_at": now + seconds(40),
         "holder": await make_node(store),
         "claim_id": claimed.claim_id,
         "claimed_at": now - seconds(2),
@@ -127,15 +129,15 @@ def in_history(running: Running, state: str, **more: Any) -> dict[str, Any]:
         "started_at": running.row["run_at"] + seconds(0.25),
         "finished_at": running.row["run_at"] + seconds(0.75),
     }
-    empty = dict.fromkeys(("result", "error_type", "error", "reason", "fingerprint"))
+    empty = dict.fromkeys(("result", "error_type", "error", "reason", "fingerprint", "expires_at"))
     counts = {"attempts": 4, "lost": 2, "worker": running.row["holder"]}
     return kept | times | empty | counts | {"state": state} | more
 
 
 def waiting_again(running: Running, **more: Any) -> dict[str, Any]:
-    """The columns that a row of `due` or `ready` keeps of a running one."""
+    """The columns that a row of `due` or `ready` keeps of a running one that has begun, so that it expires no more."""
     own = ("holder", "claim_id", "claimed_at")
-    return {name: value for name, value in running.row.items() if name not in own} | more
+    return {name: value for name, value in running.row.items() if name not in own} | {"expires_at": None} | more
 
 
 # success
@@ -295,7 +297,8 @@ async def test_an_execution_cancelled_before_its_start_is_skipped(store: Store, 
     await record(store, [called_off])
 
     row = await only_row(store, "finished")
-    assert row == in_history(running, "skipped", reason="deleted", attempts=3, started_at=None)
+    expected = {"attempts": 3, "started_at": None, "expires_at": running.row["expires_at"]}
+    assert row == in_history(running, "skipped", reason="deleted", **expected)
 
 
 async def test_a_lost_execution_is_ready_again_and_its_attempt_recorded(store: Store, running: Running) -> None:
@@ -443,7 +446,7 @@ async def test_executions_without_a_living_holder_are_orphans(store: Store, runn
 
     (orphan,) = await store.executions.orphans(10)
 
-    assert orphan.claimed == running.claimed._replace(payload="")
+    assert orphan.claimed == running.claimed._replace(payload="", expires_at=None)
     assert (orphan.holder, orphan.claimed_at) == (running.row["holder"], running.row["claimed_at"])
     assert orphan.is_orphan
     assert await store.executions.orphans(0) == []

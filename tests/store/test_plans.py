@@ -34,6 +34,8 @@ QUEUES, PRIORITIES = 3, 2
 LANES = [(f"q{queue}", 50 + priority) for queue in range(QUEUES) for priority in range(PRIORITIES)]
 HALF = MILLION // 2
 LIMITS = 10
+# How many rows of each table of waiting executions expire.
+EXPIRING = 20
 
 # Row n has the id n, so that each table has ids of its own; every other row belongs to a job of its own.
 # All n have seven hexadecimal digits, so that an id is a plain concatenation, which saves most of the time.
@@ -71,6 +73,11 @@ _FILL = "".join(
         _rows("finished", _FINISHED, SOME, _TRIED | {"state": "'succeeded'", "finished_at": _AT}),
         _rows("blocked", _BLOCKED, SOME, _QUEUED | {"limit_key": f"'limit ' || n % {LIMITS}"}),
         f"INSERT INTO timeball.running_limit SELECT 'limit ' || n, {BATCH} FROM generate_series(0, {LIMITS - 1}) AS n;",
+        *(
+            f"UPDATE timeball.{state_table} SET expires_at = '{NOW.isoformat()}', origin = 'enqueue' "
+            f"WHERE id IN (SELECT {_ID} FROM generate_series({first + 1}, {first + EXPIRING}) AS n);"
+            for state_table, first in (("due", _DUE), ("ready", _READY), ("blocked", _BLOCKED))
+        ),
         f"UPDATE timeball.shard SET owner = '{UUID(int=1)}', epoch = 1;",
         *(
             f"ALTER TABLE timeball.{state_table} SET (autovacuum_enabled = off);"
@@ -242,6 +249,8 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
         },
         3 * BATCH,
     ),
+    # Of a million rows a few expire: each is read, locked and deleted once.
+    "expire_waiting": ({"limit": BATCH, "reason": "expired"}, 4 * 3 * EXPIRING),
     "busy_jobs": ({"job_ids": [job(number) for number in odd(_DUE)]}, 5 * BATCH),
     "finish_succeeded": (_ENDED, 3 * BATCH),
     "attempt_facts": ({"ids": _HELD, "fences": [1] * BATCH, "claim_ids": _HELD}, 2 * BATCH),

@@ -74,6 +74,7 @@ def waiting(now: datetime) -> dict[str, Any]:
         "retry_of": ENDED,
         "created_by": "key:k deploy",
         "bound_secrets_only": True,
+        "expires_at": now + seconds(40),
     }
 
 
@@ -101,6 +102,7 @@ async def test_the_look_ahead_reads_every_column(store: Store, clock: VirtualClo
         queue="q",
         priority=61,
         is_paused=False,
+        expires_at=clock.now() + seconds(40),
     )
 
 
@@ -199,7 +201,15 @@ async def test_a_promotion_inserts_the_following_occurrence_in_the_same_statemen
 ) -> None:
     start = clock.now()
     job = await make_recurring(
-        store, 60, queue="q", priority=33, handler="app:h", max_executions=5, unique_key="k", jitter_seconds=9
+        store,
+        60,
+        queue="q",
+        priority=33,
+        handler="app:h",
+        max_executions=5,
+        unique_key="k",
+        jitter_seconds=9,
+        start_within_seconds=50,
     )
     owner = await make_owner(store)
     row = await due_row(store, job.id)
@@ -216,6 +226,7 @@ async def test_a_promotion_inserts_the_following_occurrence_in_the_same_statemen
     )
     assert (ready["scheduled_for"], ready["run_at"]) == (start + seconds(60), start + seconds(60) + job.jitter)
     assert (ready["queued_at"], ready["tzdata"], ready["unique_key"]) == (clock.now(), TZDATA, "k")
+    assert ready["expires_at"] == start + seconds(60 + 50) + job.jitter
     following = await only_row(store, "due")
     assert following == {
         "id": occurrence_id(job.id, start + seconds(120)),
@@ -242,6 +253,7 @@ async def test_a_promotion_inserts_the_following_occurrence_in_the_same_statemen
         "retry_of": None,
         "created_by": None,
         "bound_secrets_only": None,
+        "expires_at": start + seconds(120 + 50) + job.jitter,
     }
 
 
@@ -517,6 +529,8 @@ async def test_occurrences_of_older_zone_data_are_found_and_moved(store: Store, 
         "bound_secrets_only": None,
     }
     moved = {"id": fresh.id, "run_at": fresh.run_at, "scheduled_for": fresh.scheduled_for, "tzdata": "2026b"}
+    # It has as long to begin as before: 60 seconds after its instant.
+    moved |= {"expires_at": fresh.scheduled_for + seconds(60)}
     assert await only_row(store, "due") == before | forgotten | moved
 
 

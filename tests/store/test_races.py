@@ -1143,6 +1143,107 @@ async def test_a_claim_that_comes_after_a_cancellation(race: Race, store: Store,
     assert await tables_of(store, execution) == ["finished" if commits else "ready"]
 
 
+# expiry
+
+
+def expire(store: Store) -> Awaitable[dict[ExecutionId, JobId]]:
+    return store.executions.expire_waiting(10)
+
+
+@both_endings
+async def test_a_claim_that_comes_while_an_execution_expires(
+    race: Race, store: Store, clock: VirtualClock, *, commits: bool
+) -> None:
+    execution = await enqueue(store, start_within_seconds=5)
+    clock.advance("5s")
+
+    result = await race.run(expire(race.ahead), claim(race.behind), commits=commits)
+
+    assert not result.second_waited
+    assert result.second == []
+    assert await tables_of(store, execution) == ["finished" if commits else "ready"]
+
+
+@both_endings
+async def test_an_expiry_that_comes_while_an_execution_is_claimed(
+    race: Race, store: Store, clock: VirtualClock, *, commits: bool
+) -> None:
+    execution = await enqueue(store, start_within_seconds=5)
+    clock.advance("5s")
+
+    result = await race.run(claim(race.ahead), expire(race.behind), commits=commits)
+
+    assert not result.second_waited
+    assert result.second == {}
+    assert await tables_of(store, execution) == ["running" if commits else "ready"]
+    await check_rooms(store)
+
+
+@both_endings
+async def test_a_promotion_that_comes_while_a_delayed_execution_expires(
+    race: Race, store: Store, clock: VirtualClock, *, commits: bool
+) -> None:
+    execution = await enqueue(store, 10, start_within_seconds=5)
+    owner = await make_owner(store)
+    clock.advance("15s")
+    plan = await plan_row(store, await due_row(store, JobId(execution)))
+
+    result = await race.run(expire(race.ahead), promote(race.behind, [plan], owner), commits=commits)
+
+    assert result.second_waited
+    assert result.second == (set() if commits else {execution})
+    assert await tables_of(store, execution) == ["finished" if commits else "ready"]
+
+
+@both_endings
+async def test_an_expiry_that_comes_while_a_delayed_execution_is_promoted(
+    race: Race, store: Store, clock: VirtualClock, *, commits: bool
+) -> None:
+    execution = await enqueue(store, 10, start_within_seconds=5)
+    owner = await make_owner(store)
+    clock.advance("15s")
+    plan = await plan_row(store, await due_row(store, JobId(execution)))
+
+    result = await race.run(promote(race.ahead, [plan], owner), expire(race.behind), commits=commits)
+
+    assert not result.second_waited
+    assert result.second == {}
+    assert await tables_of(store, execution) == ["ready" if commits else "due"]
+
+
+@both_endings
+async def test_an_unblock_that_comes_while_an_execution_expires(
+    race: Race, store: Store, clock: VirtualClock, *, commits: bool
+) -> None:
+    holder = await enqueue(store, max_running=1, limit_key="l")
+    execution = await enqueue(store, max_running=1, limit_key="l", start_within_seconds=5)
+    (claimed,) = await claim_all(store)
+    assert claimed.id == holder
+    clock.advance("5s")
+    async with store.database.transaction() as connection:
+        await connection.execute("UPDATE timeball.running_limit SET max_running = 2")
+
+    result = await race.run(expire(race.ahead), race.behind.executions.unblock(["l"]), commits=commits)
+
+    assert result.second_waited
+    assert await tables_of(store, execution) == ["finished" if commits else "ready"]
+    await check_rooms(store)
+
+
+@both_endings
+async def test_two_sweeps_expire_an_execution_once(
+    race: Race, store: Store, clock: VirtualClock, *, commits: bool
+) -> None:
+    execution = await enqueue(store, start_within_seconds=5, unique_key="k")
+    clock.advance("5s")
+
+    result = await race.run(expire(race.ahead), expire(race.behind), commits=commits)
+
+    assert not result.second_waited
+    assert result.second == {}
+    assert await tables_of(store, execution) == ["finished" if commits else "ready"]
+
+
 # finish and reap
 
 

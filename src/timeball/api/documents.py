@@ -92,6 +92,7 @@ def execution_document(execution: Execution) -> Document:
         "reason": execution.reason,
         "retry_of": None if execution.retry_of is None else format_execution_id(execution.retry_of),
         "created_by": execution.created_by,
+        "expires_at": execution.expires_at,
     }
 
 

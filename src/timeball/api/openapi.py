@@ -161,6 +161,7 @@ EXECUTION_EXAMPLE: dict[str, Any] = {
     "reason": None,
     "retry_of": None,
     "created_by": None,
+    "expires_at": None,
 }
 BULK_EXAMPLE = {
     "done": 1,

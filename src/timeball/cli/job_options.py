@@ -63,6 +63,7 @@ _OTHER_FIELDS = [
     for name in SPEC_FIELDS
     if name not in ("name", "handler", "payload", "description", *TIME_FIELDS)
     and name not in ("timezone", "queue", "priority", "max_retries", "timeout_ms", "tags")
+    and name not in ("start_within_seconds", "expires_at")
 ]
 PRIORITIES = {"low": 25, "normal": 50, "high": 75, "critical": 100}
 
@@ -85,6 +86,12 @@ class JobFlags:
     ] = None
     retries: Annotated[int | None, typer.Option("--retries", min=0, help="How often it is tried again.")] = None
     timeout: Annotated[str | None, typer.Option("--timeout", help="How long an attempt may take, such as 30s.")] = None
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            "--expires", help="Skip it if it has not begun so long after its time, such as 10m; or an instant."
+        ),
+    ] = None
     tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag; repeat for more.")] = None
     description: Annotated[str | None, typer.Option("--description", help="What it is for.")] = None
     payload: Annotated[
@@ -114,7 +121,7 @@ class JobFlags:
             "payload": self._payload(arguments or ()),
         }
         given = {name: value for name, value in fields.items() if value is not None}
-        return given | _read_fields(self.other or ())
+        return given | expiry_fields(self.expires, self.tz) | _read_fields(self.other or ())
 
     def _check_one_schedule(self) -> None:
         schedules = {"--cron": self.cron, "--every": self.every, "--at": self.at, "--in": self.delay}
@@ -144,6 +151,19 @@ class JobFlags:
                 "--payload and KEY=VALUE are given, expected one of them", field="payload", hint="leave out one"
             )
         return read_json(self.payload)
+
+
+def expiry_fields(text: str | None, timezone: str | None = None) -> dict[str, Any]:
+    """The field that `--expires` gives: a span, or an instant, which is local time if it has neither offset nor *timezone*."""
+    if text is None:
+        return {}
+    from timeball.domain.expiry import parse_expiry
+
+    expiry = parse_expiry(text, "--expires", timezone or "UTC")
+    if expiry.expires_at is None:
+        return {"start_within_seconds": expiry.start_within_seconds}
+    local = expiry.expires_at if timezone is not None else read_moment(text, "--expires")
+    return {"expires_at": _utc_text(local)}
 
 
 def read_pairs(pairs: Sequence[str], what: str) -> dict[str, Any]:

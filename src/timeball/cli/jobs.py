@@ -17,7 +17,7 @@ from timeball.cli.files import (
     read_jobs,
     write_download,
 )
-from timeball.cli.job_options import Arguments, JobFilterFlags, JobFlags, read_moment, read_pairs
+from timeball.cli.job_options import Arguments, JobFilterFlags, JobFlags, expiry_fields, read_moment, read_pairs
 from timeball.cli.output import Column, ColumnKind
 from timeball.cli.session import CliSession, take
 from timeball.cli.tree import DryRun, Limit, Reason, Yes, command, command_group, list_command
@@ -158,17 +158,28 @@ def resume_job(session: CliSession, job: JobRef, reason: Reason = None) -> None:
     session.printer.details(session.talk(lambda client: client.jobs.resume(job, reason)), JOB_DETAILS)
 
 
-@command(jobs, "trigger", "timeball jobs trigger nightly", "timeball jobs trigger nightly day=2026-11-01 --wait")
+@command(
+    jobs,
+    "trigger",
+    "timeball jobs trigger nightly",
+    "timeball jobs trigger nightly day=2026-11-01 --wait",
+    "timeball jobs trigger nightly --expires 10m",
+)
 def trigger_job(
     session: CliSession,
     job: JobRef,
     arguments: Arguments = None,
     reason: Reason = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for its end; exit code 6 if it does not succeed.")] = False,
+    expires: Annotated[
+        str | None,
+        typer.Option("--expires", help="Skip it if it has not begun after this span, such as 10m; or an instant."),
+    ] = None,
 ) -> None:
     """Run a job now, in addition to its schedule. KEY=VALUE gives another payload."""
     payload = read_pairs(arguments or (), "the payload") or None
-    start_and_show(session, lambda client: client.jobs.trigger(job, payload, reason), wait=wait)
+    expiry: Any = expiry_fields(expires)
+    start_and_show(session, lambda client: client.jobs.trigger(job, payload, reason, **expiry), wait=wait)
 
 
 @command(jobs, "duplicate", "timeball jobs duplicate nightly nightly-2 --queue slow")

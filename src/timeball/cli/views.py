@@ -94,6 +94,7 @@ RUN_DETAILS = [
     Column("origin"),
     Column("created by"),
     Column("scheduled for", "scheduled_for", ColumnKind.INSTANT),
+    Column("expires", "expires_at", ColumnKind.INSTANT),
     Column("queued", "queued_at", ColumnKind.INSTANT),
     Column("started", "started_at", ColumnKind.INSTANT),
     Column("finished", "finished_at", ColumnKind.INSTANT),

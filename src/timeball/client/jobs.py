@@ -108,13 +108,27 @@ def resume(job: str, reason: str | None = None) -> ApiRequest[Job]:
 
 
 def trigger(
-    job: str, payload: Any = None, reason: str | None = None, *, wait: str | None = None, unchecked: bool = False
+    job: str,
+    payload: Any = None,
+    reason: str | None = None,
+    *,
+    wait: str | None = None,
+    unchecked: bool = False,
+    start_within_seconds: int | None = None,
+    expires_at: Moment | None = None,
 ) -> ApiRequest[ExecutionDetails]:
     """Run a job now, in addition to its schedule; with *payload*, if given.
 
-    With *wait*, such as `30s`, the response comes when it has finished, or when the wait is over.
+    With *wait*, such as `30s`, the response comes when it has finished, or when the wait is over. The run is skipped if it has not begun
+    after *start_within_seconds*, or by *expires_at*.
     """
-    body = {"payload": payload, "reason": reason, "unchecked": unchecked}
+    body = {
+        "payload": payload,
+        "reason": reason,
+        "unchecked": unchecked,
+        "start_within_seconds": start_within_seconds,
+        "expires_at": expires_at,
+    }
     return post(path_of("jobs", job, "trigger"), parse_model(ExecutionDetails), body, wait=wait)
 
 

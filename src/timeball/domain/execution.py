@@ -163,6 +163,8 @@ class ClaimedExecution(NamedTuple):
     origin: str
     version: int
     job_name: str | None
+    # If it has not begun by then, it is not to begin. None if it may begin at any time, or has begun before.
+    expires_at: datetime | None
     claim_id: ClaimId
     stop: str | None
 
@@ -257,7 +259,7 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """A held execution did not start at its instant, because the job was paused or deleted meanwhile."""
+    """A claimed execution did not start, because its job was paused or deleted meanwhile, or because it expired."""
 
     reason: str
 
@@ -346,6 +348,8 @@ class Execution:
     unique_key: str | None
     # The API key, person or program that created it; None for a scheduled occurrence.
     created_by: str | None
+    # If it has not begun by then, it is skipped. None if it may begin at any time, or has begun.
+    expires_at: datetime | None = None
 
     @property
     def lateness(self) -> timedelta | None:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
+from timeball.domain.expiry import Expiry
 from timeball.domain.job_fields import (
     SPEC_FIELDS,
     TIME_FIELDS,
@@ -24,6 +25,7 @@ from timeball.domain.job_fields import (
     Whole,
 )
 from timeball.domain.policies import Delivery, MisfireRule, OnGap, OnRepeat, Overlap, Policy, RetryPolicy
+from timeball.domain.scheduling.civil_time import format_instant, parse_instant
 from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, Schedule, ScheduleKind, parse_schedule
 from timeball.domain.values.field_errors import list_choices, unexpected_value
 from timeball.domain.values.ids import ExecutionId, JobId, jitter_of, shard_of
@@ -69,8 +71,10 @@ class Job:
     max_running: int | None
     limit_key: str | None
     unique_key: str | None
+    start_within_seconds: int | None
     tags: tuple[str, ...]
     shard: int
+    expires_at: datetime | None = None
     version: int = 1
     declared_by: str | None = None
     # Who made it: a key, a person or a program.
@@ -103,6 +107,11 @@ class Job:
     def jitter(self) -> timedelta:
         """How far behind its exact instants this job runs: always the same, so that its rhythm stays even."""
         return jitter_of(self.id, self.jitter_seconds)
+
+    def expiry_of(self, scheduled_for: datetime) -> datetime | None:
+        """By when the execution of an occurrence must have begun: counted from when it is to run, with its jitter."""
+        expiry = Expiry(start_within_seconds=self.start_within_seconds, expires_at=self.expires_at)
+        return expiry.instant(scheduled_for + self.jitter)
 
     @property
     def effective_limit(self) -> int | None:
@@ -144,7 +153,9 @@ class JobView:
 # The fields that `RetryPolicy` holds, and those that `Job` has as attributes of the same name.
 RETRY_FIELDS = tuple(attribute.name for attribute in fields(RetryPolicy))
 JOB_ATTRIBUTES = tuple(
-    attribute.name for attribute in fields(Job) if attribute.name in SPEC_FIELDS.keys() - {"payload", "misfire"}
+    attribute.name
+    for attribute in fields(Job)
+    if attribute.name in SPEC_FIELDS.keys() - {"payload", "misfire", "expires_at"}
 )
 
 
@@ -173,6 +184,7 @@ def define_job(spec: JobSpec, job_id: JobId, now: datetime, shards: int, created
         rule=rule,
         misfire=_misfire_rule(values),
         retry=RetryPolicy(**{name: values[name] for name in RETRY_FIELDS}),
+        expires_at=_expires_at(spec, rule),
         shard=shard_of(job_id, shards),
         created_by=created_by,
         **{name: values[name] for name in JOB_ATTRIBUTES},
@@ -201,6 +213,7 @@ def spec_values(job: Job) -> dict[str, Any]:
         "misfire_grace_seconds": int(misfire.grace.total_seconds()),
         "misfire_cap": misfire.cap,
         "misfire_max_age_seconds": None if misfire.max_age is None else int(misfire.max_age.total_seconds()),
+        "expires_at": job.expires_at,
         **{name: getattr(job.retry, name) for name in RETRY_FIELDS},
         **{name: getattr(job, name) for name in JOB_ATTRIBUTES},
     }
@@ -242,10 +255,10 @@ def redefine_job(job: Job, changes: Mapping[str, Any], now: datetime, shards: in
 def without_other_kinds(spec: JobSpec, changes: Mapping[str, Any]) -> JobSpec:
     """A spec without the schedule that *changes* replace: a cron expression given to an interval job takes the place of the interval."""
     if changes.get("schedule") is not None:
-        return replace(spec, interval_seconds=None, scheduled_at=None)
+        return replace(spec, interval_seconds=None, scheduled_at=None, expires_at=None)
     if changes.get("interval_seconds") is not None:
         keeps_anchor = spec.interval_seconds is not None
-        return replace(spec, schedule=None, scheduled_at=spec.scheduled_at if keeps_anchor else None)
+        return replace(spec, schedule=None, scheduled_at=spec.scheduled_at if keeps_anchor else None, expires_at=None)
     if changes.get("scheduled_at") is not None:
         return replace(spec, schedule=None)
     if "interval_seconds" in changes and spec.interval_seconds is not None:
@@ -282,6 +295,24 @@ def _anchor(rule: Schedule) -> datetime | None:
             return scheduled_at
         case Cron() | Manual():
             return None
+
+
+def _expires_at(spec: JobSpec, rule: Schedule) -> datetime | None:
+    if spec.expires_at is None:
+        return None
+    instant = parse_instant(spec.expires_at, spec.timezone, "expires_at")
+    if not isinstance(rule, Once):
+        raise InvalidInput(
+            f"expires_at is {format_instant(instant)}, but the job is no one-off: each of its executions would expire then",
+            field="expires_at",
+            hint="give start_within_seconds, or end its schedule with ends_at",
+        )
+    if instant <= rule.scheduled_at:
+        raise InvalidInput(
+            f"expires_at is {format_instant(instant)}, expected an instant after {format_instant(rule.scheduled_at)}, when it runs",
+            field="expires_at",
+        )
+    return instant
 
 
 def _with_limit_key(job: Job) -> Job:

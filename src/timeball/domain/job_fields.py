@@ -288,6 +288,10 @@ class JobSpec:
         about="Jobs with the same key share one limit of `max_running`.")] = None
     unique_key: Annotated[str | None, JobField(HOW, "Unique key", Label(), sdk_word="key",
         about="At most one unfinished execution has this key.")] = None
+    start_within_seconds: Annotated[int | None, JobField(HOW, "Start within", Whole(1, 366 * 86_400), HANDLER_OPTION, sdk_word="expires",
+        about="An execution that has not begun so long after its time is skipped, for the reason `expired`.")] = None
+    expires_at: Annotated[datetime | str | None, JobField(HOW, "Expires at", Instant(), sdk_word="expires",
+        about="A one-off that has not begun by this instant is skipped, for the reason `expired`.")] = None
 
     @property
     def has_time(self) -> bool:

@@ -79,6 +79,7 @@ class SkipReason(StrEnum):
     OVERLAP = "overlap"
     PAUSED = "paused"
     UNIQUE_KEY = "unique_key"
+    EXPIRED = "expired"
     EDITED = "edited"
     DELETED = "deleted"
     CANCELLED = "cancelled"

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
+from timeball.domain.expiry import NEVER, parse_expiry
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import ExecutionId, JobId, parse_id
 from timeball.domain.values.json_text import encode_object, to_json
@@ -322,13 +323,18 @@ class Timeball:
         id_ = ExecutionId(parse_id("exe", execution_id))
         return Run(self._enqueue_client.background_loop, id_, JobId(id_), is_new=False)
 
-    def trigger(self, job: str, payload: Any = None) -> Run[Any]:
-        """Run a job now, in addition to its schedule, by its name or id; *payload* replaces the job's own for this run."""
-        return self._triggered(*self._enqueue_client.background_loop.call(partial(_trigger, job, payload)))
+    def trigger(self, job: str, payload: Any = None, *, expires: Duration | datetime | None = None) -> Run[Any]:
+        """Run a job now, in addition to its schedule, by its name or id; *payload* replaces the job's own for this run.
 
-    async def atrigger(self, job: str, payload: Any = None) -> Run[Any]:
+        It is skipped if it has not begun when it *expires*: after a span such as `10m`, or at an instant.
+        """
+        trigger = partial(_trigger, job, payload, expires)
+        return self._triggered(*self._enqueue_client.background_loop.call(trigger))
+
+    async def atrigger(self, job: str, payload: Any = None, *, expires: Duration | datetime | None = None) -> Run[Any]:
         """Like `trigger`, for coroutines."""
-        return self._triggered(*await self._enqueue_client.background_loop.acall(partial(_trigger, job, payload)))
+        trigger = partial(_trigger, job, payload, expires)
+        return self._triggered(*await self._enqueue_client.background_loop.acall(trigger))
 
     def _triggered(self, job_id: JobId, execution_id: ExecutionId) -> Run[Any]:
         return Run(self._enqueue_client.background_loop, execution_id, job_id)
@@ -466,9 +472,12 @@ def _arguments(handler: str, payload: Any) -> Mapping[str, Any]:
     return payload
 
 
-async def _trigger(job: str, payload: Any, runtime: SdkRuntime) -> tuple[JobId, ExecutionId]:
-    job_id = (await runtime.find_job(job)).id
-    return job_id, await runtime.commands.executions.trigger(job_id, payload)
+async def _trigger(
+    job: str, payload: Any, expires: Duration | datetime | None, runtime: SdkRuntime
+) -> tuple[JobId, ExecutionId]:
+    found = await runtime.find_job(job)
+    expiry = NEVER if expires is None else parse_expiry(expires, timezone=found.timezone)
+    return found.id, await runtime.commands.executions.trigger(found.id, payload, expiry=expiry)
 
 
 async def _pause(job: str, until: datetime | None, reason: str | None, runtime: SdkRuntime) -> None:

@@ -7,9 +7,11 @@ Each says only what it wants to say: an enqueue overrules its handler, a schedul
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
 
+from timeball.domain.expiry import NEVER, parse_expiry
 from timeball.domain.handler import HandlerOptions
 from timeball.domain.job_fields import SPEC_FIELDS, Labels
 from timeball.domain.policies import Delivery, Misfire, OnGap, OnRepeat, Overlap
@@ -38,6 +40,8 @@ class SharedOptions(TypedDict, total=False):
     delivery: Delivery | Literal["at_least_once", "at_most_once"]
     max_running: int | None
     """How many may run together, across all workers."""
+    expires: Duration | datetime | None
+    """Skip an execution that has not begun this span after its time; an enqueue may also name the instant."""
     tags: Sequence[str]
 
 
@@ -128,12 +132,14 @@ def check_options(options: Mapping[str, Any], known: type[Any], where: str) -> N
 
 def job_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as the fields of a `JobSpec`; what is no field is left out."""
-    return {
-        name: value
-        for word, given in options.items()
-        if word not in _NOT_FIELDS
-        for name, value in [_field(word, given)]
-    }
+    fields: dict[str, Any] = {}
+    for word, given in options.items():
+        if word == "expires":
+            fields |= asdict(NEVER if given is None else parse_expiry(given, timezone=options.get("timezone", "UTC")))
+        elif word not in _NOT_FIELDS:
+            name, value = _field(word, given)
+            fields[name] = value
+    return fields
 
 
 def _field(word: str, value: Any) -> tuple[str, Any]:
@@ -156,6 +162,12 @@ def _whole(value: Duration, word: str, unit: timedelta) -> int:
 def handler_options(options: Mapping[str, Any]) -> HandlerOptions:
     """What was said with a handler, as its jobs are given it."""
     fields = job_fields({word: value for word, value in options.items() if word not in _OF_HANDLER})
+    if fields.pop("expires_at", None) is not None:
+        raise InvalidInput(
+            f"expires of a handler is {options['expires']}, expected a span such as 10m",
+            field="expires",
+            hint="an instant is for one enqueue: options(expires=...)",
+        )
     if "delivery" in fields:
         fields["delivery"] = _delivery(fields["delivery"])
     return HandlerOptions(fields=fields, no_retry=_errors(options.get("no_retry", ())))

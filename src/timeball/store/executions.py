@@ -396,6 +396,17 @@ class ExecutionStore:
             for row in rows
         ]
 
+    # waiting to `finished`
+
+    async def expire_waiting(self, limit: int) -> dict[ExecutionId, JobId]:
+        """Record waiting executions that have not begun in time as skipped, up to *limit* of each table; returns them with their jobs.
+
+        Their unique keys are free with the same statement, and their places are passed on after it.
+        """
+        rows = await self._database.fetch("expire_waiting", limit=limit, reason=SkipReason.EXPIRED.value)
+        await self.unblock_after_commit(sorted({row["limit_key"] for row in rows if row["limit_key"] is not None}))
+        return {ExecutionId(row["id"]): JobId(row["job_id"]) for row in rows}
+
     # `blocked` to `ready`, and requests to stop
 
     async def unblock(self, keys: Sequence[str]) -> None:

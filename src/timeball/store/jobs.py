@@ -308,6 +308,7 @@ class JobStore:
                 executions_left=pending.executions_left,
                 limit_key=job.limit_key,
                 unique_key=job.unique_key,
+                expires_at=job.expiry_of(pending.scheduled_for),
             )
         except asyncpg.UniqueViolationError as error:
             raise _OccurrenceRaceError from error

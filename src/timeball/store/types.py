@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from timeball.domain.expiry import NEVER, Expiry
+
 if TYPE_CHECKING:
     from timeball.domain.change_event import ChangeEvent
     from timeball.domain.execution import ClaimedExecution, Origin
@@ -140,6 +142,8 @@ class ExecutionRequest:
     payload: str | None = None
     retry_of: ExecutionId | None = None
     created_by: str | None = None
+    # How long it has to begin; without a word about it, as long as its job says.
+    expiry: Expiry = NEVER
     bound_secrets_only: bool = False
 
 

@@ -206,6 +206,15 @@ class ExecutionsRescued(TelemetryEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class ExecutionsExpired(TelemetryEvent):
+    """Executions had not begun in time, and were recorded as skipped."""
+
+    log_name = "executions.expired"
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class OrphanedClaimsAdopted(TelemetryEvent):
     """This worker held executions that it did not know of: a claim arrived long after it was given up."""
 

@@ -13,6 +13,7 @@ from timeball.telemetry.events import (
     BrokerRecovered,
     BrokerSilent,
     ClockStepped,
+    ExecutionsExpired,
     ExecutionsPromoted,
     ExecutionsRescued,
     KeyRefused,
@@ -52,6 +53,9 @@ class ProcessMetrics:
             "attempts_rescued",
             "Attempts ended by the reaper, because their worker was lost or their deadline had passed.",
             "outcome",
+        )
+        self._expired = self._counter(
+            "executions_expired", "Executions that had not begun in time, recorded as skipped by this process."
         )
         self._recorded = self._counter(
             "occurrences_recorded", "Occurrences of schedules recorded, to run or as skipped."
@@ -107,6 +111,8 @@ class ProcessMetrics:
             case ExecutionsRescued(lost=lost, timed_out=timed_out):
                 self._rescued.labels("lost").inc(lost)
                 self._rescued.labels("timed_out").inc(timed_out)
+            case ExecutionsExpired(count=count):
+                self._expired.inc(count)
             case OccurrencesRecorded(count=count, late=late):
                 self._recorded.inc(count)
                 for seconds in late:

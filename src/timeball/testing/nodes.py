@@ -26,7 +26,7 @@ from timeball.handlers.binding import style_of
 from timeball.handlers.registry import Registry
 from timeball.runtime import Runtime, built_in_handlers, open_runtime
 from timeball.store.diagnostics import RecordedExecutions
-from timeball.telemetry.events import AttemptFailed, TelemetryEvent
+from timeball.telemetry.events import AttemptFailed, ExecutionsExpired, TelemetryEvent
 from timeball.testing.environment import HarnessEnv
 from timeball.version import __version__
 
@@ -207,6 +207,8 @@ class ManualNodes:
         self._succeeded_before = self._worker.executor.succeeded
 
     def _on_event(self, event: TelemetryEvent) -> None:
+        if isinstance(event, ExecutionsExpired):
+            self._other += event.count
         if not isinstance(event, AttemptFailed):
             return
         if event.outcome not in _FAILURES:

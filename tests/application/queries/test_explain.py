@@ -141,6 +141,25 @@ async def test_late_policy(store: Store, queries: Queries, clock: VirtualClock, 
     assert stopped(explanation) == (["late_policy"] if verdict == "stopped" else []) + ["scheduler"]
 
 
+async def test_expiry(store: Store, queries: Queries, clock: VirtualClock) -> None:
+    await make_machinery(store)
+    patient, expiring = await enqueue(store), await enqueue(store, start_within_seconds=180)
+
+    assert said(await queries.explain.execution(str(patient)), "expiry") == "passed: it does not expire"
+    in_time = await queries.explain.execution(str(expiring))
+    assert said(in_time, "expiry").startswith("passed: it expires in 3 min, at ")
+
+    clock.advance("181s")
+    too_late = await queries.explain.execution(str(expiring))
+    assert stopped(too_late)[0] == "expiry"
+    assert "and will be recorded as skipped" in said(too_late, "expiry")
+
+    await store.executions.expire_waiting(10)
+    skipped = await queries.explain.execution(str(expiring))
+    assert stopped(skipped) == ["expiry"]
+    assert skipped.headline.startswith("ENDED: skipped, because it had not begun by 12:03:00 UTC, when it expired")
+
+
 async def test_overlap_that_is_skipped(store: Store, queries: Queries, clock: VirtualClock) -> None:
     owner = await make_machinery(store)
     job = await make_recurring(store, every=60)

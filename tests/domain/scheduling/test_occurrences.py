@@ -68,6 +68,7 @@ def row_of(job: Job, **columns: Any) -> DueRow:
         queue=job.queue,
         priority=job.priority,
         is_paused=False,
+        expires_at=job.expiry_of(first.scheduled_for),
     )
     return replace(row, **columns)
 
@@ -140,6 +141,7 @@ policies = st.fixed_dictionaries(
         "overlap": st.sampled_from(Overlap),
         "jitter_seconds": st.sampled_from([0, 7]),
         "max_executions": st.none() | st.integers(1, 4),
+        "start_within_seconds": st.none() | st.integers(1, 60),
         "ends_at": st.none() | st.integers(70, 200).map(lambda number: START + seconds(number)),
     }
 )
@@ -200,6 +202,90 @@ def test_runs_never_come_before_their_instant_and_catch_up_at_their_rate(
         assert run.id == occurrence_id(JOB, run.scheduled_for)
     for one, other in pairwise(promotion.runs[1:]):
         assert other.run_at - one.run_at >= CATCH_UP_INTERVAL
+
+
+@given(rules, policies, st.floats(0, 300), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_what_is_promoted_has_not_expired_and_what_expired_had_its_time(
+    rule: dict[str, Any], policy: dict[str, Any], late: float, is_busy: bool
+) -> None:
+    job = make(**rule, **policy)
+    row = row_of(job)
+    now = row.run_at + seconds(late)
+
+    promotion = plan_promotion(row, job, now, is_busy=is_busy)
+
+    assert isinstance(promotion, Promotion)
+    for run in promotion.runs:
+        assert job.expiry_of(run.scheduled_for) is None or job.expiry_of(run.scheduled_for) > now
+    expired = [skip.scheduled_for for skip in promotion.skips if skip.reason is SkipReason.EXPIRED]
+    expired += [skipped.last for skipped in promotion.ranges if skipped.reason is SkipReason.EXPIRED]
+    assert all(job.expiry_of(instant) <= now for instant in expired)
+    assert not promotion.stop_running or promotion.runs
+
+
+# expiry
+
+
+def test_an_occurrence_expires_at_its_instant_and_not_before() -> None:
+    job = make(interval_seconds=60, start_within_seconds=20, jitter_seconds=9)
+    instant = START + seconds(60)
+    expires_at = instant + job.jitter + seconds(20)
+
+    in_time, too_late = planned(job, expires_at - MICROSECOND), planned(job, expires_at)
+
+    assert [run.scheduled_for for run in in_time.runs] == [instant]
+    assert too_late.runs == ()
+    assert too_late.skips == (PlannedSkip(occurrence_id(JOB, instant), instant, SkipReason.EXPIRED),)
+    assert too_late.following is not None
+    assert too_late.following.scheduled_for == START + seconds(120)
+
+
+def test_what_the_misfire_policy_would_run_expires_as_one_range() -> None:
+    job = make(interval_seconds=10, misfire="all", misfire_cap=4, misfire_grace_seconds=0, start_within_seconds=15)
+
+    promotion = planned(job, START + seconds(65))
+
+    assert [run.scheduled_for for run in promotion.runs] == [START + seconds(60)]
+    assert [(skipped.first, skipped.last, skipped.reason) for skipped in promotion.ranges] == [
+        (START + seconds(10), START + seconds(20), SkipReason.OVER_CAP),
+        (START + seconds(30), START + seconds(50), SkipReason.EXPIRED),
+    ]
+
+
+def test_the_latest_of_what_was_missed_may_have_expired() -> None:
+    job = make(interval_seconds=3_600, start_within_seconds=600)
+
+    promotion = planned(job, START + seconds(3_600 * 3 + 1_800))
+
+    assert promotion.runs == ()
+    assert [(skipped.count, skipped.reason) for skipped in promotion.ranges] == [(2, SkipReason.MISFIRE)]
+    assert [skip.reason for skip in promotion.skips] == [SkipReason.EXPIRED]
+
+
+def test_an_expired_occurrence_stops_no_running_execution() -> None:
+    job = make(interval_seconds=60, overlap="cancel_running", start_within_seconds=5)
+
+    assert planned(job, START + seconds(64), is_busy=True).stop_running
+    assert not planned(job, START + seconds(65), is_busy=True).stop_running
+
+
+def test_an_expired_occurrence_does_not_use_up_an_execution() -> None:
+    job = make(interval_seconds=60, max_executions=5, start_within_seconds=5)
+
+    promotion = planned(job, START + seconds(65))
+
+    assert promotion.following is not None
+    assert promotion.following.executions_left == 5
+
+
+def test_a_caught_up_run_expires_too() -> None:
+    job = make(interval_seconds=60, start_within_seconds=20)
+
+    promotion = planned(job, START + seconds(80), kind=DueKind.LATER)
+
+    assert (promotion.runs, promotion.following) == ((), None)
+    assert [skip.reason for skip in promotion.skips] == [SkipReason.EXPIRED]
 
 
 # overlap

@@ -60,6 +60,7 @@ class Attempt(AttemptContext):
             origin="schedule",
             version=1,
             job_name="nightly",
+            expires_at=None,
             claim_id=ClaimId(UUID(int=4)),
             stop=None,
         )

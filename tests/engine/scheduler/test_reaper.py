@@ -36,7 +36,7 @@ from timeball.errors import StoreUnavailable
 from timeball.store.executions import SUPERSEDED_REASON
 from timeball.store.store import Store
 from timeball.store.types import ClaimRequest, OrphanedClaim
-from timeball.telemetry.events import AttemptFailed, ExecutionsRescued, NodeExpired, OutcomeRefused
+from timeball.telemetry.events import AttemptFailed, ExecutionsExpired, ExecutionsRescued, NodeExpired, OutcomeRefused
 from timeball.testing import VirtualClock
 
 
@@ -90,6 +90,33 @@ async def test_an_expired_node_is_removed_and_its_executions_are_ready_again(
     )
     assert str(doomed.incarnation) in attempt["error"]
     await check_promises(store)
+
+
+async def test_what_no_worker_claims_in_time_is_skipped(
+    store: Store, clock: VirtualClock, make_reaper: Callable[[], Reaper], heard: Heard
+) -> None:
+    expiring, patient = await enqueue(store, start_within_seconds=5), await enqueue(store)
+    clock.advance("5s")
+
+    await make_reaper().tick()
+
+    assert heard.of(ExecutionsExpired) == [ExecutionsExpired(1)]
+    assert await tables_of(store, expiring) == ["finished"]
+    assert await tables_of(store, patient) == ["ready"]
+    await check_promises(store)
+
+
+async def test_a_crowd_that_expired_is_swept_in_batches_without_a_rest(
+    store: Store, commands: Commands, clock: VirtualClock, make_reaper: Callable[[], Reaper], heard: Heard
+) -> None:
+    await commands.jobs.enqueue_many(JobSpec(handler="work", start_within_seconds=5), ["{}"] * 1_200)
+    clock.advance("5s")
+    reaper = make_reaper()
+
+    rests = [await reaper.tick() for _ in range(3)]
+
+    assert [event.count for event in heard.of(ExecutionsExpired)] == [500, 500, 200]
+    assert [rest == timedelta(0) for rest in rests] == [True, True, False]
 
 
 @pytest.mark.parametrize(("after", "waited"), [(0, 3), (0.4, 0)], ids=["due", "held"])

@@ -325,6 +325,31 @@ async def test_latest_runs_the_newest_and_records_the_others(store: Store, clock
     await check_ledger(store, job, clock.now())
 
 
+async def test_an_occurrence_that_has_expired_is_one_record(store: Store, clock: VirtualClock) -> None:
+    job, node = await silent_for(store, seconds(65), start_within_seconds=5)
+
+    await node.tick()
+
+    assert await states(store, job.id) == {START + seconds(60): "skipped: expired", START + seconds(120): "due"}
+    assert node.heard.of(OccurrencesSkipped) == [OccurrencesSkipped(job.id, 1, "expired")]
+    await node.run_for(55)
+    assert (await states(store, job.id))[START + seconds(120)] == "ready"
+    await check_ledger(store, job, clock.now())
+
+
+async def test_what_follows_an_occurrence_expires_by_its_own_time(store: Store, clock: VirtualClock) -> None:
+    """The scheduler holds the next occurrence without reading it."""
+    job = await create(store, interval_seconds=60, start_within_seconds=5)
+    node = await start_scheduler(store)
+    await node.run_for(60)
+    clock.advance("65s")
+
+    await node.tick()
+
+    assert (await states(store, job.id))[START + seconds(120)] == "skipped: expired"
+    await check_ledger(store, job, clock.now())
+
+
 async def test_one_missed_occurrence_is_a_skipped_execution(store: Store, clock: VirtualClock) -> None:
     job, node = await silent_for(store, seconds(125))
 

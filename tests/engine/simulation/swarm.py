@@ -99,6 +99,7 @@ TO_BE_MET = frozenset(
         "stopped",
         f"skipped: {SkipReason.MISFIRE}",
         f"skipped: {SkipReason.OVERLAP}",
+        f"skipped: {SkipReason.EXPIRED}",
     }
 )
 _KEPT = (
@@ -355,6 +356,8 @@ class Swarm:
         # Until when an execution was to wait after an attempt; and those that did not.
         self.retries: dict[tuple[ExecutionId, int], datetime | None] = {}
         self.early: list[str] = []
+        # Executions that began although they had expired.
+        self.expired: list[str] = []
         # The deeds as they went: with faults that have struck, by the names of the points where they did.
         self.done: list[Deed] = []
         self._struck: list[Fault] = []
@@ -375,11 +378,13 @@ class Swarm:
         self._struck.append((kind, point))
 
     def note_start(self, claimed: ClaimedExecution) -> None:
-        """An attempt begins: not before its instant, nor before any time that was set for a retry of it."""
+        """An attempt begins: not before its instant, nor before any time that was set for a retry of it, nor after it has expired."""
         self.note("begins", claimed.id, claimed.fence)
         set_for = [at for (id_, _), at in self.retries.items() if id_ == claimed.id and at is not None]
         if self.clock.now() < max((claimed.scheduled_for, *set_for)):
             self.early.append(f"{claimed.id} under fence {claimed.fence} at {self.clock.now()}")
+        if claimed.expires_at is not None and self.clock.now() >= claimed.expires_at:
+            self.expired.append(f"{claimed.id} under fence {claimed.fence} at {self.clock.now()}")
         if set_for:
             self.seen["retried"] += 1
 
@@ -451,9 +456,11 @@ class Swarm:
     async def _work(self, store: Store, deed: Deed) -> None:
         if deed.work in SCHEDULES:
             policies = {"overlap": deed.work, "misfire": deed.misfire, "misfire_grace_seconds": _GRACE_SECONDS}
+            policies["start_within_seconds"] = deed.within or None
             await create(store, name=deed.work, interval_seconds=7, max_executions=deed.amount, **policies)
             return
         spec, payload = _WORK[deed.work]
+        spec = replace(spec, start_within_seconds=deed.within or None)
         if deed.work == NARROW:
             await Commands(store, store.env).queues.limit(NARROW, 2)
         self.acknowledged += await Commands(store, store.env).jobs.enqueue_many(spec, [payload] * deed.amount)

@@ -66,6 +66,8 @@ class Deed:
     work: str = ""
     # What a schedule does about occurrences that come too late.
     misfire: str = Misfire.ALL.value
+    # How many seconds each execution has to begin; 0 if it may begin at any time.
+    within: int = 0
     # How many are made, or how often a node that wakes goes on before it looks at any clock.
     amount: int = 0
 
@@ -141,7 +143,9 @@ def draw(seed: int) -> Plan:
     trouble_rate = rng.choice((2, 10)) / length
     saves_at = length // 2 if rng.random() < 0.4 else None
     falls_back_at = saves_at + rng.randint(5, 29) if saves_at is not None else None
-    deeds = list(_first_work(rng))
+    # Chances of its own, so that seeds draw the same as before in everything else.
+    expiry = Random(f"expiry {seed}")
+    deeds = [replace(deed, within=expiry.choice((0, 0, 2, 8))) for deed in _first_work(rng)]
     turns = _turns(rng, nodes, (0, 0.01, 0.1, 0.5))
     for number, turn in enumerate(islice(turns, length)):
         if number == saves_at:
@@ -154,7 +158,9 @@ def draw(seed: int) -> Plan:
         faults = tuple(_faults(rng, rates))
         deeds.append(replace(turn, faults=faults, fails=rng.choice((0, 0.2, 0.4))))
         if number % _MORE_WORK == 0:
-            deeds.append(Deed(what=What.WORK, work=PLAIN, amount=rng.choice((1, 5))))
+            deeds.append(
+                Deed(what=What.WORK, work=PLAIN, amount=rng.choice((1, 5)), within=expiry.choice((0, 0, 1, 4)))
+            )
     return Plan(seed=seed, nodes=nodes, ends=rng.choice((0.1, 0.5)), deeds=tuple(deeds))
 
 

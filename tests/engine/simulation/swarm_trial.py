@@ -130,6 +130,8 @@ def _broken_in_the_ledger(swarm: Swarm, finished: list[Any], left: int) -> Itera
         yield "S5 Only the claim's own outcome counts", f"succeeded by a claim that had not: {unearned}"
     if swarm.early:
         yield "S6 No attempt begins before its time, nor before that of its retry", "\n".join(swarm.early)
+    if swarm.expired:
+        yield "Nothing begins after it has expired", "\n".join(swarm.expired)
     gone = set(swarm.acknowledged) - {row["id"] for row in finished}
     if len(gone) > left:
         yield "S8 What was acknowledged stays", f"acknowledged, and nowhere: {sorted(gone)}"

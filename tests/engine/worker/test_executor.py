@@ -62,6 +62,7 @@ def claim(run_at: datetime = START, number: int = 1, **columns: Any) -> ClaimedE
         origin="schedule",
         version=1,
         job_name=None,
+        expires_at=None,
         claim_id=ClaimId(UUID(int=99)),
         stop=None,
     )
@@ -123,6 +124,38 @@ async def test_what_is_due_starts_at_once(executor: Executor, runner: ManualRunn
 
     assert len(runner.started) == 1
     assert (executor.busy, executor.held, executor.waiting, executor.free_slots) == (1, 0, 0, 1)
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_what_has_expired_is_not_started(
+    executor: Executor, runner: ManualRunner, findings: Findings, clock: VirtualClock, is_over: bool
+) -> None:
+    expires_at = START + timedelta(seconds=5)
+    clock.advance(timedelta(seconds=5) if is_over else timedelta(seconds=5) - timedelta(microseconds=1))
+
+    executor.accept([claim(expires_at=expires_at)])
+    await turn()
+
+    assert len(runner.started) == (not is_over)
+    assert [(finding.outcome, finding.started_at) for finding in findings] == (
+        [(NotStarted("expired"), None)] if is_over else []
+    )
+    assert executor.busy == (not is_over)
+
+
+async def test_what_expires_while_it_waits_for_a_slot_is_not_started(
+    executor: Executor, runner: ManualRunner, findings: Findings, clock: VirtualClock
+) -> None:
+    executor.accept([claim(number=number) for number in (1, 2)])
+    executor.accept([claim(number=3, expires_at=START + timedelta(milliseconds=5))])
+    await turn()
+    clock.advance("5ms")
+
+    runner.end(runner.started[0].claimed)
+    await turn()
+
+    assert findings.outcomes[3] == NotStarted("expired")
+    assert [context.claimed.id.int for context in runner.started] == [1, 2]
 
 
 async def test_what_is_held_takes_no_slot(executor: Executor, runner: ManualRunner) -> None:

@@ -29,7 +29,7 @@ from timeball.engine.worker.recorder import Recorder, record_now
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
 from timeball.store.store import Store
-from timeball.telemetry.events import AttemptFailed, ExecutionsSucceeded, OutcomeRefused
+from timeball.telemetry.events import AttemptFailed, ExecutionsExpired, ExecutionsSucceeded, OutcomeRefused
 from timeball.testing import VirtualClock
 
 
@@ -306,6 +306,19 @@ async def test_what_is_given_back_is_ready_at_once_and_uncounted(
     assert (row["attempts"], row["lost"], row["fence"], row["run_at"]) == (0, 0, 1, claimed.run_at)
     assert await table(store, "attempt") == []
     assert heard.of(AttemptFailed) == [], "nothing has failed"
+
+
+async def test_what_expired_in_the_hands_of_a_worker_is_skipped_and_no_failure(
+    store: Store, clock: VirtualClock, worker: Hands, recorder: Recorder, heard: Heard
+) -> None:
+    claimed = await claimed_one(store, worker, start_within_seconds=5)
+    clock.advance("5s")
+
+    await record(recorder, FinishedAttempt(claimed, NotStarted("expired"), None, clock.now()))
+
+    row = await only_row(store, "finished")
+    assert (row["state"], row["reason"], row["attempts"]) == ("skipped", "expired", 0)
+    assert (heard.of(AttemptFailed), heard.of(ExecutionsExpired)) == ([], [ExecutionsExpired(1)])
 
 
 async def test_a_lost_attempt_goes_back_until_it_was_lost_too_often(

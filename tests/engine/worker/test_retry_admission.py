@@ -53,6 +53,7 @@ def claim(number: int = 1, attempt: int = 1, lost: int = 0, payload: str = "{}")
         origin="schedule",
         version=1,
         job_name=None,
+        expires_at=None,
         claim_id=ClaimId(own),
         stop=None,
     )

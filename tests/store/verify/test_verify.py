@@ -1128,6 +1128,83 @@ async def test_more_than_a_queue_allows_is_named(history: History, is_audited: b
     }
 
 
+# expiry
+
+
+async def skipped_as_expired(history: History) -> ExecutionId:
+    """A one-off that nobody claimed in time."""
+    store, clock = history.store, history.clock
+    execution_id = await enqueue(store, queue="nobody", start_within_seconds=1)
+    clock.advance(1)
+    assert list(await store.executions.expire_waiting(10)) == [execution_id]
+    assert "expiry" not in await history.broken()
+    return execution_id
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("expires_at = NULL", "an execution expired that could not"),
+        ("expires_at = finished_at + interval '11 ms'", "an execution expired too early"),
+        ("attempts = 1", "an execution expired, but had begun"),
+        ("started_at = finished_at", "an execution expired, but had begun"),
+    ],
+)
+async def test_an_expired_execution_that_was_edited_is_named(history: History, change: str, why: str) -> None:
+    execution_id = await skipped_as_expired(history)
+
+    await history.sql(f"UPDATE timeball.finished SET {change} WHERE id = $1", execution_id)
+
+    assert (await history.broken())["expiry"][0].startswith(f"{why}: execution_id {format_execution_id(execution_id)}")
+
+
+async def test_an_expired_execution_with_an_attempt_is_named(history: History) -> None:
+    execution_id = await skipped_as_expired(history)
+
+    await history.sql(
+        "INSERT INTO timeball.attempt (execution_id, fence, number, finished_at, outcome) VALUES ($1, 1, 1, $2, 'failed')",
+        execution_id,
+        history.clock.now(),
+    )
+
+    assert (await history.broken())["expiry"][0].startswith("an execution expired, but had begun")
+
+
+async def test_occurrences_that_expired_too_early_are_named(history: History) -> None:
+    await history.sql(
+        "UPDATE timeball.skip_range SET reason = 'expired' WHERE job_id = $1 AND reason = 'misfire'", history.ticker.id
+    )
+
+    assert (await history.broken())["expiry"][0].startswith("occurrences expired too early")
+
+
+async def test_a_begun_execution_that_would_expire_is_named(history: History) -> None:
+    await history.sql(
+        "UPDATE timeball.due SET attempts = 1, fence = 1, expires_at = run_at WHERE id = $1", history.waiting
+    )
+
+    assert (await history.broken())["expiry"][0].startswith("an execution that has begun would expire")
+
+
+async def test_a_pending_occurrence_that_expires_at_another_instant_is_named(history: History) -> None:
+    await history.sql(
+        "UPDATE timeball.due SET expires_at = run_at WHERE job_id = $1 AND kind = 'occurrence'", history.ticker.id
+    )
+
+    assert (await history.broken())["expiry"][0].startswith(
+        "a pending occurrence expires at another instant than its job says"
+    )
+
+
+async def test_an_expired_execution_that_no_scheduler_records_is_stuck(history: History) -> None:
+    await enqueue(history.store, queue="nobody", start_within_seconds=1)
+    history.clock.advance(62)
+    await renew_nodes(history.store)
+    await make_owner_anew(history.store)
+
+    assert "an execution has expired, and no scheduler records it" in str((await history.broken())["stuck"])
+
+
 async def test_runs_that_overlap_are_named(history: History) -> None:
     await history.sql(
         "UPDATE timeball.finished SET finished_at = finished_at + interval '1 minute' WHERE id = $1", history.tick(2)

@@ -39,6 +39,9 @@ class ExecutionOut(BaseModel):
     created_by: str | None = Field(
         description="The key, person or program that requested it; `null` if its schedule did."
     )
+    expires_at: datetime | None = Field(
+        description="It is skipped if it has not begun by then; `null` if it may begin at any time, or has begun."
+    )
 
 
 class AttemptOut(BaseModel):

@@ -76,8 +76,8 @@ def takes_job_fields(**defaults: Any) -> Callable[[type[Model]], type[Model]]:
 class JobBody(RequestModel):
     """The fields of a job that people post, as `domain.job_fields` lists them.
 
-    What is left out of `queue`, `priority`, the retries, `timeout_ms`, `delivery`, `max_running` and `tags` is what the handler declares;
-    the defaults below are those of a handler that declares nothing.
+    What is left out of `queue`, `priority`, the retries, `timeout_ms`, `delivery`, `max_running`, `start_within_seconds` and `tags` is
+    what the handler declares; the defaults below are those of a handler that declares nothing.
     """
 
     unchecked: Unchecked = False
@@ -107,6 +107,21 @@ class RunIn(ReasonIn):
 
     payload: Any = None
     unchecked: Unchecked = False
+
+
+class TriggerIn(RunIn):
+    """A run that may also say by when it must have begun; otherwise the job says it."""
+
+    start_within_seconds: Annotated[
+        Annotated[int, Field(ge=1, le=366 * 86_400)] | None,
+        Field(description="The run is skipped if it has not begun so long after this request."),
+    ] = None
+    expires_at: Annotated[
+        InstantText | None,
+        Field(
+            description="The run is skipped if it has not begun by this instant; without an offset, in the job's zone."
+        ),
+    ] = None
 
 
 class BackfillIn(ReasonIn):
@@ -169,6 +184,8 @@ class JobOut(BaseModel):
     max_running: int | None
     limit_key: str | None
     unique_key: str | None
+    start_within_seconds: int | None
+    expires_at: datetime | None
     tags: list[str]
     status: Literal["active", "paused", "finished"]
     next_run_at: datetime | None
@@ -261,6 +278,8 @@ class JobOptionParams(TypedDict, total=False):
     max_running: int | None
     limit_key: str | None
     unique_key: str | None
+    start_within_seconds: int | None
+    expires_at: Moment | None
     tags: Sequence[str]
     unchecked: bool
 

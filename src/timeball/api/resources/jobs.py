@@ -35,6 +35,7 @@ from timeball.api.models.jobs import (
     JobPatch,
     PauseIn,
     RunIn,
+    TriggerIn,
     job_document,
 )
 from timeball.api.models.system import NextOut
@@ -67,6 +68,7 @@ from timeball.api.params import (
 from timeball.api.responses import ByteOrderMark, Document, ExportFormat, export_response, json_bytes, json_response
 from timeball.application.commands.jobs import CreatedJob
 from timeball.application.commands.requests import Actor, JobRequest
+from timeball.domain.expiry import Expiry
 from timeball.domain.job import JobView
 from timeball.domain.job_fields import SPEC_FIELDS
 from timeball.domain.search import ExecutionFilter, JobOrder, PageRequest
@@ -334,17 +336,25 @@ async def trigger_job(
     context: Context,
     caller: CurrentCaller,
     wait: WaitParam,
-    body: RunIn | None = None,
+    body: TriggerIn | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Run a job now, in addition to its schedule. Another payload needs the role editor.
 
     With `wait` the response comes when the execution has finished (200), or when the wait is over (202).
+    With `start_within_seconds` or `expires_at` the execution is skipped if it has not begun by then.
     """
-    body = check_run_payload(body, caller)
+    body = body or TriggerIn()
+    check_run_payload(body, caller)
     target = await context.queries.jobs.find(job)
+    expires_at = optional_instant(body.expires_at, "expires_at", target.timezone)
     execution_id = await context.commands.executions.trigger(
-        target.id, body.payload, caller.as_actor(body.reason), caller.idempotency, is_unchecked=body.unchecked
+        target.id,
+        body.payload,
+        caller.as_actor(body.reason),
+        caller.idempotency,
+        is_unchecked=body.unchecked,
+        expiry=Expiry(start_within_seconds=body.start_within_seconds, expires_at=expires_at),
     )
     return await wait_for_execution(context, execution_id, wait)
 

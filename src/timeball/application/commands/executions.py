@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from timeball.application.commands.requests import LOCAL, Actor, new_ids
 from timeball.domain.execution import Execution, Origin
+from timeball.domain.expiry import NEVER, Expiry
 from timeball.domain.scheduling.schedule import Manual, Once
 from timeball.domain.values.ids import ExecutionId, IdempotentRequest, JobId
 from timeball.domain.values.json_text import to_json
@@ -42,20 +43,27 @@ class ExecutionCommands:
         idempotency: IdempotentRequest | None = None,
         *,
         is_unchecked: bool = False,
+        expiry: Expiry = NEVER,
     ) -> ExecutionId:
-        """Run a job now, beside its schedule; with another payload, if one is given.
+        """Run a job now, beside its schedule; with another payload and another time to begin, if they are given.
 
         A payload that the handler's published contract refuses is accepted only if *is_unchecked*.
         """
         new_id = ExecutionId(next(new_ids(self._env, 1, idempotency)))
         if await self._is_done(idempotency, new_id):
             return new_id
+        expiry.refuse_if_over(self._env.clock.now())
         if payload is not None and not is_unchecked:
             await self._contracts.check_contract((await self._jobs.existing(job_id)).handler, to_json(payload))
-        return await self.trigger_with_id(new_id, job_id, payload, actor)
+        return await self.trigger_with_id(new_id, job_id, payload, actor, expiry)
 
     async def trigger_with_id(
-        self, new_id: ExecutionId, job_id: JobId, payload: Any = None, actor: Actor = LOCAL
+        self,
+        new_id: ExecutionId,
+        job_id: JobId,
+        payload: Any = None,
+        actor: Actor = LOCAL,
+        expiry: Expiry = NEVER,
     ) -> ExecutionId:
         """Trigger under an id that the caller has chosen, without a check against the handler's contract."""
         job = await self._jobs.existing(job_id)
@@ -67,6 +75,7 @@ class ExecutionCommands:
             payload=override,
             created_by=actor.created_by,
             bound_secrets_only=override is not None and actor.is_confined(override),
+            expiry=expiry,
         )
         check = None if override is None else partial(self._contracts.check_payload, payload=override, actor=actor)
         return (await self._store.jobs.request([request], actor.entry, "job.trigger", check))[0]

@@ -34,7 +34,7 @@ def check_gates(facts: ExplainFacts) -> list[Gate]:
     """The answers of all gates, in order."""
     execution = facts.execution
     if execution is not None and execution.state is ExecutionState.SKIPPED:
-        return _gates_of_skipped(execution.reason)
+        return _gates_of_skipped(execution, facts.now)
     if execution is not None and (execution.started_at is not None or execution.state.is_final):
         why = "it has started" if execution.started_at is not None else f"it is {execution.state}"
         return [Gate(name, title, not_asked(why)) for name, title, _ in GATES]
@@ -45,6 +45,7 @@ GATES: tuple[tuple[str, str, Callable[[ExplainFacts], GateResult]], ...] = (
     ("enabled", "job enabled", gates.check_enabled),
     ("due", "was due", gates.check_due),
     ("late_policy", "not too late", gates.check_late_policy),
+    ("expiry", "not expired", gates.check_expiry),
     ("overlap", "no overlap", gates.check_overlap),
     ("unique_key", "no duplicate key", gates.check_unique_key),
     ("run_time", "time reached", gates.check_run_time),
@@ -61,6 +62,7 @@ _SKIP_REASONS: dict[SkipReason, tuple[str, str, str | None]] = {
     SkipReason.MISFIRE: ("late_policy", "it was too late, and the misfire policy does not run it", "backfill it"),
     SkipReason.TOO_OLD: ("late_policy", "it was older than misfire_max_age_seconds", "backfill it"),
     SkipReason.OVER_CAP: ("late_policy", "more were missed than misfire_cap allows to catch up", "backfill it"),
+    SkipReason.EXPIRED: ("expiry", "it had not begun in time", "run it again"),
     SkipReason.OVERLAP: (
         "overlap",
         "an earlier execution was unfinished, and the overlap policy of the job skips an occurrence then",
@@ -80,10 +82,13 @@ _SKIP_REASONS: dict[SkipReason, tuple[str, str, str | None]] = {
 }
 
 
-def _gates_of_skipped(reason: str | None) -> list[Gate]:
-    """The gates of a skipped occurrence: it passed those before the one that stopped it."""
+def _gates_of_skipped(execution: Execution, now: datetime) -> list[Gate]:
+    """The gates of a skipped execution: it passed those before the one that stopped it."""
+    reason = execution.reason
     entry = _SKIP_REASONS.get(SkipReason(reason)) if reason in list(SkipReason) else None
     stopping, sentence, advice = entry or ("due", reason or "it was skipped", None)
+    if reason == SkipReason.EXPIRED and execution.expires_at is not None:
+        sentence = f"it had not begun by {instant_in_words(execution.expires_at, now)}, when it expired"
     gates: list[Gate] = []
     for name, title, _ in GATES:
         if name == stopping:

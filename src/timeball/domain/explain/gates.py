@@ -108,6 +108,18 @@ def check_late_policy(facts: ExplainFacts) -> GateResult:
     )
 
 
+def check_expiry(facts: ExplainFacts) -> GateResult:
+    """Whether it may still begin."""
+    expires_at = None if facts.execution is None else facts.execution.expires_at
+    if expires_at is None:
+        return passed("it does not expire")
+    when = instant_in_words(expires_at, facts.now)
+    if expires_at > facts.now:
+        left = duration_in_words(expires_at - facts.now)
+        return passed(f"it expires in {left}, at {when}, unless it has begun by then")
+    return stopped(f"it expired at {when}, and will be recorded as skipped", "to run it, trigger its job")
+
+
 def check_overlap(facts: ExplainFacts) -> GateResult:
     """Whether it may run beside an earlier execution of its job."""
     execution, job = facts.execution, facts.job

@@ -221,6 +221,12 @@ class DueRow:
     queue: str
     priority: int
     is_paused: bool
+    # If it has not begun by then, it is skipped.
+    expires_at: datetime | None = None
+
+    def expiry_of(self, instant: datetime) -> datetime | None:
+        """When another occurrence of the job expires: all of them have as long to begin, after their instants."""
+        return None if self.expires_at is None else instant + (self.expires_at - self.scheduled_for)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,7 +348,7 @@ def plan_promotion(row: DueRow, job: Plannable | None, now: datetime, *, is_busy
     if overlaps and row.run_at > now:
         last_look = row.run_at - _LAST_CHECK
         return CheckAgain(last_look if now < last_look else row.run_at)
-    owed = owed_occurrences(job, row.kind, row.run_at, row.scheduled_for, now)
+    owed = _expire(row, owed_occurrences(job, row.kind, row.run_at, row.scheduled_for, now), now)
     match policy:
         case Overlap.SKIP:
             return _skip_all(row, job, owed)
@@ -365,6 +371,15 @@ def owed_occurrences(
     return resolve_missed(job.rule, scheduled_for, now - job.jitter, job.misfire)
 
 
+def _expire(row: DueRow, owed: OwedOccurrences, now: datetime) -> OwedOccurrences:
+    """Skip the occurrences among those to run that have expired: the earliest ones, because all have as long to begin."""
+    if row.expires_at is None or row.expires_at > now:
+        return owed
+    expired = [instant for instant in owed.run if (expiry := row.expiry_of(instant)) is not None and expiry <= now]
+    skipped = (*owed.skipped, *_not_run(expired, SkipReason.EXPIRED))
+    return replace(owed, run=owed.run[len(expired) :], skipped=skipped)
+
+
 def _unchanged(row: DueRow) -> PlannedRun:
     return PlannedRun(row.id, row.scheduled_for, row.run_at, _destination(row))
 
@@ -385,7 +400,7 @@ def _run_owed(row: DueRow, job: Plannable, owed: OwedOccurrences, now: datetime,
         skips=skips,
         ranges=ranges,
         following=_next_occurrence(row, job, owed, used=len(affordable)),
-        stop_running=stop_running,
+        stop_running=stop_running and bool(affordable),
     )
 
 

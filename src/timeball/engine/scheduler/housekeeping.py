@@ -15,9 +15,17 @@ from timeball.store.history import HistoryStore, RetentionStore
 from timeball.store.nodes import NodeStore
 from timeball.store.rollups import RollupStore
 from timeball.store.types import OrphanedClaim
-from timeball.telemetry.events import Emit, ExecutionsRescued, HistoryTrimmed, NodeExpired, RecordsTrimmed
+from timeball.telemetry.events import (
+    Emit,
+    ExecutionsExpired,
+    ExecutionsRescued,
+    HistoryTrimmed,
+    NodeExpired,
+    RecordsTrimmed,
+)
 
 _REAP_BATCH = 500
+_EXPIRY_SECONDS = 5.0
 _JANITOR_INTERVAL = timedelta(minutes=5)
 # Making a partition out of rows in the default partition blocks writers; at most so many days in one round.
 _MOST_DAYS = 10
@@ -30,7 +38,8 @@ class Reaper(Service):
     First the expired node loses its row; only a later statement rescues what it held. A renewal and a removal touch the same row, so one
     of them wins. A claim that the expired node commits later has no node, and the next sweep finds it. Limits are ignored here: a rescued
     execution frees a place and never takes one. Places that were freed and not passed on, because their node died in between, are
-    passed on here; and executions that are to stop for the next occurrence are asked again.
+    passed on here; and executions that are to stop for the next occurrence are asked again. Waiting executions that have not begun in
+    time are recorded as skipped, whether or not a worker is there to claim them.
     """
 
     def __init__(
@@ -48,6 +57,7 @@ class Reaper(Service):
         self._interval = timedelta(seconds=settings.reap_seconds)
         self._is_housekeeper = is_housekeeper
         self._next_sweep = float("-inf")
+        self._next_expiry = float("-inf")
         self._behind_limit = ""
 
     async def tick(self) -> timedelta:
@@ -60,7 +70,8 @@ class Reaper(Service):
         orphans = await self._executions.orphans(_REAP_BATCH)
         if orphans:
             await self._reap(orphans)
-        if len(orphans) == _REAP_BATCH:
+        more_may_expire = await self._expire()
+        if len(orphans) == _REAP_BATCH or more_may_expire:
             return AT_ONCE
         await self._pass_on_places()
         self._next_sweep = begun + self._interval.total_seconds()
@@ -84,6 +95,19 @@ class Reaper(Service):
             type="Timeout", message="ran past its deadline, and its worker did not end it", fingerprint="deadline"
         )
         return FinishedAttempt(orphan.claimed, TimedOut(error), started_at, max(now, started_at))
+
+    async def _expire(self) -> bool:
+        """Record what has not begun in time, every few seconds: no worker starts it in between. Returns whether there may be more."""
+        if not self.is_time(self._next_expiry):
+            return False
+        begun = self.env.clock.monotonic()
+        expired = await self._executions.expire_waiting(_REAP_BATCH)
+        if expired:
+            self.emit(ExecutionsExpired(len(expired)))
+        if len(expired) >= _REAP_BATCH:
+            return True
+        self._next_expiry = begun + _EXPIRY_SECONDS
+        return False
 
     async def _pass_on_places(self) -> None:
         keys = await self._executions.blocked_keys(self._behind_limit, _REAP_BATCH)

@@ -337,6 +337,7 @@ class Scheduler(Service):
                     watermark=None,
                     executions_left=None,
                     tzdata=tzdata_version(),
+                    expires_at=promotion.row.expiry_of(run.scheduled_for),
                 )
                 self._remember(later)
         following = promotion.following
@@ -352,6 +353,7 @@ class Scheduler(Service):
                 watermark=following.watermark,
                 executions_left=following.executions_left,
                 tzdata=following.tzdata,
+                expires_at=promotion.row.expiry_of(following.scheduled_for),
             )
         )
 

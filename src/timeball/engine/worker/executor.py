@@ -14,6 +14,7 @@ from timeball.domain.execution import (
     ErrorInfo,
     Failed,
     FinishedAttempt,
+    NotStarted,
     Outcome,
     Released,
     Snoozed,
@@ -21,6 +22,7 @@ from timeball.domain.execution import (
     outcome_of_stop,
 )
 from timeball.domain.handler import Handler, HandlerSource, RunStyle
+from timeball.domain.policies import SkipReason
 from timeball.domain.values.ids import ExecutionId, Incarnation
 from timeball.domain.wakeup import Wakeup
 from timeball.engine.lease import HeldLease
@@ -166,6 +168,9 @@ class Executor:
             return None
         if stop is not None:
             self._conclude(claimed, outcome_of_stop(stop), None)
+            return None
+        if claimed.expires_at is not None and claimed.expires_at <= self._env.clock.now():
+            self._conclude(claimed, NotStarted(SkipReason.EXPIRED), None)
             return None
         handler = self._handlers.find(claimed.handler)
         if handler is None:

@@ -17,6 +17,7 @@ from timeball.domain.execution import (
     ClaimKey,
     FinishedAttempt,
     LogBuffer,
+    NotStarted,
     Released,
     Snoozed,
     Succeeded,
@@ -31,6 +32,7 @@ from timeball.domain.lifecycle import (
     decide,
     replacement_outcome,
 )
+from timeball.domain.policies import SkipReason
 from timeball.domain.values.ids import ExecutionId
 from timeball.domain.values.redaction import redact
 from timeball.domain.values.text import clean_text
@@ -42,7 +44,14 @@ from timeball.errors import UnstorableValue
 from timeball.store.executions import ExecutionStore
 from timeball.store.history import HistoryStore
 from timeball.store.types import LogRecord
-from timeball.telemetry.events import AttemptFailed, Emit, ExecutionsSucceeded, OutcomeRefused, OutcomeUnwritable
+from timeball.telemetry.events import (
+    AttemptFailed,
+    Emit,
+    ExecutionsExpired,
+    ExecutionsSucceeded,
+    OutcomeRefused,
+    OutcomeUnwritable,
+)
 
 _BATCH = 1_000
 
@@ -57,6 +66,7 @@ _SHORT_REST = timedelta(milliseconds=1)
 _REPORT_SECONDS = 1.0
 _ASIDE_SECONDS = 30.0
 _ZERO = timedelta(0)
+_EXPIRED = NotStarted(SkipReason.EXPIRED)
 
 
 class Recorder(Service):
@@ -225,9 +235,16 @@ class Recorder(Service):
         return Decision(attempt, facts, transition)
 
     def _report(self, decisions: Sequence[Decision]) -> None:
+        expired = sum(attempt.outcome == _EXPIRED for attempt, _, _ in decisions)
+        if expired:
+            self.emit(ExecutionsExpired(expired))
         for attempt, _, transition in decisions:
             # An attempt that was given back or held back before it began says nothing about its handler.
-            if not isinstance(attempt.outcome, Released) and not _was_held_back(attempt):
+            if (
+                not isinstance(attempt.outcome, Released)
+                and attempt.outcome != _EXPIRED
+                and not _was_held_back(attempt)
+            ):
                 self.emit(_failure(attempt, transition))
 
     def _count_successes(self, attempts: Sequence[FinishedAttempt]) -> None:

@@ -238,6 +238,8 @@ def execution_request_columns(request: ExecutionRequest) -> dict[str, Any]:
         "retry_of": request.retry_of,
         "created_by": request.created_by,
         "bound_secrets_only": request.bound_secrets_only or None,
+        "start_within_seconds": request.expiry.start_within_seconds,
+        "expires_at": request.expiry.expires_at,
     }
 
 

@@ -31,6 +31,7 @@ def job_from(row: Record) -> Job:
         rule=rule_from(row),
         misfire=_misfire(row),
         retry=retry_policy_from(row),
+        expires_at=row["expires_at"],
         shard=row["shard"],
         version=row["version"],
         declared_by=row["declared_by"],
@@ -173,6 +174,7 @@ def due_row_from(row: Record) -> DueRow:
         limit_key=row["limit_key"],
         queue=_shared(row["queue"]),
         priority=row["priority"],
+        expires_at=row["expires_at"],
         is_paused=row["is_paused"],
     )
 
@@ -223,6 +225,7 @@ def execution_from(row: Record) -> Execution:
         limit_key=row["limit_key"],
         unique_key=row["unique_key"],
         created_by=row["created_by"] or row["enqueued_by"],
+        expires_at=row["expires_at"],
     )
 
 
@@ -295,6 +298,7 @@ def claimed_from(row: Any) -> ClaimedExecution:
         origin=row["origin"],
         version=row["version"],
         job_name=None,
+        expires_at=None,
         claim_id=ClaimId(row["claim_id"]),
         stop=None,
     )

@@ -74,6 +74,9 @@ CREATE TABLE timeball.job (
     limit_key                text,
     -- At most one unfinished execution per key.
     unique_key               text,
+    -- An execution that has not begun by then is skipped: so many seconds after its time, or, for a one-off, at this instant.
+    start_within_seconds     integer,
+    expires_at               timestamptz,
     tags                     text[],
     shard                    smallint    NOT NULL,
     version                  integer     NOT NULL,
@@ -143,7 +146,9 @@ CREATE DOMAIN timeball.sound_job AS timeball.job
     CONSTRAINT job_initial_backoff_ms_check CHECK ((VALUE).initial_backoff_ms >= 0)
     CONSTRAINT job_max_backoff_ms_check CHECK ((VALUE).max_backoff_ms >= 0)
     CONSTRAINT job_timeout_ms_check CHECK ((VALUE).timeout_ms >= 1)
-    CONSTRAINT job_max_running_check CHECK ((VALUE).max_running >= 1);
+    CONSTRAINT job_max_running_check CHECK ((VALUE).max_running >= 1)
+    CONSTRAINT job_start_within_seconds_check CHECK ((VALUE).start_within_seconds >= 1)
+    CONSTRAINT only_a_one_off_expires_at_an_instant CHECK ((VALUE).expires_at IS NULL OR (VALUE).kind = 'once');
 
 -- Whether a job keeps all rules. It never returns false: the cast raises an error that names the broken rule.
 -- The result of the cast is never NULL, because a job has an id.
@@ -166,7 +171,7 @@ ALTER TABLE timeball.job
     ADD CONSTRAINT job_is_sound EXCLUDE USING btree (id WITH =) WHERE ((
         kind = 'once'
         AND num_nonnulls(name, schedule, interval_seconds, on_gap, on_repeat, max_executions, jitter_seconds, misfire, misfire_grace_seconds, misfire_cap,
-                         misfire_max_age_seconds, overlap, max_running) = 0
+                         misfire_max_age_seconds, overlap, max_running, start_within_seconds) = 0
         AND least(handler, queue) > ''
         AND length(handler || queue) <= 200
         AND priority BETWEEN 0 AND 100
@@ -240,7 +245,9 @@ CREATE TABLE timeball.due (
     -- NULL for occurrences of a schedule; an enqueued execution has the author of its job.
     created_by         text,
     -- As in `job`, about the payload of this row.
-    bound_secrets_only boolean
+    bound_secrets_only boolean,
+    -- If it has not begun by then, it is skipped. NULL if it may begin at any time, or has begun before.
+    expires_at         timestamptz
 );
 
 -- look_ahead: the next rows of a shard.
@@ -255,6 +262,8 @@ CREATE INDEX due_by_tzdata ON timeball.due (tzdata, id) WHERE tzdata IS NOT NULL
 CREATE INDEX due_retrying ON timeball.due (id) WHERE kind = 'retry';
 -- unused_limits, trim_limits: the rows that count for a limit.
 CREATE INDEX due_by_limit ON timeball.due (limit_key) WHERE limit_key IS NOT NULL;
+-- expire_waiting: the rows that expire; without scheduled occurrences, about which the scheduler decides.
+CREATE INDEX due_expiring ON timeball.due (expires_at) WHERE expires_at IS NOT NULL AND NOT (kind = 'occurrence' AND origin = 'schedule');
 
 -- Executions that are due now, or within the promotion window.
 CREATE TABLE timeball.ready (
@@ -277,7 +286,8 @@ CREATE TABLE timeball.ready (
     payload            jsonb,
     retry_of           uuid,
     created_by         text,
-    bound_secrets_only boolean
+    bound_secrets_only boolean,
+    expires_at         timestamptz
 );
 
 -- claim: a lane (queue, priority) in the order of time, then of ids. Never (queue, rank): see ARCHITECTURE.md, "Lanes".
@@ -287,6 +297,8 @@ CREATE INDEX ready_by_lane ON timeball.ready (queue, priority, run_at, uuid_send
 CREATE INDEX ready_by_job ON timeball.ready (job_id) WHERE job_id <> id;
 -- unblock: the ready executions that count for a limit.
 CREATE INDEX ready_by_limit ON timeball.ready (limit_key) WHERE limit_key IS NOT NULL;
+-- expire_waiting: the executions that expire.
+CREATE INDEX ready_expiring ON timeball.ready (expires_at) WHERE expires_at IS NOT NULL;
 
 -- Executions that would be ready, but wait for a place of their limit. The columns are those of `ready`.
 CREATE TABLE timeball.blocked (
@@ -299,6 +311,8 @@ ALTER TABLE timeball.blocked ALTER COLUMN limit_key SET NOT NULL;
 CREATE INDEX blocked_by_limit ON timeball.blocked (limit_key, ((run_at AT TIME ZONE 'UTC') - priority * interval '12 seconds'));
 -- waiting_of_job, withdraw_waiting, busy_jobs: the blocked executions of a job.
 CREATE INDEX blocked_by_job ON timeball.blocked (job_id);
+-- expire_waiting: the executions that expire.
+CREATE INDEX blocked_expiring ON timeball.blocked (expires_at) WHERE expires_at IS NOT NULL;
 
 -- Executions that a worker has claimed: they run, or are held until their instant. Their lease is that of the worker's node.
 CREATE TABLE timeball.running (
@@ -322,6 +336,8 @@ CREATE TABLE timeball.running (
     retry_of           uuid,
     created_by         text,
     bound_secrets_only boolean,
+    -- The worker does not begin it after this instant.
+    expires_at         timestamptz,
     -- The incarnation of the worker's node.
     holder             uuid        NOT NULL,
     -- The worker makes it for each claim. An outcome is accepted only while the row still has it.
@@ -393,6 +409,8 @@ CREATE TABLE timeball.finished (
     retry_of           uuid,
     created_by         text,
     bound_secrets_only boolean,
+    -- The instant by which it should have begun; NULL if it had none, or began.
+    expires_at         timestamptz,
     recorded           bigint      NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
     PRIMARY KEY (id, finished_at)
 ) PARTITION BY RANGE (finished_at);
@@ -731,6 +749,15 @@ IMMUTABLE
 PARALLEL SAFE
 RETURN overlap IN ('queue', 'cancel_running');
 
+-- When an execution that is to run at an instant expires: so many seconds later, or at a fixed instant if that is earlier. NULL if never.
+-- In seconds, not in days: a day of the session's time zone may have 23 hours.
+CREATE FUNCTION timeball.expiry(run_at timestamptz, start_within_seconds integer, expires_at timestamptz)
+RETURNS timestamptz
+LANGUAGE sql
+STABLE
+PARALLEL SAFE
+RETURN least(run_at + start_within_seconds * interval '1 second', expires_at);
+
 -- The bucket of a duration in seconds, as domain/rollup.py computes it.
 CREATE FUNCTION timeball.bucket(seconds double precision)
 RETURNS smallint
@@ -938,9 +965,10 @@ BEGIN
         RETURNING ready.*
     )
     INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only)
+                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only,
+                                  expires_at)
     SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-           attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
+           attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, expires_at
     FROM taken;
     RETURN NULL;
 END
@@ -1005,28 +1033,33 @@ CREATE VIEW timeball.execution AS
 SELECT id, job_id, CASE WHEN kind = 'retry' THEN 'retrying' ELSE 'scheduled' END AS state, origin, version, queue, priority, handler,
        scheduled_for, run_at, queued_at, NULL::timestamptz AS started_at, NULL::timestamptz AS finished_at, attempts, lost, fence,
        NULL::uuid AS worker, NULL::uuid AS claim_id, tzdata, NULL::jsonb AS result, NULL::text AS error_type, NULL::text AS error,
-       NULL::text AS reason, NULL::text AS fingerprint, payload, retry_of, limit_key, unique_key, NULL::text AS stop, created_by, bound_secrets_only
+       NULL::text AS reason, NULL::text AS fingerprint, payload, retry_of, limit_key, unique_key, NULL::text AS stop, created_by, bound_secrets_only,
+       expires_at
 FROM timeball.due
 WHERE kind <> 'resume'
 UNION ALL
 SELECT id, job_id, 'queued', origin, version, queue, priority, handler,
        scheduled_for, run_at, queued_at, NULL, NULL, attempts, lost, fence,
-       NULL, NULL, tzdata, NULL, NULL, NULL, NULL, NULL, payload, retry_of, limit_key, unique_key, NULL, created_by, bound_secrets_only
+       NULL, NULL, tzdata, NULL, NULL, NULL, NULL, NULL, payload, retry_of, limit_key, unique_key, NULL, created_by, bound_secrets_only,
+       expires_at
 FROM timeball.ready
 UNION ALL
 SELECT id, job_id, 'queued', origin, version, queue, priority, handler,
        scheduled_for, run_at, queued_at, NULL, NULL, attempts, lost, fence,
-       NULL, NULL, tzdata, NULL, NULL, NULL, NULL, NULL, payload, retry_of, limit_key, unique_key, NULL, created_by, bound_secrets_only
+       NULL, NULL, tzdata, NULL, NULL, NULL, NULL, NULL, payload, retry_of, limit_key, unique_key, NULL, created_by, bound_secrets_only,
+       expires_at
 FROM timeball.blocked
 UNION ALL
 SELECT id, job_id, CASE WHEN run_at > now() THEN 'queued' ELSE 'running' END, origin, version, queue, priority, handler,
        scheduled_for, run_at, queued_at, CASE WHEN run_at <= now() THEN greatest(claimed_at, run_at) END, NULL, attempts, lost, fence,
-       holder, claim_id, tzdata, NULL, NULL, NULL, NULL, NULL, payload, retry_of, limit_key, unique_key, stop, created_by, bound_secrets_only
+       holder, claim_id, tzdata, NULL, NULL, NULL, NULL, NULL, payload, retry_of, limit_key, unique_key, stop, created_by, bound_secrets_only,
+       CASE WHEN run_at > now() THEN expires_at END
 FROM timeball.running
 UNION ALL
 SELECT id, job_id, state, origin, version, queue, priority, handler,
        scheduled_for, NULL, queued_at, started_at, finished_at, attempts, lost, fence,
-       worker, claim_id, tzdata, result, error_type, error, reason, fingerprint, payload, retry_of, NULL, NULL, NULL, created_by, bound_secrets_only
+       worker, claim_id, tzdata, result, error_type, error, reason, fingerprint, payload, retry_of, NULL, NULL, NULL, created_by, bound_secrets_only,
+       expires_at
 FROM timeball.finished;
 
 -- Part 12: triggers.

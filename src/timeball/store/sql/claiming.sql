@@ -35,16 +35,16 @@ picked AS MATERIALIZED (
 claimed AS (
     INSERT INTO timeball.running (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
                                   attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only,
-                                  holder, claim_id, claimed_at, deadline, queue_limited)
+                                  expires_at, holder, claim_id, claimed_at, deadline, queue_limited)
     SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
            least(attempts, 2147483646) + 1, lost, least(fence, 9223372036854775806) + 1, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only,
-           :incarnation, :claim_id, coalesce(:now, now()),
+           expires_at, :incarnation, :claim_id, coalesce(:now, now()),
            greatest(coalesce(:now, now()), run_at) + timeout_ms * interval '1 millisecond' + interval '5 seconds', :is_limited::boolean
     FROM picked
 ),
 started AS (
     SELECT id, job_id, least(fence, 9223372036854775806) + 1 AS fence, least(attempts, 2147483646) + 1 AS attempt, lost, handler,
-           coalesce(payload, job_payload)::text AS payload, run_at, scheduled_for, timeout_ms, queue, priority, origin, version, job_name
+           coalesce(payload, job_payload)::text AS payload, run_at, scheduled_for, timeout_ms, queue, priority, origin, version, job_name, expires_at
     FROM picked
 )
 
@@ -255,7 +255,7 @@ WHERE queue.name = running.queue
 -- The executions of a claim whose reply was lost, in the order of the reply.
 SELECT running.id, running.job_id, running.fence, running.attempts, running.lost, running.handler, coalesce(running.payload, timeball.payload_of(running.job_id, running.version))::text AS payload,
        running.run_at, running.scheduled_for, job.timeout_ms, running.queue, running.priority,
-       running.origin, running.version, job.name, running.claim_id, running.stop
+       running.origin, running.version, job.name, running.expires_at, running.claim_id, running.stop
 FROM timeball.running
 LEFT JOIN timeball.job ON job.id = running.job_id
 WHERE running.holder = :incarnation

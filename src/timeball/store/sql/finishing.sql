@@ -74,6 +74,7 @@ LEFT JOIN timeball.job ON job.id = running.job_id;
 -- A row is locked when it is looked up, in the order of ids, so that two batches do not wait for each other, and checked again after a lock wait. Then it is
 -- deleted by ctid.
 -- An execution that was held for its instant, and has to wait again, waits at least for that instant.
+-- One that has begun expires no more, wherever it goes.
 WITH given AS (
     SELECT *
     FROM json_to_recordset(:transitions::text::json) AS t (
@@ -123,7 +124,7 @@ removed AS (
 gone AS MATERIALIZED (
     SELECT removed.*, given.target, given.state, given.due_kind, given.run_at AS next_run_at, given.shard, given.started_at, given.finished_at,
            given.attempts AS next_attempts, given.lost AS next_lost, given.result, given.reason, given.outcome, given.error_type, given.error,
-           given.traceback, given.top_frame, given.fingerprint
+           given.traceback, given.top_frame, given.fingerprint, CASE WHEN given.started_at IS NULL THEN removed.expires_at END AS next_expires_at
     FROM removed
     JOIN given ON given.id = removed.id AND given.fence = removed.fence AND given.claim_id = removed.claim_id
 ),
@@ -136,25 +137,27 @@ unkeyed AS (
 ),
 ended AS (
     INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, started_at, finished_at,
-                                   attempts, lost, fence, worker, claim_id, tzdata, result, error_type, error, reason, fingerprint, payload, retry_of, created_by, bound_secrets_only)
+                                   attempts, lost, fence, worker, claim_id, tzdata, result, error_type, error, reason, fingerprint, payload, retry_of, created_by, bound_secrets_only,
+                                   expires_at)
     SELECT id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, started_at, finished_at,
-           next_attempts, next_lost, fence, holder, claim_id, tzdata, result::jsonb, error_type, error, reason, fingerprint, payload, retry_of, created_by, bound_secrets_only
+           next_attempts, next_lost, fence, holder, claim_id, tzdata, result::jsonb, error_type, error, reason, fingerprint, payload, retry_of, created_by, bound_secrets_only,
+           next_expires_at
     FROM gone
     WHERE target = 'finished'
 ),
 waiting AS (
     INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, tzdata, version, queue, priority, handler,
-                              queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only)
+                              queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, expires_at)
     SELECT id, job_id, due_kind, origin, shard, greatest(next_run_at, run_at), scheduled_for, tzdata, version, queue, priority, handler,
-           queued_at, next_attempts, next_lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
+           queued_at, next_attempts, next_lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, next_expires_at
     FROM gone
     WHERE target = 'due'
 ),
 requeued AS (
     INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-                                attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only)
+                                attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, expires_at)
     SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-           next_attempts, next_lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
+           next_attempts, next_lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, next_expires_at
     FROM gone
     WHERE target = 'ready'
 ),

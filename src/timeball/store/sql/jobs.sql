@@ -62,6 +62,7 @@ limited AS (
 placed AS (
     SELECT made.*, first.id AS execution_id, first.origin, first.starts_at AS run_at,
            coalesce(first.scheduled_for, first.starts_at) AS scheduled_for, first.watermark, first.tzdata, first.executions_left,
+           timeball.expiry(first.starts_at, made.start_within_seconds, made.expires_at) AS execution_expires_at,
            CASE WHEN first.starts_at > coalesce(:now, now()) + :promotion_window::interval OR made.kind IN ('every', 'cron') THEN 'due'
                 -- Only a promotion takes the unique key of a scheduled occurrence.
                 WHEN first.origin = 'schedule' AND made.unique_key IS NOT NULL THEN 'due'
@@ -72,21 +73,25 @@ placed AS (
 ),
 to_due AS (
     INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
-                              executions_left, limit_key, unique_key)
+                              executions_left, limit_key, unique_key, expires_at)
     SELECT execution_id, id, 'occurrence', origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
-           executions_left, limit_key, unique_key
+           executions_left, limit_key, unique_key, execution_expires_at
     FROM placed
     WHERE state_table = 'due'
 ),
 to_blocked AS (
-    INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, tzdata, limit_key, unique_key)
-    SELECT execution_id, id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), tzdata, limit_key, unique_key
+    INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, tzdata, limit_key, unique_key,
+                                  expires_at)
+    SELECT execution_id, id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), tzdata, limit_key, unique_key,
+           execution_expires_at
     FROM placed
     WHERE state_table = 'blocked'
 ),
 to_ready AS (
-    INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, tzdata, limit_key, unique_key)
-    SELECT execution_id, id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), tzdata, limit_key, unique_key
+    INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, tzdata, limit_key, unique_key,
+                                  expires_at)
+    SELECT execution_id, id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), tzdata, limit_key, unique_key,
+           execution_expires_at
     FROM placed
     WHERE state_table = 'ready'
 )
@@ -167,15 +172,17 @@ CROSS JOIN unnest(:ids::uuid[], :shards::smallint[], :payloads::text[]) AS own (
 
 -- name: enqueue_ready
 -- Insert the executions of many new one-offs into `ready`.
-INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at)
-SELECT own.id, own.id, 'enqueue', version, queue, priority, handler, scheduled_at, scheduled_at, created_at
+INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, expires_at)
+SELECT own.id, own.id, 'enqueue', version, queue, priority, handler, scheduled_at, scheduled_at, created_at,
+       timeball.expiry(scheduled_at, start_within_seconds, expires_at)
 FROM json_populate_recordset(NULL::timeball.job, :template::text::json)
 CROSS JOIN unnest(:ids::uuid[], :shards::smallint[]) AS own (id, shard);
 
 -- name: enqueue_due
 -- Insert the executions of many new one-offs into `due`.
-INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, version, queue, priority, handler)
-SELECT own.id, own.id, 'occurrence', 'enqueue', own.shard, scheduled_at, scheduled_at, version, queue, priority, handler
+INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, version, queue, priority, handler, expires_at)
+SELECT own.id, own.id, 'occurrence', 'enqueue', own.shard, scheduled_at, scheduled_at, version, queue, priority, handler,
+       timeball.expiry(scheduled_at, start_within_seconds, expires_at)
 FROM json_populate_recordset(NULL::timeball.job, :template::text::json)
 CROSS JOIN unnest(:ids::uuid[], :shards::smallint[]) AS own (id, shard);
 
@@ -270,9 +277,9 @@ FROM (
 
 -- name: put_occurrence
 INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
-                          executions_left, limit_key, unique_key)
+                          executions_left, limit_key, unique_key, expires_at)
 VALUES (:id, :job_id, 'occurrence', :origin, :shard, :run_at, :scheduled_for, :watermark, :tzdata, :version, :queue, :priority, :handler,
-        :executions_left, :limit_key, :unique_key);
+        :executions_left, :limit_key, :unique_key, :expires_at);
 
 -- name: put_resumption
 INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, version, queue, priority, handler)
@@ -374,9 +381,9 @@ taken AS (
     RETURNING *
 )
 INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-                              attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only)
+                              attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, expires_at)
 SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-       attempts, lost, fence, tzdata, :limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
+       attempts, lost, fence, tzdata, :limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, expires_at
 FROM taken;
 
 -- name: record_skip_range
@@ -432,10 +439,10 @@ skipped AS (
 ),
 parked AS (
     INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
-                              queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only)
+                              queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, expires_at)
     SELECT id, job_id, CASE WHEN attempts > 0 THEN 'retry' ELSE 'later' END, origin, :shard, :parked_at, scheduled_for, run_at, tzdata, version, queue,
            priority, handler,
-           queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
+           queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, expires_at
     FROM withdrawn
     WHERE origin <> 'schedule'
        OR attempts > 0
@@ -538,17 +545,23 @@ SELECT id FROM timeball.blocked WHERE job_id = :job_id;
 -- name: add_executions
 -- Insert requested executions: a trigger, a retry of a finished execution, a backfill. One whose unique_key is taken is not written: `is_refused`.
 -- The job is locked, so that the janitor, which deletes jobs without executions, does not delete it in between.
+-- A request that says when it expires overrules its job; the instant at which a one-off expires concerns its own execution alone.
 WITH given AS (
     SELECT *
     FROM json_to_recordset(:executions::text::json) AS e (
         id uuid, job_id uuid, origin text, run_at timestamptz, scheduled_for timestamptz, payload jsonb, retry_of uuid, created_by text,
-        bound_secrets_only boolean
+        bound_secrets_only boolean, start_within_seconds integer, expires_at timestamptz
     )
 ),
 placed AS MATERIALIZED (
     SELECT given.id, given.job_id, given.origin, coalesce(given.run_at, :now, now()) AS run_at,
            coalesce(given.scheduled_for, given.run_at, :now, now()) AS scheduled_for, given.payload, given.retry_of,
            given.created_by, given.bound_secrets_only,
+           timeball.expiry(
+               coalesce(given.run_at, :now, now()),
+               CASE WHEN given.expires_at IS NULL THEN coalesce(given.start_within_seconds, job.start_within_seconds) ELSE given.start_within_seconds END,
+               given.expires_at
+           ) AS expires_at,
            job.version, job.queue, job.priority, job.handler, job.shard, job.limit_key, job.unique_key,
            CASE WHEN given.run_at > coalesce(:now, now()) + :promotion_window::interval THEN 'due'
                 WHEN job.limit_key IS NOT NULL THEN 'blocked'
@@ -573,22 +586,25 @@ allowed AS (
 ),
 to_due AS (
     INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, version, queue, priority, handler, limit_key, unique_key,
-                              payload, retry_of, created_by, bound_secrets_only)
-    SELECT id, job_id, 'later', origin, shard, run_at, scheduled_for, version, queue, priority, handler, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
+                              payload, retry_of, created_by, bound_secrets_only, expires_at)
+    SELECT id, job_id, 'later', origin, shard, run_at, scheduled_for, version, queue, priority, handler, limit_key, unique_key,
+           payload, retry_of, created_by, bound_secrets_only, expires_at
     FROM allowed
     WHERE state_table = 'due'
 ),
 to_blocked AS (
     INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, limit_key, unique_key,
-                                  payload, retry_of, created_by, bound_secrets_only)
+                                  payload, retry_of, created_by, bound_secrets_only, expires_at)
     SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), limit_key, unique_key,
-           payload, retry_of, created_by, bound_secrets_only
+           payload, retry_of, created_by, bound_secrets_only, expires_at
     FROM allowed
     WHERE state_table = 'blocked'
 ),
 to_ready AS (
-    INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, unique_key, payload, retry_of, created_by, bound_secrets_only)
-    SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), unique_key, payload, retry_of, created_by, bound_secrets_only
+    INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, unique_key,
+                                payload, retry_of, created_by, bound_secrets_only, expires_at)
+    SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), unique_key,
+           payload, retry_of, created_by, bound_secrets_only, expires_at
     FROM allowed
     WHERE state_table = 'ready'
 )

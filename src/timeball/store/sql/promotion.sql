@@ -33,6 +33,7 @@ SELECT due.id,
        due.limit_key,
        due.queue,
        due.priority,
+       due.expires_at,
        coalesce((SELECT job.paused_at IS NOT NULL FROM timeball.job WHERE job.id = due.job_id AND due.kind IN ('retry', 'snooze')), false) AS is_paused
 FROM timeball.due
 WHERE due.id = ANY (:ids::uuid[]);
@@ -57,6 +58,7 @@ WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND
 -- It assumes few rows, so `judged` looks into a set, and rows are deleted by ctid: a join would compare each with each.
 -- A row that was given a limit since it was read goes to `blocked`, whatever the scheduler has planned.
 -- The occurrence that waited cites the time-zone data that computed it; occurrences after it were computed with the data of the scheduler.
+-- Each occurrence has as long to begin, after its instant, as the one that waited.
 WITH given AS MATERIALIZED (
     SELECT :ids::uuid[] AS ids, :run_ats::timestamptz[] AS run_ats, :versions::integer[] AS versions, :next_ids::uuid[] AS next_ids,
            :next_run_ats::timestamptz[] AS next_run_ats, :next_fors::timestamptz[] AS next_fors, :watermarks::timestamptz[] AS watermarks,
@@ -109,15 +111,16 @@ taken AS MATERIALIZED (
 ),
 following AS (
     INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
-                              executions_left, limit_key, unique_key)
+                              executions_left, limit_key, unique_key, expires_at)
     SELECT next_id, job_id, 'occurrence', origin, shard, next_run_at, next_for, next_watermark, :tzdata, version, queue, priority, handler,
-           left_over, limit_key, unique_key
+           left_over, limit_key, unique_key, next_for + (expires_at - scheduled_for)
     FROM taken
     WHERE next_id IS NOT NULL
 ),
 run AS (
     SELECT wanted.id AS run_id, wanted.scheduled_for AS run_for, wanted.run_at AS run_run_at, wanted.target,
-           CASE WHEN wanted.id = taken.id THEN taken.tzdata ELSE :tzdata END AS run_tzdata, taken.*
+           CASE WHEN wanted.id = taken.id THEN taken.tzdata ELSE :tzdata END AS run_tzdata,
+           wanted.scheduled_for + (taken.expires_at - taken.scheduled_for) AS run_expires_at, taken.*
     FROM given
     CROSS JOIN unnest(run_due_ids, run_ids, run_fors, run_run_ats, run_targets) AS wanted (due_id, id, scheduled_for, run_at, target)
     JOIN taken ON taken.id = wanted.due_id
@@ -139,26 +142,30 @@ judged AS MATERIALIZED (
     FROM run
 ),
 later AS (
-    INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, tzdata, version, queue, priority, handler, limit_key, unique_key)
-    SELECT run_id, job_id, 'later', origin, shard, run_run_at, run_for, run_tzdata, version, queue, priority, handler, limit_key, unique_key
+    INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, tzdata, version, queue, priority, handler, limit_key, unique_key,
+                              expires_at)
+    SELECT run_id, job_id, 'later', origin, shard, run_run_at, run_for, run_tzdata, version, queue, priority, handler, limit_key, unique_key,
+           run_expires_at
     FROM judged
     WHERE is_allowed
       AND target = 'due'
 ),
 held_up AS (
     INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only)
+                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only,
+                                  expires_at)
     SELECT run_id, job_id, origin, version, queue, priority, handler, run_for, run_run_at, coalesce(queued_at, :now, now()),
-           attempts, lost, fence, run_tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
+           attempts, lost, fence, run_tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, run_expires_at
     FROM judged
     WHERE is_allowed
       AND (target = 'blocked' OR (target = 'ready' AND limit_key IS NOT NULL))
 ),
 promoted AS (
     INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-                                attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only)
+                                attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only,
+                                expires_at)
     SELECT run_id, job_id, origin, version, queue, priority, handler, run_for, run_run_at, coalesce(queued_at, :now, now()),
-           attempts, lost, fence, run_tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
+           attempts, lost, fence, run_tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, run_expires_at
     FROM judged
     WHERE is_allowed
       AND target = 'ready'
@@ -174,16 +181,17 @@ unkeyed AS (
 ),
 skipped AS (
     INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, finished_at,
-                                   attempts, lost, fence, tzdata, reason)
+                                   attempts, lost, fence, tzdata, reason, expires_at)
     SELECT skip.id, taken.job_id, 'skipped', taken.origin, taken.version, taken.queue, taken.priority, taken.handler, skip.scheduled_for,
            greatest(coalesce(:now, now()), skip.scheduled_for), 0, 0, 0,
-           CASE WHEN skip.id = taken.id THEN taken.tzdata ELSE :tzdata END, skip.reason
+           CASE WHEN skip.id = taken.id THEN taken.tzdata ELSE :tzdata END, skip.reason,
+           skip.scheduled_for + (taken.expires_at - taken.scheduled_for)
     FROM given
     CROSS JOIN unnest(skip_due_ids, skip_ids, skip_fors, skip_reasons) AS skip (due_id, id, scheduled_for, reason)
     JOIN taken ON taken.id = skip.due_id
     UNION ALL
     SELECT run_id, job_id, 'skipped', origin, version, queue, priority, handler, run_for,
-           greatest(coalesce(:now, now()), run_for), 0, 0, 0, run_tzdata, 'unique_key'
+           greatest(coalesce(:now, now()), run_for), 0, 0, 0, run_tzdata, 'unique_key', run_expires_at
     FROM judged
     WHERE NOT is_allowed
 ),
@@ -229,7 +237,7 @@ WHERE due.ctid = ANY (ARRAY(SELECT found.tid FROM found));
 -- name: occurrences_of_other_tzdata
 -- Pending occurrences of some shards that were computed with older time-zone data. The inner query has no other condition, because a planner without
 -- statistics would then read the whole schedule.
-SELECT id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, executions_left, limit_key, queue, priority, false AS is_paused
+SELECT id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, executions_left, limit_key, queue, priority, expires_at, false AS is_paused
 FROM (
     SELECT *
     FROM timeball.due
@@ -252,9 +260,9 @@ WITH taken AS (
     RETURNING *
 )
 INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
-                          executions_left, limit_key, unique_key, payload)
+                          executions_left, limit_key, unique_key, payload, expires_at)
 SELECT :next_id, job_id, kind, origin, shard, :next_run_at, :next_for, watermark, :tzdata, version, queue, priority, handler,
-       executions_left, limit_key, unique_key, payload
+       executions_left, limit_key, unique_key, payload, :next_for::timestamptz + (expires_at - scheduled_for)
 FROM taken
 RETURNING id;
 

@@ -15,6 +15,8 @@ SELECT (SELECT count(*) FROM timeball.due WHERE kind <> 'resume') AS due,
        (SELECT count(*) FROM timeball.job WHERE name IS NULL AND kind = 'once') AS one_offs,
        (SELECT count(*) FROM timeball.running_limit) + (SELECT count(*) FROM timeball.queue WHERE max_running IS NOT NULL) AS limits,
        (SELECT count(*) FROM timeball.live_key) AS keys,
+       (SELECT count(*) FROM timeball.execution WHERE expires_at IS NOT NULL)
+       + (SELECT count(*) FROM timeball.skip_range WHERE reason = 'expired') AS expiring,
        (SELECT count(*) FROM timeball.node WHERE kind = 'scheduler' AND lease_until > :now) AS schedulers,
        (SELECT count(*) FROM timeball.node WHERE kind = 'worker' AND lease_until > :now) AS workers;
 
@@ -357,6 +359,52 @@ LEFT JOIN timeball.job ON job.id = broken.job_id
 ORDER BY execution_id
 LIMIT :listed;
 
+-- name: verify_expiry
+-- What was skipped as expired had an instant to begin by, which had passed, and had not begun. What has begun expires no more.
+-- A node that skips an occurrence reads the clock of the database from afar.
+WITH broken AS (
+    SELECT CASE WHEN finished.expires_at IS NULL THEN 'an execution expired that could not'
+                WHEN finished.attempts > 0 OR finished.started_at IS NOT NULL OR tried.execution_id IS NOT NULL THEN 'an execution expired, but had begun'
+                ELSE 'an execution expired too early' END AS why,
+           finished.id AS execution_id, finished.job_id, finished.scheduled_for, finished.expires_at, finished.finished_at
+    FROM timeball.finished
+    LEFT JOIN (SELECT DISTINCT execution_id FROM timeball.attempt) AS tried ON tried.execution_id = finished.id
+    WHERE finished.state = 'skipped'
+      AND finished.reason = 'expired'
+      AND (finished.expires_at IS NULL
+           OR finished.expires_at > finished.finished_at + :tolerance::interval
+           OR finished.attempts > 0
+           OR finished.started_at IS NOT NULL
+           OR tried.execution_id IS NOT NULL)
+    UNION ALL
+    SELECT 'occurrences expired too early', NULL, skip_range.job_id, skip_range.last_at,
+           timeball.expiry(skip_range.last_at, (job_version.definition ->> 'start_within_seconds')::integer, NULL), skip_range.recorded_at
+    FROM timeball.skip_range
+    JOIN timeball.job_version ON job_version.job_id = skip_range.job_id AND job_version.version = skip_range.version
+    WHERE skip_range.reason = 'expired'
+      AND (timeball.expiry(skip_range.last_at, (job_version.definition ->> 'start_within_seconds')::integer, NULL)
+           <= skip_range.recorded_at + :tolerance::interval) IS NOT TRUE
+    UNION ALL
+    SELECT 'an execution that has begun would expire', id, job_id, scheduled_for, expires_at, NULL
+    FROM timeball.execution
+    WHERE finished_at IS NULL
+      AND worker IS NULL
+      AND expires_at IS NOT NULL
+      AND attempts > 0
+    UNION ALL
+    SELECT 'a pending occurrence expires at another instant than its job says', due.id, due.job_id, due.scheduled_for, due.expires_at, NULL
+    FROM timeball.due
+    JOIN timeball.job ON job.id = due.job_id AND job.version = due.version
+    WHERE due.kind = 'occurrence'
+      AND due.origin = 'schedule'
+      AND due.expires_at IS DISTINCT FROM timeball.expiry(due.run_at, job.start_within_seconds, job.expires_at)
+)
+SELECT broken.*, job.name AS job, count(*) OVER () AS total
+FROM broken
+LEFT JOIN timeball.job ON job.id = broken.job_id
+ORDER BY execution_id, scheduled_for
+LIMIT :listed;
+
 -- name: verify_conservation
 WITH broken AS (
     SELECT 'a one-off has no execution' AS why, job.id AS execution_id, job.id AS job_id, job.scheduled_at AS at
@@ -633,6 +681,12 @@ stuck AS (
            'scheduler' AS actor, CASE WHEN kind <> 'resume' THEN id END AS execution_id, job_id, NULL::text AS what, run_at AS since
     FROM timeball.due
     WHERE run_at < :now::timestamptz - :patience::interval
+    UNION ALL
+    SELECT 'an execution has expired, and no scheduler records it', 'scheduler', id, job_id, NULL, expires_at
+    FROM timeball.execution
+    WHERE finished_at IS NULL
+      AND worker IS NULL
+      AND expires_at < :now::timestamptz - :patience::interval
     UNION ALL
     SELECT 'an execution is held by a node that is gone', 'scheduler', running.id, running.job_id, NULL, greatest(running.claimed_at, running.run_at)
     FROM timeball.running
