@@ -47,6 +47,7 @@ ROUTES: list[tuple[str, str, Any, str, int]] = [
     ("POST", "/jobs/{job}/backfill", {"start": "2026-01-01", "end": "2026-01-02"}, "editor", 202),
     ("GET", "/jobs/{job}/executions", None, "viewer", 200),
     ("GET", "/jobs/{job}/next", None, "viewer", 200),
+    ("GET", "/jobs/{job}/occurrences", None, "viewer", 200),
     ("GET", "/jobs/{job}/calendar.ics", None, "viewer", 200),
     ("GET", "/jobs/{job}/explain", None, "viewer", 200),
     ("GET", "/jobs/{job}/revisions", None, "viewer", 200),

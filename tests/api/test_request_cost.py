@@ -199,7 +199,7 @@ async def test_the_note_in_place_of_a_payload_cannot_be_stored(client: httpx.Asy
 async def test_only_selected_fields_are_redacted(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     await client.post("/jobs", json={"handler": "h", "name": "a", "payload": {"token": "x"}})
     looked_at: list[Any] = []
-    monkeypatch.setattr("timeball.api.documents.redact_in_list", looked_at.append)
+    monkeypatch.setattr("timeball.api.models.jobs.redact_in_list", looked_at.append)
 
     page = await client.get("/jobs?fields=name")
 

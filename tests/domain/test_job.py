@@ -248,7 +248,6 @@ EXPECTED: list[tuple[str, Any, str]] = [
     ("start_within_seconds", 0, "start_within_seconds is 0, expected 1 to"),
     ("start_within_seconds", "10m", 'start_within_seconds is "10m", expected a whole number from 1'),
     ("expires_at", "soon", "expires_at"),
-    ("expires_at", utc(2030, 1, 1), "the job is no one-off"),
     ("tags", "mail", "tags is str, expected a list of texts"),
     ("tags", ["a", 7], "tags is int, expected text"),
     ("tags", [str(number) for number in range(51)], "tags has 51 entries, expected at most 50"),
@@ -431,6 +430,16 @@ def test_unknown_fields_are_refused_with_those_that_are_known(name: str) -> None
 
     assert refusal.value.field == name
     assert "interval_seconds" in str(refusal.value)
+
+
+@pytest.mark.parametrize("time", [{"interval_seconds": 60}, {"schedule": "0 6 * * *"}, {"schedule": "manual"}])
+def test_only_a_one_off_expires_at_an_instant(time: dict[str, Any]) -> None:
+    new = refusal_of(**time, expires_at=utc(2030, 1, 1))
+    with pytest.raises(InvalidInput) as changed:
+        redefine_job(make(**time), {"expires_at": utc(2030, 1, 1)}, NOW, SHARDS)
+
+    assert new.field == changed.value.field == "expires_at"
+    assert "the job is not a one-off" in str(new)
 
 
 @pytest.mark.parametrize(("field", "value", "words"), EXPECTED)

@@ -303,7 +303,7 @@ def _expires_at(spec: JobSpec, rule: Schedule) -> datetime | None:
     instant = parse_instant(spec.expires_at, spec.timezone, "expires_at")
     if not isinstance(rule, Once):
         raise InvalidInput(
-            f"expires_at is {format_instant(instant)}, but the job is no one-off: each of its executions would expire then",
+            f"expires_at is {format_instant(instant)}, but the job is not a one-off: each of its executions would expire then",
             field="expires_at",
             hint="give start_within_seconds, or end its schedule with ends_at",
         )
