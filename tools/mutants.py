@@ -34,6 +34,7 @@ _SCHEDULER, _REAPER, _LIFE = (
     "tests/engine/scheduler/test_reaper.py",
     "tests/engine/test_node.py",
 )
+_FREEZES = "tests/engine/scheduler/test_freezes.py"
 _EXECUTOR, _HEARTBEAT = "tests/engine/worker/test_executor.py", "tests/engine/test_lease.py"
 _LIFECYCLE, _OCCURRENCES = "tests/domain/test_lifecycle.py", "tests/domain/scheduling/test_occurrences.py"
 _SCHEDULES = "tests/sdk/test_schedule_calls.py"
@@ -271,9 +272,59 @@ MUTANTS = (
     _one(
         "a promotion beyond the window",
         f"{_SQL}/promotion.sql",
-        "          AND due.run_at <= coalesce(:now, now()) + :promotion_window::interval\n        OFFSET 0\n",
-        "        OFFSET 0\n",
+        "          AND due.run_at <= coalesce(:now, now()) + :promotion_window::interval\n",
+        "",
         f"{_PROMOTE}::test_a_row_beyond_the_window_is_not_moved",
+    ),
+    # freezes
+    _one(
+        "a freeze that promotions planned before it do not notice",
+        f"{_SQL}/promotion.sql",
+        "SELECT coalesce(max(epoch), 0) = :freeze_epoch AND NOT EXISTS",
+        "SELECT NOT EXISTS",
+        f"{_RACES}::test_a_promotion_that_was_planned_before_a_freeze_is_refused",
+    ),
+    _one(
+        "a freeze that lets promotions under way slip through",
+        "store/freezes.py",
+        '        await self._database.fetch("lock_out_promotions", connection)\n',
+        "",
+        f"{_RACES}::test_a_promotion_during_the_writing_of_a_freeze_waits_and_is_refused",
+    ),
+    _one(
+        "a freeze that lets claims under way slip through",
+        "store/freezes.py",
+        '        await self._database.fetch("lock_out_claims", connection)\n',
+        "",
+        f"{_RACES}::test_a_claim_during_the_writing_of_a_freeze_waits_and_takes_nothing",
+    ),
+    _one(
+        "a freeze that triggers forget",
+        f"{_SQL}/claiming.sql",
+        "CASE WHEN freezing.is_possible THEN timeball.put_back_frozen(locked.tids, coalesce(:now, now())) ELSE locked.tids END",
+        "locked.tids",
+        f"{_FREEZES}::test_triggers_and_schedules_in_scope_wait_and_others_go_on",
+    ),
+    _one(
+        "a freeze that promotions forget",
+        "domain/scheduling/occurrences.py",
+        "    if window is not None:\n        return HeldByFreeze(row, window.end)\n",
+        "",
+        f"{_FREEZES}::test_occurrences_of_a_freeze_are_recorded_as_skipped_when_it_is_over",
+    ),
+    _one(
+        "a freeze that holds on when it is ended early",
+        "store/freezes.py",
+        '            await self._database.fetch("thaw", connection, until=before["until_at"])\n',
+        "",
+        f"{_FREEZES}::test_a_freeze_that_is_ended_early_lets_go_of_what_waits",
+    ),
+    _one(
+        "a pause of a queue that two nodes resume",
+        f"{_SQL}/jobs.sql",
+        "  AND paused_until <= coalesce(:now, now())\nFOR UPDATE;",
+        "FOR UPDATE;",
+        f"{_RACES}::test_two_nodes_resume_a_queue_whose_pause_is_over",
     ),
     _one(
         "a promotion from a shard that is not ours",

@@ -19,6 +19,7 @@ from timeball.application.commands import Commands
 from timeball.config.settings import Settings
 from timeball.domain.bulk_operation import OperationAction
 from timeball.domain.execution import Failed
+from timeball.domain.freeze import FreezeScope
 from timeball.errors import InvalidInput, NotFound
 from timeball.runtime import ServerRuntime
 from timeball.sdk.embedding import HostIdentity, make_host_authenticator
@@ -72,6 +73,10 @@ ROUTES: list[tuple[str, str, Any, str, int]] = [
     ("PATCH", "/queues/{queue}", {"max_running": 3}, "editor", 200),
     ("POST", "/queues/{queue}/pause", {}, "operator", 200),
     ("POST", "/queues/{queue}/resume", {}, "operator", 200),
+    ("GET", "/freezes", None, "viewer", 200),
+    ("POST", "/freezes", {"queue": "frozen", "until": "2199-01-01T00:00:00Z"}, "operator", 201),
+    ("GET", "/freezes/{freeze}", None, "viewer", 200),
+    ("DELETE", "/freezes/{freeze}", None, "operator", 204),
     ("GET", "/workers", None, "viewer", 200),
     ("GET", "/schedulers", None, "viewer", 200),
     ("GET", "/workers/{node}", None, "viewer", 200),
@@ -136,6 +141,9 @@ async def test_security_2_every_route_requires_its_role(
             job = await make_job(store, interval_seconds=3600)
             template = await commands.templates.create(f"template of {job.id}", {"handler": "h"})
             operation = await commands.operations.start(OperationAction.CANCEL, [execution])
+            freeze = await commands.freezes.add(
+                FreezeScope.QUEUE, "frozen", until=store.env.clock.now() + timedelta(days=1)
+            )
             path = pattern.format(
                 job=job.id,
                 execution=execution,
@@ -145,6 +153,7 @@ async def test_security_2_every_route_requires_its_role(
                 action="pause",
                 template=template.id,
                 operation=operation.id,
+                freeze=freeze.id,
             )
             is_named = pattern.endswith(("/duplicate", "/templates"))
             body_for_it = body | {"name": f"copy of {job.id}"} if is_named and body else body

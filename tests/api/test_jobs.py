@@ -181,6 +181,39 @@ async def test_pause_and_resume(client: httpx.AsyncClient, clock: VirtualClock) 
     assert (resumed["status"], resumed["paused_at"]) == ("active", None)
 
 
+async def test_a_queue_is_paused_until_an_instant(client: httpx.AsyncClient, clock: VirtualClock) -> None:
+    until = clock.now() + timedelta(hours=1)
+
+    paused = (await client.post("/queues/mail/pause", json={"until": until.isoformat(), "reason": "a move"})).json()
+    late = await client.post("/queues/mail/pause", json={"until": "1999-01-01T00:00:00Z"})
+    resumed = (await client.post("/queues/mail/resume", json={})).json()
+
+    assert (paused["is_paused"], paused["pause_reason"]) == (True, "a move")
+    assert datetime.fromisoformat(paused["paused_until"]) == until
+    assert (late.status_code, late.json()["errors"][0]["pointer"]) == (422, "/until")
+    assert (resumed["is_paused"], resumed["paused_until"]) == (False, None)
+
+
+async def test_many_jobs_are_paused_until_an_instant(client: httpx.AsyncClient, clock: VirtualClock) -> None:
+    await created(client, name="a", interval_seconds=60)
+    await created(client, name="b", interval_seconds=60)
+    until = clock.now() + timedelta(hours=1)
+
+    by_name = await client.post("/jobs/bulk/pause", json={"ids": ["a"], "until": until.isoformat()})
+    by_filter = await client.post("/jobs/bulk/pause", json={"filter": {"q": "b"}, "until": until.isoformat()})
+    past = await client.post("/jobs/bulk/pause", json={"ids": ["a"], "until": "1999-01-01T00:00:00Z"})
+    misplaced = await client.post("/jobs/bulk/resume", json={"ids": ["a"], "until": until.isoformat()})
+
+    assert (by_name.json()["done"], by_filter.json()["done"]) == (1, 1)
+    for name in ("a", "b"):
+        assert datetime.fromisoformat((await client.get(f"/jobs/{name}")).json()["paused_until"]) == until
+    assert (past.status_code, past.json()["errors"][0]["pointer"]) == (422, "/until")
+    assert (misplaced.status_code, misplaced.json()["detail"]) == (
+        422,
+        "until is given with resume, expected only with pause",
+    )
+
+
 async def test_trigger_cancel_and_retry_act_on_executions(client: httpx.AsyncClient, store: Store) -> None:
     await created(client, name="a", payload={"x": 1}, schedule="manual")
 

@@ -164,7 +164,7 @@ async def test_a_trigger_of_a_dead_process_is_not_repeated(
         OperationAction.TRIGGER, ids, OPERATOR, subject=OperationSubject.JOB, holder=dead_holder
     )
     first, _ = await store.operations.left(operation.id, 2)
-    await commands.operations.apply_to_job(operation.action, first, OPERATOR)
+    await commands.operations.apply_to_job(operation, first, OPERATOR)
 
     clock.advance(seconds(31))
     assert await loop.round()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from tests.support.factories import FAILURE, OPERATOR, claim_all, enqueue, found, make_job, make_node, record
 from timeball.cli.session import CliSession
@@ -29,6 +29,7 @@ class World:
     dead: str
     worker: str
     key: str
+    freeze: str
 
 
 def make_world(dsn: str) -> World:
@@ -56,6 +57,7 @@ async def _fill(dsn: str) -> World:
         await store.close()
     async with CliSession().connected(load_settings(database_url=dsn, migrate=False)) as client:
         await client.templates.create("welcome", {"handler": "test.echo", "payload": {"to": "{{to}}"}})
+        freeze = await client.freezes.create(datetime.now(UTC) + timedelta(days=9), queue="frozen")
     dead, succeeded = ids
     return World(
         format_execution_id(waiting),
@@ -63,4 +65,5 @@ async def _fill(dsn: str) -> World:
         format_execution_id(dead),
         format_id("wrk", worker),
         key.id,
+        freeze.id,
     )

@@ -137,7 +137,8 @@ def test_example(
     fresh_database: FreshDatabase,
 ) -> None:
     world = template_world[2]
-    names = {"RUN": run_of(example, world), "WORKER": world.worker, "KEY": world.key, HOLIDAYS_END: in_three_days()}
+    names = {"RUN": run_of(example, world), "WORKER": world.worker, "KEY": world.key}
+    names |= {"FREEZE": world.freeze, HOLIDAYS_END: in_three_days()}
     words = [names.get(word, word) for word in shlex.split(example)[1:]]
 
     if "--wait" in words:

@@ -118,7 +118,9 @@ async def start_scheduler(
     assert isinstance(clock, VirtualClock)
     incarnation = await make_node(store, NodeKind.SCHEDULER, lease=lease)
     shards = ShardBalancer(store.env, heard, store.nodes, incarnation, lambda: None)
-    scheduler = Scheduler(store.env, heard, store.executions, store.jobs, shards, SchedulerSettings(**settings))
+    scheduler = Scheduler(
+        store.env, heard, store.executions, store.jobs, store.freezes, shards, SchedulerSettings(**settings)
+    )
     made = ManualScheduler(store, clock, incarnation, shards, scheduler, heard)
     if takes:
         await shards.tick()

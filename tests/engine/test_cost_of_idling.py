@@ -89,7 +89,7 @@ async def test_an_idle_scheduler_asks_two_questions_a_second_and_keeps_house(
     assert min(asked["look_ahead"], asked["read_holdings"]) >= 45
     assert max(asked["look_ahead"], asked["read_holdings"]) <= 61
     every_two_seconds = [
-        asked[name] for name in ("remove_expired_nodes", "orphaned_claims", "blocked_keys", "mark_queue_limited")
+        asked[name] for name in ("remove_expired_nodes", "orphaned_claims", "blocked_keys", "tend_queues")
     ]
     assert 22 <= min(every_two_seconds) <= max(every_two_seconds) <= 31
     every_five_seconds = [asked[name] for name in ("lock_fold", "fold", "probe", "expire_waiting")]

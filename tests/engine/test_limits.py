@@ -56,7 +56,9 @@ def count_of(rows: Sequence[dict[str, Any]], names: set[object]) -> int:
 async def test_no_limit_is_exceeded_whichever_else_there_is(store: Store, clock: VirtualClock, seed: int) -> None:
     chance, commands = random.Random(seed), Commands(store, store.env)
     node, workers = await start_scheduler(store), [await start_worker(store) for _ in range(3)]
-    reaper = Reaper(store.env, ignore, store.nodes, store.executions, HousekeepingSettings(), lambda: True)
+    reaper = Reaper(
+        store.env, ignore, store.nodes, store.executions, store.queues, HousekeepingSettings(), lambda: True
+    )
     await commands.queues.limit("narrow", QUEUE)
     own = await create(store, queue="narrow", max_running=OWN)
     shared = [await create(store, queue=queue, max_running=SHARED, limit_key="l") for queue in ("narrow", "default")]

@@ -246,6 +246,7 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
             "incarnation": id_(1),
             "promotion_window": timedelta(milliseconds=500),
             "tzdata": "2026a",
+            "freeze_epoch": 0,
         },
         3 * BATCH,
     ),

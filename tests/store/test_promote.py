@@ -237,6 +237,7 @@ async def test_a_promotion_inserts_the_following_occurrence_in_the_same_statemen
         "run_at": start + seconds(120) + job.jitter,
         "scheduled_for": start + seconds(120),
         "watermark": start + seconds(60),
+        "frozen_run_at": None,
         "tzdata": "2027q",
         "version": 1,
         "queue": "q",
@@ -492,7 +493,7 @@ async def test_only_unchanged_retries_and_snoozes_of_paused_jobs_are_parked(stor
 
 
 async def test_occurrences_of_older_zone_data_are_found_and_moved(store: Store, clock: VirtualClock) -> None:
-    before = waiting(clock.now()) | {"kind": "occurrence", "origin": "schedule"}
+    before = waiting(clock.now()) | {"kind": "occurrence", "origin": "schedule", "frozen_run_at": None}
     fresh = NextOccurrence(
         id=ExecutionId(UUID(int=3)),
         run_at=clock.now() + seconds(5),

@@ -49,11 +49,12 @@ from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
 from timeball.domain import job_changes
 from timeball.domain.execution import Cancelled, ClaimedExecution, Failed, Lost, Origin, Outcome, Succeeded
+from timeball.domain.freeze import Freeze, FreezeScope
 from timeball.domain.job import Job
 from timeball.domain.job_changes import JobChange
 from timeball.domain.node import NodeKind
 from timeball.domain.scheduling.civil_time import tzdata_version
-from timeball.domain.scheduling.occurrences import DueRow, NextOccurrence, Promotion
+from timeball.domain.scheduling.occurrences import DueRow, HeldByFreeze, NextOccurrence, Promotion
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId
 from timeball.env import Env
 from timeball.errors import Conflict, NotAllowed, NotFound
@@ -753,6 +754,136 @@ async def test_a_pause_and_a_limit_of_a_queue_at_the_same_moment(
     assert queue["max_running"] == (3 if commits or pause_first else 7 if is_known else None)
     audited = [json.loads(row["after"]) for row in await table(store, "audit")]
     assert {"is_paused": queue["paused_at"] is not None, "max_running": queue["max_running"]} in audited
+
+
+@both_endings
+async def test_two_nodes_resume_a_queue_whose_pause_is_over(
+    race: Race, store: Store, clock: VirtualClock, *, commits: bool
+) -> None:
+    await Commands(store, store.env).queues.pause("q", until=clock.now() + seconds(5))
+    clock.advance("5s")
+
+    result = await race.run(race.ahead.queues.tend(OPERATOR), race.behind.queues.tend(OPERATOR), commits=commits)
+
+    assert result.second_waited
+    assert [row["action"] for row in await table(store, "audit")] == ["queue.pause", "queue.resume"]
+
+
+@both_endings
+async def test_a_pause_is_made_longer_while_a_node_resumes_its_queue(
+    race: Race, store: Store, clock: VirtualClock, *, commits: bool
+) -> None:
+    await Commands(store, store.env).queues.pause("q", until=clock.now() + seconds(5))
+    clock.advance("5s")
+    later = clock.now() + seconds(60)
+
+    await race.run(
+        Commands(race.ahead, race.ahead.env).queues.pause("q", until=later),
+        race.behind.queues.tend(OPERATOR),
+        commits=commits,
+    )
+
+    assert (await store.queues.find("q") or {})["paused_until"] == (later if commits else None)
+
+
+# freezes
+
+
+def freeze_everything(store: Store) -> Awaitable[Freeze]:
+    until = store.env.clock.now() + seconds(600)
+    return Commands(store, store.env).freezes.add(FreezeScope.INSTALLATION, until=until)
+
+
+async def test_a_promotion_that_was_planned_before_a_freeze_is_refused(store: Store, scheduled: Scheduled) -> None:
+    freeze = await freeze_everything(store)
+
+    assert await scheduled.promote(store) == set()
+    held = HeldByFreeze(scheduled.plan.row, freeze.until_at)
+    assert await store.executions.hold_frozen([held], freeze.epoch - 1) == set()
+    assert await store.executions.hold_frozen([held], freeze.epoch) == {scheduled.plan.row.id}
+
+
+async def test_a_row_is_not_held_for_a_freeze_that_has_been_ended(store: Store, scheduled: Scheduled) -> None:
+    freeze = await freeze_everything(store)
+    await Commands(store, store.env).freezes.end(freeze.id)
+
+    held = HeldByFreeze(scheduled.plan.row, freeze.until_at)
+    assert await store.executions.hold_frozen([held], freeze.epoch) == set()
+
+
+@both_endings
+async def test_a_promotion_during_the_writing_of_a_freeze_waits_and_is_refused(
+    race: Race, store: Store, scheduled: Scheduled, *, commits: bool
+) -> None:
+    result = await race.run(freeze_everything(race.ahead), scheduled.promote(race.behind), commits=commits)
+
+    assert result.second_waited
+    assert result.second == (set() if commits else {scheduled.plan.row.id})
+    await check(store, scheduled.job)
+
+
+@both_endings
+async def test_a_freeze_waits_for_the_promotions_that_are_under_way(
+    race: Race, store: Store, scheduled: Scheduled, *, commits: bool
+) -> None:
+    result = await race.run(scheduled.promote(race.ahead), freeze_everything(race.behind), commits=commits)
+
+    assert result.second_waited
+    assert len(await table(store, "ready")) == (1 if commits else 0)
+    await check(store, scheduled.job)
+
+
+@both_endings
+async def test_a_claim_during_the_writing_of_a_freeze_waits_and_takes_nothing(
+    race: Race, store: Store, *, commits: bool
+) -> None:
+    execution_id = await enqueue(store)
+
+    result = await race.run(freeze_everything(race.ahead), claim(race.behind), commits=commits)
+
+    assert result.second_waited
+    assert [claimed.id for claimed in result.second] == ([] if commits else [execution_id])
+
+
+@both_endings
+async def test_a_freeze_waits_for_the_claims_that_are_under_way(race: Race, store: Store, *, commits: bool) -> None:
+    await enqueue(store)
+
+    result = await race.run(claim(race.ahead), freeze_everything(race.behind), commits=commits)
+
+    assert result.second_waited
+    assert len(await table(store, "running")) == (1 if commits else 0)
+
+
+@both_endings
+async def test_a_row_is_held_while_its_freeze_is_ended(
+    race: Race, store: Store, scheduled: Scheduled, *, commits: bool
+) -> None:
+    """Whichever comes first, nothing waits for a freeze that is over."""
+    freeze = await freeze_everything(store)
+    held = HeldByFreeze(scheduled.plan.row, freeze.until_at)
+
+    await race.run(
+        race.ahead.executions.hold_frozen([held], freeze.epoch),
+        Commands(race.behind, race.behind.env).freezes.end(freeze.id),
+        commits=commits,
+    )
+
+    (row,) = await table(store, "due")
+    assert (row["run_at"], row["frozen_run_at"]) == (scheduled.plan.row.run_at, None)
+
+
+@both_endings
+async def test_two_nodes_note_the_end_of_a_freeze(
+    race: Race, store: Store, clock: VirtualClock, *, commits: bool
+) -> None:
+    await freeze_everything(store)
+    clock.advance("601s")
+
+    result = await race.run(race.ahead.queues.tend(OPERATOR), race.behind.queues.tend(OPERATOR), commits=commits)
+
+    assert result.second_waited
+    assert [row["action"] for row in await table(store, "audit")] == ["freeze.create", "freeze.end"]
 
 
 def limit_queue(store: Store) -> Awaitable[None]:

@@ -183,6 +183,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     # rare statements read all of it.
     "lock_queue": ({"queue": "limited 1"}, 1),
     "mark_queue_limited": ({}, RUNNING + QUEUES * RUNNING),
+    "tend_queues": ({}, RUNNING + QUEUES * RUNNING + QUEUES),
     "read_back_claim": ({"incarnation": holder(1), "claim_id": id_(RUNS + 1)}, RUNNING + 1),
     "claim_keys": ({"incarnation": holder(1)}, RUNNING),
     "record_transitions": ({"transitions": json(_TRANSITIONS)}, 4 * PAGE),
@@ -235,6 +236,18 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "add_executions": ({"executions": json(_EXECUTIONS), "promotion_window": timedelta(0)}, PAGE),
     "find_note": ({"id": id_(OTHER + 77)}, 1),
     # Schedules.
+    "hold_frozen": (
+        {
+            "ids": ids(DUE + MANY),
+            "run_ats": [NOW] * PAGE,
+            "versions": [1] * PAGE,
+            "untils": [PARKED_AT] * PAGE,
+            "freeze_epoch": 0,
+        },
+        4 * PAGE,
+    ),
+    "thaw": ({"until": NOW}, 1),
+    "tags_of_jobs": ({"job_ids": ids(JOB), "tags": ["t"]}, 4 * PAGE),
     "park": ({"job_ids": ids(JOB), "ids": ids(DUE + MANY), "run_ats": [NOW] * PAGE, "parked_at": PARKED_AT}, 4 * PAGE),
     "occurrences_of_other_tzdata": ({"tzdata": "2026b", "shards": list(range(SHARDS)), "limit": PAGE}, RECURRING),
     "occurrences_of_other_tzdata, but there are none": (
@@ -441,7 +454,21 @@ _ONCE_A_DAY = (
 )
 _REHEARSAL = "asked by a test of its own small database"
 # Statements that read a whole table, or have no plan, and why.
+_FEW_FREEZES = "freezes are few: people make them, and every claim and promotion reads all of them"
+_FEW_INTERVALS = "pauses and limits of queues are few: people make them"
 READS_ALL = {
+    "lock_out_promotions": "a lock, which has no plan",
+    "add_freeze": _FEW_FREEZES,
+    "find_freeze": _FEW_FREEZES,
+    "end_freeze": _FEW_FREEZES,
+    "note_ended_freeze": _FEW_FREEZES,
+    "all_freezes": _FEW_FREEZES,
+    "trim_freeze": _FEW_FREEZES,
+    "queue_to_resume": _FEW_INTERVALS,
+    "close_queue_interval": _FEW_INTERVALS,
+    "open_queue_interval": _FEW_INTERVALS,
+    "queue_intervals": _FEW_INTERVALS,
+    "trim_queue_interval": _FEW_INTERVALS,
     "lock_out_claims": "a lock, which has no plan",
     "days_outside": "the default partitions, which are empty unless days were not made in time",
     "summarize_anew": "makes summaries of a whole day, once, when it is over",

@@ -12,7 +12,7 @@ from timeball.domain.job import define_job as domain_define_job
 from timeball.domain.job_fields import TIME_FIELDS, JobSpec
 from timeball.domain.lifecycle import Decision, decide
 from timeball.domain.node import Lease, Node, NodeKind
-from timeball.domain.scheduling.occurrences import CheckAgain, DueRow, Promotion, first_occurrence, plan_promotion
+from timeball.domain.scheduling.occurrences import DueRow, Promotion, first_occurrence, plan_promotion
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId
 from timeball.domain.wakeup import LanePosition
 from timeball.store.store import Store
@@ -128,7 +128,7 @@ async def plan_row(store: Store, row: DueRow, *, is_busy: bool = False) -> Promo
     """What the scheduler would do with a row now."""
     jobs = await store.jobs.find([row.job_id])
     planned = plan_promotion(row, jobs.get(row.job_id), store.env.clock.now(), is_busy=is_busy)
-    assert not isinstance(planned, CheckAgain)
+    assert isinstance(planned, Promotion)
     return planned
 
 

@@ -147,6 +147,7 @@ def fire_time_document(time: FireTime) -> Document:
         "at": time.occurrence.at,
         "local": time.local.isoformat(),
         "is_due": time.occurrence.is_due,
+        "is_frozen": time.is_frozen,
         "note": None if note is None else note.kind,
     }
 

@@ -115,6 +115,7 @@ _COLLECTIONS = {
     "handler": "handlers",
     "template": "templates",
     "operation": "operations",
+    "freeze": "freezes",
 }
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
 

@@ -191,6 +191,7 @@ _TAGS = {
     "templates": "Jobs with placeholders, to be filled in.",
     "operations": "Bulk actions and their progress.",
     "queues": "Named queues of executions: pause, limit, purge.",
+    "freezes": "Spans in which nothing of a queue, a tag, a job or the installation starts.",
     "nodes": "The workers and schedulers that are running.",
     "handlers": "What workers can run.",
     "events": "Changes as they happen, as server-sent events.",

@@ -142,6 +142,13 @@ class _RootGroup(LazyGroup):
             "monitor:commands",
             "Show what is running, queued, late and dead, live.",
         ),
+        LazyCommand(
+            "freeze",
+            "freezes:commands",
+            "Let nothing of a queue, a tag, a job or of everything start until an instant.",
+        ),
+        LazyCommand("freezes", "freezes:commands", "List the freezes that hold now or are to come."),
+        LazyCommand("unfreeze", "freezes:commands", "End a freeze now: what it held back goes on."),
         LazyCommand("jobs", "jobs:jobs", "Jobs: what to run and when."),
         LazyCommand("runs", "runs:runs", "Runs: executions of jobs, past, present and waiting."),
         LazyCommand("dead", "runs:dead", "Dead letters: executions that ended dead."),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -272,6 +273,54 @@ def read_moment(text: str, option: str) -> datetime:
 
         expected = "an instant such as 2026-11-16T06:00, a span ago such as 2h, or ahead such as +2h"
         raise unexpected_value(option, text, expected) from None
+
+
+UntilOption = Annotated[
+    str | None,
+    typer.Option("--until", help="When it resumes by itself: mon-08:00, 18:30, 2027-01-04T06:00 or in 2h."),
+]
+_CLOCK = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+def read_moment_ahead(text: str, option: str) -> datetime:
+    """An instant to come, as people type it: `mon-08:00`, `18:30`, ISO 8601, or a span from now: `2h`.
+
+    Without an offset it is on this machine's clock. A day or a time of day means the next one.
+    """
+    from timeball.domain.values.field_errors import unexpected_value
+    from timeball.domain.values.wording import parse_duration
+    from timeball.env import SystemClock
+
+    now = SystemClock().now()
+    named = _next_named(text.strip().lower(), now)
+    if named is not None:
+        return named
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        pass
+    try:
+        return now + parse_duration(text)
+    except InvalidInput:
+        expected = "mon-08:00, 18:30, an instant such as 2026-11-16T06:00, or a span such as 2h"
+        raise unexpected_value(option, text, expected) from None
+
+
+def _next_named(text: str, now: datetime) -> datetime | None:
+    """The next such weekday or time of day on this machine's clock; None if the text names neither."""
+    day, _, clock = text.rpartition("-")
+    if day and day not in _DAYS:
+        return None
+    if _CLOCK.fullmatch(clock) is None:
+        return None
+    at = time.fromisoformat(clock)
+    today = now.astimezone().date()
+    days = (today + timedelta(days=ahead) for ahead in range(8))
+    instants = (
+        datetime.combine(date_, at).astimezone(UTC) for date_ in days if not day or _DAYS[date_.weekday()] == day
+    )
+    return next(instant for instant in instants if instant > now)
 
 
 def _seconds(text: str, option: str) -> float:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from timeball.cli.job_options import UntilOption, read_moment_ahead
 from timeball.cli.output import Column, ColumnKind
 from timeball.cli.session import CliSession, take
 from timeball.cli.tree import Limit, Reason, Yes, command, command_group, list_command
@@ -157,6 +158,7 @@ _QUEUE_COLUMNS = [
     Column("running", kind=ColumnKind.NUMBER),
     Column("max running", kind=ColumnKind.NUMBER),
     Column("oldest", "oldest_at", ColumnKind.INSTANT),
+    Column("paused until", "paused_until", ColumnKind.INSTANT),
     Column("reason", "pause_reason"),
 ]
 
@@ -177,10 +179,16 @@ def show_queue(session: CliSession, queue: QueueName) -> None:
     session.printer.details(session.talk(lambda client: client.queues.get(queue)), _QUEUE_COLUMNS)
 
 
-@command(queues, "pause", 'timeball queues pause mail --reason "mail server down"')
-def pause_queue(session: CliSession, queue: QueueName, reason: Reason = None) -> None:
+@command(
+    queues,
+    "pause",
+    'timeball queues pause mail --reason "mail server down"',
+    "timeball queues pause mail --until mon-08:00",
+)
+def pause_queue(session: CliSession, queue: QueueName, until: UntilOption = None, reason: Reason = None) -> None:
     """Pause a queue: nothing starts; running executions go on."""
-    session.printer.details(session.talk(lambda client: client.queues.pause(queue, reason)), _QUEUE_COLUMNS)
+    end = None if until is None else read_moment_ahead(until, "--until")
+    session.printer.details(session.talk(lambda client: client.queues.pause(queue, reason, end)), _QUEUE_COLUMNS)
 
 
 @command(queues, "resume", "timeball queues resume mail")

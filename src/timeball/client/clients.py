@@ -22,7 +22,7 @@ import httpx
 from timeball.client.executions import DeadLettersApi, ExecutionsApi, OperationsApi
 from timeball.client.jobs import JobsApi, TemplatesApi
 from timeball.client.requests import ApiRequest, ClientType, Page, Poll, parse_json
-from timeball.client.system import HandlersApi, QueuesApi, SchedulesApi, SystemApi, TimeApi, WorkersApi
+from timeball.client.system import FreezesApi, HandlersApi, QueuesApi, SchedulesApi, SystemApi, TimeApi, WorkersApi
 from timeball.client.transport import (
     TRANSIENT_ERRORS,
     ApiTransport,
@@ -46,6 +46,7 @@ class Resources(Generic[ClientType]):
         self.dead_letters: DeadLettersApi[ClientType] = DeadLettersApi(client)
         self.operations: OperationsApi[ClientType] = OperationsApi(client)
         self.queues: QueuesApi[ClientType] = QueuesApi(client)
+        self.freezes: FreezesApi[ClientType] = FreezesApi(client)
         self.workers: WorkersApi[ClientType] = WorkersApi(client)
         self.handlers: HandlersApi[ClientType] = HandlersApi(client)
         self.templates: TemplatesApi[ClientType] = TemplatesApi(client)

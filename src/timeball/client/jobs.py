@@ -210,10 +210,11 @@ def bulk(
     ids: Sequence[str] | None = None,
     matching: Mapping[str, Any] | None = None,
     reason: str | None = None,
+    until: Moment | None = None,
     dry_run: bool = False,
     expected_count: int | None = None,
 ) -> ApiRequest[BulkResult | Operation]:
-    """Apply one action to many jobs: up to 500 given by *ids*, or all that match a filter.
+    """Apply one action to many jobs: up to 500 given by *ids*, or all that match a filter; *until* ends a pause.
 
     For up to 500 the response has the result of each; more become an Operation, for `operations.wait`.
     """
@@ -221,6 +222,7 @@ def bulk(
         "ids": None if ids is None else list(ids),
         "filter": matching,
         "reason": reason,
+        "until": until,
         "dry_run": dry_run,
         "expected_count": expected_count,
     }

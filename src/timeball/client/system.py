@@ -15,6 +15,7 @@ from timeball.client.requests import (
     get,
     parse_list,
     parse_model,
+    parse_nothing,
     parse_page,
     path_of,
     post,
@@ -27,6 +28,7 @@ from timeball.client.types import (
     Diagnosis,
     FireTimes,
     Forecast,
+    Freeze,
     Handler,
     HandlerCheck,
     Health,
@@ -53,9 +55,9 @@ def fetch_queue(name: str) -> ApiRequest[Queue]:
     return get(path_of("queues", name), parse_model(Queue))
 
 
-def pause_queue(name: str, reason: str | None = None) -> ApiRequest[Queue]:
-    """Pause a queue: none of its executions is claimed; running ones go on."""
-    return post(path_of("queues", name, "pause"), parse_model(Queue), {"reason": reason})
+def pause_queue(name: str, reason: str | None = None, until: Moment | None = None) -> ApiRequest[Queue]:
+    """Pause a queue: none of its executions is claimed until it is resumed, by `resume` or at *until*; running ones go on."""
+    return post(path_of("queues", name, "pause"), parse_model(Queue), {"until": until, "reason": reason})
 
 
 def resume_queue(name: str, reason: str | None = None) -> ApiRequest[Queue]:
@@ -88,6 +90,55 @@ class QueuesApi(Resource[ClientType]):
     resume = Method(resume_queue)
     limit = Method(limit_queue)
     purge = Method(purge_queue)
+
+
+def list_freezes(*, past: bool = False) -> ApiRequest[list[Freeze]]:
+    """The freezes that hold now or are to come; with *past*, also those that are over."""
+    return get("/freezes", parse_list(Freeze), past=past or None)
+
+
+def fetch_freeze(freeze: str) -> ApiRequest[Freeze]:
+    """One freeze."""
+    return get(path_of("freezes", freeze), parse_model(Freeze))
+
+
+def create_freeze(
+    until: Moment,
+    *,
+    queue: str | None = None,
+    tag: str | None = None,
+    job: str | None = None,
+    everything: bool = False,
+    start: Moment | None = None,
+    afterwards: Literal["skip", "latest", "all"] | None = None,
+    reason: str | None = None,
+) -> ApiRequest[Freeze]:
+    """Let nothing of a queue, a tag, a job or of everything start from *start* (or now) until an instant."""
+    body = {
+        "queue": queue,
+        "tag": tag,
+        "job": job,
+        "everything": everything or None,
+        "from": start,
+        "until": until,
+        "afterwards": afterwards,
+        "reason": reason,
+    }
+    return post("/freezes", parse_model(Freeze), body)
+
+
+def end_freeze(freeze: str, reason: str | None = None) -> ApiRequest[None]:
+    """End a freeze now: what it held back goes on."""
+    return ApiRequest("DELETE", path_of("freezes", freeze), parse_nothing).with_params(reason=reason)
+
+
+class FreezesApi(Resource[ClientType]):
+    """Freezes."""
+
+    list = Method(list_freezes)
+    get = Method(fetch_freeze)
+    create = Method(create_freeze)
+    end = Method(end_freeze)
 
 
 def list_workers() -> ApiRequest[list[Node]]:

@@ -39,6 +39,7 @@ from timeball.api.models.system import DiagnosisOut as DiagnosisLine
 from timeball.api.models.system import DoctorOut as Diagnosis
 from timeball.api.models.system import ExplanationOut as Explanation
 from timeball.api.models.system import FireTimeOut as FireTime
+from timeball.api.models.system import FreezeOut as Freeze
 from timeball.api.models.system import GateOut as Gate
 from timeball.api.models.system import HandlerCheckOut as HandlerCheck
 from timeball.api.models.system import HandlerOut as Handler
@@ -68,6 +69,7 @@ __all__ = [
     "FireTime",
     "FireTimes",
     "Forecast",
+    "Freeze",
     "Gate",
     "Handler",
     "HandlerCheck",

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import orjson
 
+from timeball.domain.freeze import Freeze
 from timeball.domain.search import EXACT_UP_TO
 from timeball.domain.values.redaction import REDACTED
 
@@ -180,12 +182,21 @@ def search_term(value: str, field: str) -> str:
     return "" if '"' in value else f'{field}:"{value}"' if not value.isidentifier() else f"{field}:{value}"
 
 
+def frozen_words(freeze: Freeze, zone: ZoneInfo) -> str:
+    """A freeze in words: `Frozen: queue billing until Mon 23 Nov 08:00, release, by ana`."""
+    from_ = f"{freeze.from_at.astimezone(zone):%a %-d %b %H:%M}"
+    until = f"{freeze.until_at.astimezone(zone):%a %-d %b %H:%M}"
+    because = f", {freeze.reason}" if freeze.reason else ""
+    return f"Frozen: {freeze.what} from {from_} until {until}{because}, by {freeze.actor}"
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "iso": iso,
     "stamp": format_instant,
     "span": format_milliseconds,
     "seconds": format_seconds,
     "brief": format_seconds_short,
+    "frozen": frozen_words,
     "number": format_number,
     "counted": pluralize,
     "pretty": pretty_json,

@@ -10,8 +10,9 @@ from zoneinfo import ZoneInfo
 from markupsafe import Markup, escape
 
 from timeball.application.queries.timeline import BandStep
-from timeball.dashboard.formatting import format_milliseconds, pluralize
+from timeball.dashboard.formatting import format_milliseconds, frozen_words, pluralize
 from timeball.domain.forecast.timeline import MarkRow, TimelineMark
+from timeball.domain.freeze import Freeze
 
 SPANS = {
     "1h": timedelta(hours=1),
@@ -173,10 +174,10 @@ def _label(x: float, tick: AxisTick) -> str:
     return f'<text class="tick{_day(tick)}" x="{x:.2f}%" y="15"{anchor}>{escape(tick.text)}</text>'
 
 
-def rows(view: TimeWindow, drawn: Sequence[MarkRow]) -> Markup:
-    """One line for each row."""
+def rows(view: TimeWindow, drawn: Sequence[MarkRow], freezes: Sequence[Freeze] = ()) -> Markup:
+    """One line for each row, and a band behind them for each freeze."""
     height = ROW_HEIGHT * len(drawn)
-    parts = [_STRIPES, *_grid(view, height)]
+    parts = [_STRIPES, *_grid(view, height), *(_frozen(view, freeze, height) for freeze in freezes)]
     for number in range(1, len(drawn) + 1):
         parts.append(f'<line class="rule" x1="0" x2="100%" y1="{ROW_HEIGHT * number}" y2="{ROW_HEIGHT * number}"/>')
     for number, row in enumerate(drawn):
@@ -256,6 +257,15 @@ def _mark(view: TimeWindow, mark: TimelineMark, top: int) -> str:
         return drawn
     y = top + ROW_HEIGHT / 2 + 4
     return f'{drawn}<text class="times" x="{x + width / 2:.2f}%" y="{y}">×{mark.count}</text>'
+
+
+def _frozen(view: TimeWindow, freeze: Freeze, height: int) -> str:
+    x = view.percent_of(freeze.from_at)
+    width = max(view.percent_of(freeze.until_at) - x, 0.2)
+    return (
+        f'<rect class="frozen" x="{x:.2f}%" y="0" width="{width:.2f}%" height="{height}">'
+        f"<title>{escape(frozen_words(freeze, view.zone))}</title></rect>"
+    )
 
 
 def _step(view: TimeWindow, step: BandStep, top: float, slots: int) -> list[str]:

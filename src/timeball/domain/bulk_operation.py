@@ -66,6 +66,8 @@ class Operation:
     reason: str | None
     # Whether a retry removes the execution from the dead-letter list.
     settles: bool
+    # The end of the pauses that it makes.
+    until: datetime | None
     total: int
     done: int
     failed: int

@@ -172,13 +172,18 @@ def _owed_skip(snapshot: JobSnapshot, reason: SkipReason, kept: NextOccurrence |
     return skipped_between(snapshot.job.rule, pending.scheduled_for, snapshot.now, reason)
 
 
-def pause_job(snapshot: JobSnapshot, until: datetime | None, reason: str | None) -> JobChange:
-    """Stop a job's schedule: nothing of it starts until it is resumed, by hand or at *until*."""
-    job = snapshot.job
-    if until is not None and until <= snapshot.now:
+def refuse_past(until: datetime | None, now: datetime) -> None:
+    """Raise InvalidInput if the end of a pause has passed."""
+    if until is not None and until <= now:
         raise InvalidInput(
             f"until is {until.isoformat()}, which has passed; expected an instant in the future", field="until"
         )
+
+
+def pause_job(snapshot: JobSnapshot, until: datetime | None, reason: str | None) -> JobChange:
+    """Stop a job's schedule: nothing of it starts until it is resumed, by hand or at *until*."""
+    job = snapshot.job
+    refuse_past(until, snapshot.now)
     paused_from = job.paused_from if job.is_paused else _watermark(snapshot)
     return JobChange(
         job=replace(

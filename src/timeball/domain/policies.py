@@ -85,6 +85,7 @@ class SkipReason(StrEnum):
     CANCELLED = "cancelled"
     ENDED = "ended"
     CLOCK_GAP = "clock_gap"
+    FREEZE = "freeze"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from uuid import UUID
 from timeball.domain.execution import ClaimedExecution, ClaimKey, FinishedAttempt
 from timeball.domain.lifecycle import AttemptFacts, Decision, Postpone
 from timeball.domain.policies import SkipReason
-from timeball.domain.scheduling.occurrences import DueKey, DueRow, NextOccurrence, Promotion
+from timeball.domain.scheduling.occurrences import DueKey, DueRow, HeldByFreeze, NextOccurrence, Promotion
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId, shard_of
 from timeball.domain.wakeup import Lane, LanePosition, Wakeup
 from timeball.errors import StoreUnavailable
@@ -74,11 +74,17 @@ class ExecutionStore:
         return {JobId(row["job_id"]) for row in rows}
 
     async def promote(
-        self, promotions: Sequence[Promotion], ownership: ShardOwnership, promotion_window: timedelta, tzdata: str
+        self,
+        promotions: Sequence[Promotion],
+        ownership: ShardOwnership,
+        promotion_window: timedelta,
+        tzdata: str,
+        freeze_epoch: int = 0,
     ) -> set[ExecutionId]:
         """Promote these rows of `due` as planned, each only if it still is as it was read; returns the promoted ones.
 
         Deleting the row and inserting its successor is one statement, so no occurrence is recorded twice, and none is left out.
+        Nothing is promoted if the freezes have another epoch than the plans.
         """
         # The statement locks rows in this order, so that two batches with the same rows do not wait for each other.
         in_order = sorted(promotions, key=lambda promotion: promotion.row.id.int)
@@ -90,6 +96,7 @@ class ExecutionStore:
             epochs=list(ownership.epochs.values()),
             incarnation=ownership.incarnation,
             tzdata=tzdata,
+            freeze_epoch=freeze_epoch,
         )
         done = {ExecutionId(row["id"]) for row in rows}
         await self._after_promotion([promotion for promotion in promotions if promotion.row.id in done])
@@ -111,6 +118,22 @@ class ExecutionStore:
             await self.stop_jobs(superseded, SUPERSEDED_REASON)
         if limits:
             await self.unblock(sorted(limits))
+
+    async def hold_frozen(self, rows: Sequence[HeldByFreeze], freeze_epoch: int) -> set[ExecutionId]:
+        """Let these rows wait for the end of a freeze, each only if it still is as it was read; returns those that wait now.
+
+        As `promote`: nothing is written if the freezes have another epoch than the plans.
+        """
+        in_order = sorted(rows, key=lambda held: held.row.id.int)
+        found = await self._database.fetch(
+            "hold_frozen",
+            ids=[held.row.id for held in in_order],
+            run_ats=[held.row.run_at for held in in_order],
+            versions=[held.row.version for held in in_order],
+            untils=[held.until for held in in_order],
+            freeze_epoch=freeze_epoch,
+        )
+        return {ExecutionId(row["id"]) for row in found}
 
     async def park(self, rows: Sequence[DueRow]) -> None:
         """Park retries and snoozes until their job is resumed, if it still is paused."""

@@ -23,8 +23,8 @@ _FIRST_UUID = UUID(int=0)
 class RetentionStore:
     """Deletes what has passed its retention, in small steps that block no other transaction; returns the number of rows.
 
-    `HistoryStore` drops whole days of history. Here is the rest: settlements, skip ranges, audit, idempotency keys, jobs without
-    executions, and limits that are not used any more. Queues that were paused or limited stay.
+    `HistoryStore` drops whole days of history. Here is the rest: settlements, skip ranges, intervals of queues, audit, idempotency
+    keys, jobs without executions, and limits that are not used any more. Queues that were paused or limited stay.
     """
 
     def __init__(self, database: Database) -> None:
@@ -41,6 +41,14 @@ class RetentionStore:
     async def skip_ranges(self, before: datetime) -> int:
         """Delete skip ranges from before the beginning of the history that were recorded before this instant."""
         return await self._trim("trim_skip_range", before)
+
+    async def queue_intervals(self, before: datetime) -> int:
+        """Delete pauses and limits of queues that had ended by then."""
+        return await self._trim("trim_queue_interval", before)
+
+    async def freezes(self, before: datetime) -> int:
+        """Delete freezes from before the beginning of the history."""
+        return await self._trim("trim_freeze", before)
 
     async def audit(self, before: datetime) -> int:
         """Delete audit rows."""

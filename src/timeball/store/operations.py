@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -52,6 +52,7 @@ class OperationStore:
         *,
         subject: OperationSubject = OperationSubject.EXECUTION,
         settles: bool = False,
+        until: datetime | None = None,
         holder: UUID | None = None,
     ) -> Operation:
         """Insert an operation, with one audit row. With *holder* it begins at once; otherwise an API process takes it."""
@@ -68,6 +69,7 @@ class OperationStore:
                 place=audit.place,
                 reason=audit.reason,
                 settles=settles,
+                until=until,
                 total=len(ids),
                 holder=holder,
                 lease=OPERATION_LEASE,
@@ -207,6 +209,7 @@ def _operation_from(row: Any) -> Operation:
         place=row["place"],
         reason=row["reason"],
         settles=row["settles"],
+        until=row["until_at"],
         total=row["total"],
         done=row["done"],
         failed=row["failed"],

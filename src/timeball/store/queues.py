@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
+from timeball.domain.freeze import FreezeId
 from timeball.domain.wakeup import Wakeup
 from timeball.store.db.columns import write_audit
+from timeball.store.types import QueueInterval
 
 if TYPE_CHECKING:
     from timeball.store.db.database import Database
     from timeball.store.db.notifier import Notifier
     from timeball.store.db.pool import Connection
     from timeball.store.executions import ExecutionStore
+    from timeball.store.freezes import FreezeStore
     from timeball.store.types import AuditEntry
 
 _PURGE_BATCH = 2_000
@@ -22,16 +27,20 @@ _PURGE_BATCH = 2_000
 class QueueStore:
     """The pauses and limits of queues."""
 
-    def __init__(self, database: Database, notifier: Notifier, executions: ExecutionStore) -> None:
+    def __init__(
+        self, database: Database, notifier: Notifier, executions: ExecutionStore, freezes: FreezeStore
+    ) -> None:
         self._database = database
         self._notifier = notifier
         self._executions = executions
+        self._freezes = freezes
 
     async def change(
         self,
         name: str,
         *,
         is_paused: bool | None = None,
+        until: datetime | None = None,
         max_running: int | EllipsisType | None = ...,
         reason: str | None,
         audit: AuditEntry,
@@ -39,7 +48,8 @@ class QueueStore:
     ) -> None:
         """Pause or limit a queue, from the next claim on. Executions that were claimed before count for the limit.
 
-        A value that is not given stays as it is, also if another caller changes it at the same moment. *reason* is that of the pause.
+        A value that is not given stays as it is, also if another caller changes it at the same moment. *reason* and *until* are those of
+        the pause.
         """
         limits = not isinstance(max_running, EllipsisType)
         note = self._database.env.new_id()
@@ -53,19 +63,84 @@ class QueueStore:
                 connection,
                 name=name,
                 is_paused=is_paused,
+                until=until,
                 reason=reason,
                 limits=limits,
                 max_running=max_running if limits else None,
             )
-            old = None if before is None else _queue_facts(before)
-            await write_audit(
-                self._database, connection, note, audit, action, f"queue:{name}", old, _queue_facts(after)
-            )
+            await self._note(connection, note, before, after, audit, action)
+            if is_paused is not None:
+                await self._record(connection, name, "pause", None, audit, lasts=is_paused)
+            if not isinstance(max_running, EllipsisType):
+                await self._record(connection, name, "limit", max_running, audit, lasts=max_running is not None)
             await self._executions.mark_queue_limited(connection)
 
         await self._database.once(work, note)
-        wakeup = Wakeup(look_everywhere=True)
-        self._notifier.tell(wakeup)
+        self._notifier.tell(Wakeup(look_everywhere=True))
+
+    async def tend(self, audit: AuditEntry) -> None:
+        """Make executions count for the limits of their queues, resume the queues whose pause is over, and note which freezes are.
+
+        Each is resumed and noted once, however many nodes try.
+        """
+        for row in await self._database.fetch("tend_queues"):
+            if row["freeze_id"] is not None:
+                await self._freezes.note_end(FreezeId(row["freeze_id"]), audit)
+            else:
+                await self._resume_if_over(row["name"], audit)
+
+    async def _resume_if_over(self, name: str, audit: AuditEntry) -> None:
+        note = self._database.env.new_id()
+
+        async def work(connection: Connection) -> bool:
+            before = await self._database.fetch_row("queue_to_resume", connection, name=name)
+            if before is None:
+                return False
+            after = await self._database.fetch_row(
+                "set_queue",
+                connection,
+                name=name,
+                is_paused=False,
+                until=None,
+                reason=None,
+                limits=False,
+                max_running=None,
+            )
+            await self._note(connection, note, before, after, audit, "queue.resume")
+            await self._record(connection, name, "pause", None, audit, lasts=False)
+            return True
+
+        if await self._database.once(work, note):
+            self._notifier.tell(Wakeup(look_everywhere=True))
+
+    async def _note(
+        self, connection: Connection, note: UUID, before: Any, after: Any, audit: AuditEntry, action: str
+    ) -> None:
+        old = None if before is None else _queue_facts(before)
+        await write_audit(
+            self._database, connection, note, audit, action, f"queue:{after['name']}", old, _queue_facts(after)
+        )
+
+    async def _record(
+        self, connection: Connection, name: str, kind: str, value: int | None, audit: AuditEntry, *, lasts: bool
+    ) -> None:
+        """Write down when a pause or limit began and ended, by whom and why."""
+        await self._database.fetch("close_queue_interval", connection, queue=name, kind=kind)
+        if lasts:
+            await self._database.fetch(
+                "open_queue_interval",
+                connection,
+                queue=name,
+                kind=kind,
+                value=value,
+                actor=audit.actor,
+                reason=audit.reason,
+            )
+
+    async def intervals(self, name: str, since: datetime, until: datetime) -> list[QueueInterval]:
+        """The pauses and limits of a queue that touch a span, the earliest first; one that lasts has no end."""
+        rows = await self._database.fetch("queue_intervals", queue=name, since=since, until=until)
+        return [QueueInterval(*row) for row in rows]
 
     async def purge(self, name: str, reason: str, audit: AuditEntry) -> int:
         """Cancel all executions of a queue that are queued and not claimed, all or none; returns their number."""
@@ -96,4 +171,5 @@ class QueueStore:
 
 
 def _queue_facts(row: Any) -> dict[str, Any]:
-    return {"is_paused": row["paused_at"] is not None, "max_running": row["max_running"]}
+    until = {} if row["paused_until"] is None else {"until": row["paused_until"].isoformat()}
+    return {"is_paused": row["paused_at"] is not None, **until, "max_running": row["max_running"]}

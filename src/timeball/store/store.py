@@ -12,6 +12,7 @@ from timeball.store.db.migrate import check, migrate
 from timeball.store.db.notifier import Notifier
 from timeball.store.enqueue import Enqueuer
 from timeball.store.executions import ExecutionStore
+from timeball.store.freezes import FreezeStore
 from timeball.store.history import HistoryStore, RetentionStore
 from timeball.store.jobs import JobStore
 from timeball.store.nodes import NodeStore
@@ -76,7 +77,8 @@ class Store:
         self.executions = ExecutionStore(self.database, self.notifier, self.shards)
         self.enqueuer = Enqueuer(self.database, self.notifier, self.executions, self.promotion_window)
         self.jobs = JobStore(self.database, self.notifier, self.executions, self.promotion_window)
-        self.queues = QueueStore(self.database, self.notifier, self.executions)
+        self.freezes = FreezeStore(self.database, self.notifier)
+        self.queues = QueueStore(self.database, self.notifier, self.executions, self.freezes)
         self.nodes = NodeStore(self.database, self.notifier)
         self.retention = RetentionStore(self.database)
         self.history = HistoryStore(self.database, self.retention)

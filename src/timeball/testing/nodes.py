@@ -184,7 +184,7 @@ class ManualNodes:
         # A new scheduler each time: without memory of earlier rounds it overlooks nothing.
         store, settings = self._parts.store, self._parts.settings.scheduler
         await _tick_until_idle(
-            Scheduler(self._env, self._on_event, store.executions, store.jobs, self._shards, settings)
+            Scheduler(self._env, self._on_event, store.executions, store.jobs, store.freezes, self._shards, settings)
         )
         await worker.sweeper.tick()
         await _tick_until_idle(worker.claimer)

@@ -25,9 +25,11 @@ from tests.support.factories import (
     table,
     tables_of,
 )
+from timeball.application.commands import Commands
+from timeball.application.commands.requests import Actor
 from timeball.domain.execution import Failed, Origin
 from timeball.domain.values.ids import ExecutionId, JobId, format_id, new_id
-from timeball.errors import Conflict, NotFound
+from timeball.errors import Conflict, InvalidInput, NotFound
 from timeball.store.store import Store
 from timeball.store.types import AuditEntry, ExecutionRequest
 from timeball.testing import VirtualClock
@@ -284,7 +286,13 @@ async def test_a_queue_is_paused_and_limited(store: Store, clock: VirtualClock) 
     await store.queues.change("q", is_paused=True, max_running=8, reason="still", audit=OPERATOR, action="queue.limit")
 
     found = await store.queues.find("q")
-    assert found == {"name": "q", "paused_at": paused_at, "pause_reason": "still", "max_running": 8}
+    assert found == {
+        "name": "q",
+        "paused_at": paused_at,
+        "paused_until": None,
+        "pause_reason": "still",
+        "max_running": 8,
+    }
     assert await store.queues.find("other") is None
     (_, entry) = await table(store, "audit")
     assert (entry["action"], entry["subject"]) == ("queue.limit", "queue:q")
@@ -296,7 +304,52 @@ async def test_a_queue_is_paused_and_limited(store: Store, clock: VirtualClock) 
     )
 
     found = await store.queues.find("q")
-    assert found == {"name": "q", "paused_at": None, "pause_reason": None, "max_running": None}
+    assert found == {"name": "q", "paused_at": None, "paused_until": None, "pause_reason": None, "max_running": None}
+
+
+async def test_pauses_and_limits_of_a_queue_are_kept_as_intervals(store: Store, clock: VirtualClock) -> None:
+    queues = Commands(store, store.env).queues
+    ana, ben = Actor("ana", "the server moves"), Actor("ben", "crowded")
+    begin = clock.now()
+    await queues.pause("q", ana)
+    clock.advance("5s")
+    await queues.limit("q", 3, ben)
+    clock.advance("5s")
+    await queues.resume("q", ben)
+    await queues.limit("q", 4, ben)
+    clock.advance("5s")
+    await queues.limit("q", None, ana)
+    await queues.pause("other", ana)
+
+    intervals = await store.queues.intervals("q", begin, clock.now())
+    assert [(one.kind, one.value, one.actor, one.reason) for one in intervals] == [
+        ("pause", None, "ana", "the server moves"),
+        ("limit", 3, "ben", "crowded"),
+        ("limit", 4, "ben", "crowded"),
+    ]
+    assert [((one.since - begin).seconds, one.until and (one.until - begin).seconds) for one in intervals] == [
+        (0, 10),
+        (5, 10),
+        (10, 15),
+    ]
+    (lasting,) = await store.queues.intervals("other", begin, clock.now())
+    assert lasting.until is None
+
+
+async def test_a_pause_that_is_said_twice_at_one_instant_is_one_interval(store: Store, clock: VirtualClock) -> None:
+    queues = Commands(store, store.env).queues
+    await queues.pause("q", Actor("ana", "first"))
+    await queues.pause("q", Actor("ben", "second"))
+
+    (interval,) = await store.queues.intervals("q", clock.now(), clock.now())
+    assert (interval.actor, interval.reason, interval.until) == ("ben", "second", None)
+
+
+async def test_a_pause_of_a_queue_may_not_end_in_the_past(store: Store, clock: VirtualClock) -> None:
+    with pytest.raises(InvalidInput, match="which has passed"):
+        await Commands(store, store.env).queues.pause("q", until=clock.now())
+
+    assert await store.queues.find("q") is None
 
 
 async def test_a_queue_that_cannot_be_audited_is_not_changed(store: Store) -> None:

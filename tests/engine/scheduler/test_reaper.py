@@ -23,6 +23,7 @@ from tests.engine.support import (
 )
 from tests.support.factories import FAILURE, enqueue, found, make_node, only_row, record, seconds, table, tables_of
 from timeball.application.commands import Commands
+from timeball.application.commands.requests import Actor
 from timeball.config.settings import HousekeepingSettings
 from timeball.domain.execution import Cancelled, ClaimedExecution, Failed, NotStarted, Outcome, Snoozed, Succeeded
 from timeball.domain.job_fields import JobSpec
@@ -50,7 +51,7 @@ def make_reaper(store: Store, env: Env, heard: Heard) -> Callable[[], Reaper]:
     """A housekeeper's reaper, whose next sweep is due."""
 
     def make() -> Reaper:
-        return Reaper(env, heard, store.nodes, store.executions, HousekeepingSettings(), lambda: True)
+        return Reaper(env, heard, store.nodes, store.executions, store.queues, HousekeepingSettings(), lambda: True)
 
     return make
 
@@ -561,6 +562,59 @@ async def test_what_ran_before_its_queue_was_limited_is_counted(
     assert (await only_row(store, "running"))["queue_limited"]
 
 
+# queues whose pause is over
+
+
+async def test_a_queue_is_resumed_when_its_pause_is_over(
+    store: Store, clock: VirtualClock, commands: Commands, make_reaper: Callable[[], Reaper]
+) -> None:
+    begin = clock.now()
+    await commands.queues.pause("q", Actor("ana", "the server moves"), begin + timedelta(seconds=60))
+    clock.advance("59s")
+    await make_reaper().tick()
+    assert (await store.queues.find("q") or {})["paused_at"] == begin
+
+    clock.advance("1s")
+    await make_reaper().tick()
+    await make_reaper().tick()
+
+    queue = await store.queues.find("q")
+    assert queue == {"name": "q", "paused_at": None, "paused_until": None, "pause_reason": None, "max_running": None}
+    (_, entry) = await table(store, "audit")
+    assert (entry["actor"], entry["action"], entry["subject"], entry["reason"]) == (
+        "timeball",
+        "queue.resume",
+        "queue:q",
+        "the end had come",
+    )
+    (interval,) = await store.queues.intervals("q", begin, clock.now())
+    assert (interval.actor, interval.since, interval.until) == ("ana", begin, clock.now())
+
+
+async def test_a_pause_that_was_made_longer_is_not_over(
+    store: Store, clock: VirtualClock, commands: Commands, make_reaper: Callable[[], Reaper]
+) -> None:
+    await commands.queues.pause("q", until=clock.now() + timedelta(seconds=60))
+    await commands.queues.pause("q", until=clock.now() + timedelta(seconds=120))
+    clock.advance("61s")
+
+    await make_reaper().tick()
+
+    assert (await store.queues.find("q") or {})["paused_at"] is not None
+
+
+async def test_a_limit_stays_when_the_pause_of_its_queue_is_over(
+    store: Store, clock: VirtualClock, commands: Commands, make_reaper: Callable[[], Reaper]
+) -> None:
+    await commands.queues.limit("q", 3)
+    await commands.queues.pause("q", until=clock.now() + timedelta(seconds=60))
+    clock.advance("61s")
+
+    await make_reaper().tick()
+
+    assert (await store.queues.find("q") or {})["max_running"] == 3
+
+
 # whose business it is
 
 
@@ -568,7 +622,9 @@ async def test_only_the_housekeeper_reaps(
     store: Store, env: Env, clock: VirtualClock, doomed: Hands, heard: Heard
 ) -> None:
     is_housekeeper = False
-    reaper = Reaper(env, heard, store.nodes, store.executions, HousekeepingSettings(), lambda: is_housekeeper)
+    reaper = Reaper(
+        env, heard, store.nodes, store.executions, store.queues, HousekeepingSettings(), lambda: is_housekeeper
+    )
     clock.advance("11s")
     await reaper.tick()
     assert heard == []
@@ -579,7 +635,9 @@ async def test_only_the_housekeeper_reaps(
 
 
 async def test_waking_does_not_sweep_more_often(store: Store, env: Env, clock: VirtualClock, heard: Heard) -> None:
-    reaper = Reaper(env, heard, store.nodes, store.executions, HousekeepingSettings(reap_seconds=2), lambda: True)
+    reaper = Reaper(
+        env, heard, store.nodes, store.executions, store.queues, HousekeepingSettings(reap_seconds=2), lambda: True
+    )
     await reaper.tick()
     sweeps: list[str] = []
     env.fault = lambda point: sweeps.append(point) if point == "remove_expired_nodes.before" else None

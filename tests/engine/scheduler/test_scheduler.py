@@ -948,8 +948,9 @@ async def test_occurrences_of_newer_zone_data_are_left_to_nodes_that_have_them(
 
 def twin_of(node: ManualScheduler) -> ManualScheduler:
     """Another scheduler that believes to be the same one: a process that was copied, or that slept."""
+    store = node.store
     scheduler = Scheduler(
-        node.store.env, node.heard, node.store.executions, node.store.jobs, node.shards, SchedulerSettings()
+        store.env, node.heard, store.executions, store.jobs, store.freezes, node.shards, SchedulerSettings()
     )
     return replace(node, scheduler=scheduler)
 

@@ -267,13 +267,14 @@ class SwarmScheduler(SwarmNode):
     def make_services(self, incarnation: Incarnation) -> dict[str, Service]:
         env, store, emit = self.store.env, self.store, self.emit
         shards = ShardBalancer(env, emit, store.nodes, incarnation, lambda: None)
-        scheduler = Scheduler(env, emit, store.executions, store.jobs, shards, SchedulerSettings())
+        scheduler = Scheduler(env, emit, store.executions, store.jobs, store.freezes, shards, SchedulerSettings())
         housekeeping = HousekeepingSettings()
         reaper = Reaper(
             env,
             emit,
             store.nodes,
             NotingExecutions(store.executions, self.swarm),
+            store.queues,
             housekeeping,
             lambda: shards.is_housekeeper,
         )

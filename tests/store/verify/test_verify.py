@@ -1348,6 +1348,17 @@ async def test_an_overdue_execution_is_stuck_while_a_scheduler_lives(history: Hi
     )
 
 
+async def test_a_queue_that_no_scheduler_resumes_is_stuck(history: History) -> None:
+    await history.sql(
+        "INSERT INTO timeball.queue (name, paused_at, paused_until)"
+        " SELECT 'late', min(renewed_at) - interval '1 h', min(renewed_at) - interval '5 min' FROM timeball.node"
+    )
+
+    broken = await history.broken()
+    assert list(broken) == ["stuck"]
+    assert broken["stuck"][0].startswith("the pause of a queue is over, and no scheduler resumes it: what late")
+
+
 async def test_a_stuck_execution_without_a_living_node_is_a_warning(history: History) -> None:
     await make_overdue(history)
     await renew_nodes(history.store)

@@ -157,6 +157,12 @@ class JobBulkIn(ReasonIn):
 
     ids: list[Label] | None = Field(None, min_length=1, max_length=500)
     filter: JobFilterIn | None = None
+    until: (
+        Annotated[
+            str, Field(max_length=64, description="The end of a pause: ISO 8601; without an offset, it is in UTC.")
+        ]
+        | None
+    ) = None
     dry_run: bool = False
     expected_count: ExpectedCount = None
 
@@ -251,6 +257,7 @@ class OperationOut(BaseModel):
     progress: float = Field(description="From 0 to 1.")
     actor: str
     reason: str | None
+    until: datetime | None = Field(description="The end of the pauses that it makes.")
     cancel_requested: bool
     error: str | None
     created_at: datetime

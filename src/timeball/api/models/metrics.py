@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from timeball.api.models import InstantText, RequestModel, ShortText
+from timeball.api.models.system import FreezeOut
 
 
 class PercentilesOut(BaseModel):
@@ -179,6 +180,7 @@ class TimelineOut(BaseModel):
     durations_at: datetime | None = Field(
         description="When the typical durations were read: at most a minute ago. `null` if there are no runs ahead."
     )
+    freezes: list[FreezeOut] = Field(description="The freezes of these hours: nothing in their scope starts meanwhile.")
 
 
 class HourOut(BaseModel):
@@ -232,6 +234,7 @@ class ForecastOut(BaseModel):
         description="When the typical durations were read: at most a minute ago. `null` if there are no runs ahead."
     )
     hindsight: HindsightOut
+    freezes: list[FreezeOut] = Field(description="The freezes of these days: nothing in their scope starts meanwhile.")
 
 
 class CollidingJobOut(BaseModel):

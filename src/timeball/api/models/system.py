@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from timeball.api.models import (
     FieldErrorOut,
@@ -23,6 +23,49 @@ class QueueLimitIn(ReasonIn):
     """How many executions of a queue may run at the same time; `null` removes the limit."""
 
     max_running: Annotated[int, Field(ge=1, le=MAX_INT32)] | None
+
+
+class QueuePauseIn(ReasonIn):
+    """A pause of a queue, for ever or until an instant."""
+
+    until: Annotated[str, Field(max_length=64, description="ISO 8601; without an offset, it is in UTC.")] | None = None
+
+
+class FreezeIn(ReasonIn):
+    """A freeze of one queue, one tag, one job, or of everything."""
+
+    queue: Label | None = None
+    tag: Label | None = None
+    job: Annotated[str, Field(max_length=200, description="A job's id or name.")] | None = None
+    everything: bool = Field(False, description="Freeze the whole installation.")
+    from_: (
+        Annotated[str, Field(max_length=64, description="ISO 8601; without an offset, it is in UTC. Default: now.")]
+        | None
+    ) = Field(None, alias="from")
+    until: Annotated[str, Field(max_length=64, description="ISO 8601; without an offset, it is in UTC.")]
+    afterwards: Literal["skip", "latest", "all"] = Field(
+        "skip", description="Which of the occurrences that fell into it run when it is over."
+    )
+
+
+class FreezeOut(BaseModel):
+    """A span in which nothing in a scope starts."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    id: str
+    scope: Literal["installation", "queue", "tag", "job"]
+    queue: str | None
+    tag: str | None
+    job: str | None = Field(description="The id of the job.")
+    from_: datetime = Field(alias="from")
+    until: datetime = Field(description="The first instant after it.")
+    state: Literal["planned", "active", "over"]
+    afterwards: Literal["skip", "latest", "all"]
+    reason: str | None
+    created_by: str
+    created_at: datetime
+    ended_by: str | None = Field(description="Who ended it before its time.")
 
 
 class PurgeIn(ReasonIn):
@@ -44,6 +87,7 @@ class QueueOut(BaseModel):
     name: str
     is_paused: bool
     paused_at: datetime | None
+    paused_until: datetime | None = Field(description="When it is resumed by itself; `null`: by a request.")
     pause_reason: str | None
     max_running: int | None
     depth: int
@@ -159,6 +203,7 @@ class FireTimeOut(BaseModel):
     at: datetime
     local: str
     is_due: bool
+    is_frozen: bool = Field(description="Whether it falls into a freeze of the job, its queue, a tag or everything.")
     note: Literal["moved_by_gap", "skipped_by_gap", "first_of_repeat", "second_of_repeat"] | None
 
 

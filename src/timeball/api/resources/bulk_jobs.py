@@ -22,7 +22,14 @@ from timeball.api.errors import MAX_ERRORS, HttpProblem
 from timeball.api.models.executions import BulkCreated, BulkJobsIn, BulkOut, JobBulkIn
 from timeball.api.models.jobs import JobIn, SyncIn, SyncOut
 from timeball.api.openapi import EXECUTION_ID, INSTANT_EXAMPLE, JOB_ID, NEW_JOB_EXAMPLE, route_options
-from timeball.api.params import ApiContext, Context, IdempotencyKey, check_payload_search, job_filter
+from timeball.api.params import (
+    ApiContext,
+    Context,
+    IdempotencyKey,
+    check_payload_search,
+    job_filter,
+    optional_instant,
+)
 from timeball.api.resources.operations import (
     accepted_operation,
     bulk_options,
@@ -302,7 +309,7 @@ async def change_jobs(
     caller: CurrentCaller,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Pause, resume, trigger, cancel or retry many jobs, given by id or name or by a filter.
+    """Pause, resume, trigger, cancel or retry many jobs, given by id or name or by a filter; `until` ends the pauses.
 
     `cancel` cancels the running or else the waiting execution of each job, `retry` runs its last finished execution again.
     Up to 500 are done at once, and the response lists each; more become an operation (202), whose progress is at
@@ -319,15 +326,19 @@ async def _change(action: OperationAction, body: JobBulkIn, context: ApiContext,
             "ids and filter are both given or both missing, expected one of them",
             hint="a filter may be empty: {}",
         )
+    until = optional_instant(body.until, "until")
+    if until is not None and action is not OperationAction.PAUSE:
+        raise InvalidInput(f"until is given with {action}, expected only with pause", field="until")
     actor = caller.as_actor(body.reason)
     if body.ids is not None and not body.dry_run:
-        return await _each(context, actor, action, body.ids, body.expected_count, caller.idempotency)
+        return await _each(context, actor, action, body.ids, until, body.expected_count, caller.idempotency)
     return await run_bulk(
         context,
         actor,
         action,
         await _chosen(context, caller, body),
         subject=OperationSubject.JOB,
+        until=until,
         dry_run=body.dry_run,
         expected_count=body.expected_count,
         idempotency=caller.idempotency,
@@ -348,6 +359,7 @@ async def _each(
     actor: Actor,
     action: OperationAction,
     references: list[str],
+    until: datetime | None,
     expected_count: int | None,
     idempotency: IdempotentRequest | None,
 ) -> Response:
@@ -361,7 +373,9 @@ async def _each(
             job_ids[reference] = (await context.queries.jobs.find(reference)).id
     ids = list(dict.fromkeys(job_ids.values()))
     check_expected_count(len(ids), expected_count, OperationSubject.JOB)
-    items = await run_each(context, actor, action, ids, subject=OperationSubject.JOB, idempotency=idempotency)
+    items = await run_each(
+        context, actor, action, ids, subject=OperationSubject.JOB, until=until, idempotency=idempotency
+    )
     done = {item.job_id: item_document(item) for item in items}
     results = [done.get(job_ids.get(reference), _missing(reference)) | {"id": reference} for reference in references]
     return json_response(bulk_summary(results))

@@ -12,9 +12,9 @@ from starlette.responses import Response
 
 from timeball.api.auth import CurrentCaller, Role
 from timeball.api.models import FullList, PageOut, ReasonIn
-from timeball.api.models.system import NodeOut, PurgeIn, PurgeOut, QueueLimitIn, QueueOut
+from timeball.api.models.system import NodeOut, PurgeIn, PurgeOut, QueueLimitIn, QueueOut, QueuePauseIn
 from timeball.api.openapi import INSTANT_EXAMPLE, WORKER_ID, page_example, route_options
-from timeball.api.params import Context, IdempotencyKey
+from timeball.api.params import Context, IdempotencyKey, optional_instant
 from timeball.api.responses import Document, json_response, page_document
 from timeball.domain.node import NodeKind, NodeStatus
 from timeball.domain.search import PageRequest
@@ -47,6 +47,7 @@ def queue_document(row: Mapping[str, Any]) -> Document:
         "name": row["name"],
         "is_paused": row["paused_at"] is not None,
         "paused_at": row["paused_at"],
+        "paused_until": row["paused_until"],
         "pause_reason": row["pause_reason"],
         "max_running": row["max_running"],
         "depth": row["depth"],
@@ -82,6 +83,7 @@ _QUEUE_EXAMPLE = {
     "name": "default",
     "is_paused": False,
     "paused_at": None,
+    "paused_until": None,
     "pause_reason": None,
     "max_running": None,
     "depth": 12,
@@ -155,23 +157,44 @@ async def limit_queue(queue: QueueName, body: QueueLimitIn, context: Context, ca
     return json_response(queue_document(await context.queries.queue(queue)))
 
 
-_TOGGLE = route_options(Role.OPERATOR, _QUEUE_EXAMPLE, request={"reason": "maintenance"}, has_body=True, fails=[409])
-
-
-@router.post("/queues/{queue:words}/pause", tags=["queues"], response_model=QueueOut, **_TOGGLE)
+@router.post(
+    "/queues/{queue:words}/pause",
+    tags=["queues"],
+    response_model=QueueOut,
+    **route_options(
+        Role.OPERATOR,
+        _QUEUE_EXAMPLE
+        | {
+            "is_paused": True,
+            "paused_at": INSTANT_EXAMPLE,
+            "paused_until": "2026-11-16T08:00:00Z",
+            "pause_reason": "maintenance",
+        },
+        request={"until": "2026-11-16T08:00:00Z", "reason": "maintenance"},
+        has_body=True,
+        fails=[409],
+    ),
+)
 async def pause_queue(
     queue: QueueName,
     context: Context,
     caller: CurrentCaller,
-    body: ReasonIn | None = None,
+    body: QueuePauseIn | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Pause a queue: none of its executions is claimed; running ones go on."""
-    await context.commands.queues.pause(queue, caller.as_actor((body or ReasonIn()).reason))
+    """Pause a queue: none of its executions is claimed until it is resumed, by a request or at `until`; running ones go on."""
+    body = body or QueuePauseIn()
+    until = optional_instant(body.until, "until")
+    await context.commands.queues.pause(queue, caller.as_actor(body.reason), until)
     return json_response(queue_document(await context.queries.queue(queue)))
 
 
-@router.post("/queues/{queue:words}/resume", tags=["queues"], response_model=QueueOut, **_TOGGLE)
+@router.post(
+    "/queues/{queue:words}/resume",
+    tags=["queues"],
+    response_model=QueueOut,
+    **route_options(Role.OPERATOR, _QUEUE_EXAMPLE, request={"reason": "maintenance"}, has_body=True, fails=[409]),
+)
 async def resume_queue(
     queue: QueueName,
     context: Context,

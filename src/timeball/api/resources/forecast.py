@@ -14,6 +14,7 @@ from timeball.api.models import FullList
 from timeball.api.models.metrics import CollisionOut, ForecastOut, SuggestIn, SuggestionsOut, TimelineOut
 from timeball.api.openapi import EXECUTION_ID, INSTANT_EXAMPLE, JOB_ID, route_options
 from timeball.api.params import ApiContext, Context, Days, IdempotencyKey, QueueParam, Zone, optional_instant
+from timeball.api.resources.freezes import FREEZE_EXAMPLE, freeze_document
 from timeball.api.responses import Document, json_response
 from timeball.application.queries.forecast import Forecast, ForecastRequest, Hour, SpreadAdvice, SpreadRequest
 from timeball.application.queries.timeline import RowsBy, Timeline, TimelineRequest
@@ -57,6 +58,7 @@ _TIMELINE_EXAMPLE = {
     "left_out": 0,
     "without_history": [],
     "durations_at": "2026-11-16T05:41:30Z",
+    "freezes": [FREEZE_EXAMPLE],
 }
 
 _HOUR_EXAMPLE = {"hour": 3, "at": "2026-11-17T02:00:00Z", "value": 11.2, "busy": 11.2, "starts": 14, "note": None}
@@ -82,6 +84,7 @@ _FORECAST_EXAMPLE = {
         "predicted_hours": 31.5,
         "measured_hours": 32.1,
     },
+    "freezes": [FREEZE_EXAMPLE],
 }
 COLLISION_EXAMPLE = {
     "queues": ["batch"],
@@ -121,7 +124,8 @@ async def timeline(
     """
     low, high = _span(context, start, end)
     request = TimelineRequest(start=low, end=high, queue=queue, rows_by=rows, limit=limit, width=width)
-    return json_response(timeline_document(await context.queries.timeline.draw(request)))
+    document = timeline_document(await context.queries.timeline.draw(request))
+    return json_response(document | {"freezes": await _freezes(context, queue, low, high)})
 
 
 @router.get("/forecast", response_model=ForecastOut, **route_options(Role.VIEWER, _FORECAST_EXAMPLE, is_heavy=True))
@@ -137,7 +141,14 @@ async def forecast(
     Fire times come from the scheduler's own iterator; hours that a clock change skips or repeats are noted.
     """
     demand = await context.queries.forecast.demand(ForecastRequest(days=days, queue=queue, timezone=timezone))
-    return json_response(forecast_document(demand, measure))
+    freezes = await _freezes(context, queue, demand.now, demand.now + timedelta(days=days))
+    return json_response(forecast_document(demand, measure) | {"freezes": freezes})
+
+
+async def _freezes(context: ApiContext, queue: str | None, start: datetime, end: datetime) -> list[Document]:
+    """The freezes of a span; of one queue, if it is given: a tag or a job may be in any."""
+    freezes = (await context.queries.freezes()).between(start, end, queue)
+    return [freeze_document(freeze, context.queries.now()) for freeze in freezes]
 
 
 @router.get(

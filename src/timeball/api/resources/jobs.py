@@ -486,15 +486,17 @@ async def list_executions_of_job(
 
 _NEXT_EXAMPLE = {
     "description": "At 06:00 (UTC)",
-    "next": [{"at": INSTANT_EXAMPLE, "local": "2026-11-16T06:00:00+00:00", "is_due": True, "note": None}],
+    "next": [
+        {"at": INSTANT_EXAMPLE, "local": "2026-11-16T06:00:00+00:00", "is_due": True, "is_frozen": False, "note": None}
+    ],
 }
 
 
 @router.get("/{job}/next", response_model=NextOut, **route_options(Role.VIEWER, _NEXT_EXAMPLE, fails=[404]))
 async def next_of_job(job: JobRef, context: Context, count: Annotated[int, Query(ge=1, le=100)] = 10) -> Response:
-    """The next times of a job, with notes where the clock changes."""
+    """The next times of a job, with notes where the clock changes, and marks where it is frozen."""
     target = await context.queries.jobs.find(job)
-    times = context.queries.jobs.next_times(target.rule, target.timezone, context.queries.now(), count)
+    times = await context.queries.jobs.next_times_of(target, count)
     return json_response({"description": target.rule.describe(), "next": [fire_time_document(time) for time in times]})
 
 

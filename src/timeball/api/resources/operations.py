@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
 
@@ -63,6 +64,7 @@ OPERATION_EXAMPLE = {
     "progress": 0.2933,
     "actor": "key:4c1a9d02b7e1 deploy",
     "reason": "a bad release",
+    "until": None,
     "cancel_requested": False,
     "error": None,
     "created_at": INSTANT_EXAMPLE,
@@ -123,6 +125,7 @@ async def run_bulk(
     *,
     subject: OperationSubject = OperationSubject.EXECUTION,
     settles: bool = False,
+    until: datetime | None = None,
     dry_run: bool = False,
     expected_count: int | None = None,
     idempotency: IdempotentRequest | None = None,
@@ -138,10 +141,12 @@ async def run_bulk(
     if len(ids) > MAX_INLINE:
         return accepted_operation(
             await context.commands.operations.start(
-                action, ids, actor, subject=subject, settles=settles, idempotency=idempotency
+                action, ids, actor, subject=subject, settles=settles, until=until, idempotency=idempotency
             )
         )
-    items = await run_each(context, actor, action, ids, subject=subject, settles=settles, idempotency=idempotency)
+    items = await run_each(
+        context, actor, action, ids, subject=subject, settles=settles, until=until, idempotency=idempotency
+    )
     return json_response(bulk_summary([item_document(item) for item in items]))
 
 
@@ -165,13 +170,21 @@ async def run_each(
     *,
     subject: OperationSubject,
     settles: bool = False,
+    until: datetime | None = None,
     idempotency: IdempotentRequest | None = None,
 ) -> list[OperationItem]:
     """Carry out a small operation now, and return its items; without ids nothing is done or recorded."""
     if not ids:
         return []
     started = await context.commands.operations.start(
-        action, ids, actor, subject=subject, settles=settles, holder=context.holder, idempotency=idempotency
+        action,
+        ids,
+        actor,
+        subject=subject,
+        settles=settles,
+        until=until,
+        holder=context.holder,
+        idempotency=idempotency,
     )
     await context.commands.operations.run(started, context.holder)
     return await context.queries.operations.items(started.id, None, 0, MAX_INLINE)
@@ -222,6 +235,7 @@ def operation_document(operation: Operation) -> Document:
         "progress": round(tried / operation.total, 4) if operation.total else 1.0,
         "actor": operation.actor,
         "reason": operation.reason,
+        "until": operation.until,
         "cancel_requested": operation.cancel_requested,
         "error": operation.error,
         "created_at": operation.created_at,

@@ -112,7 +112,13 @@ _READY_EXAMPLE = {"status": "ok", "checks": [{"name": "database", "status": "ok"
 _PREVIEW_EXAMPLE = {
     "description": "At 02:30 (Europe/Berlin)",
     "next": [
-        {"at": "2027-03-28T01:00:00Z", "local": "2027-03-28T03:00:00+02:00", "is_due": True, "note": "moved_by_gap"}
+        {
+            "at": "2027-03-28T01:00:00Z",
+            "local": "2027-03-28T03:00:00+02:00",
+            "is_due": True,
+            "is_frozen": False,
+            "note": "moved_by_gap",
+        }
     ],
     "landing": {
         "at": "2027-03-28T01:00:00Z",

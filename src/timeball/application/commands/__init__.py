@@ -5,13 +5,16 @@ The commands of queues and nodes are short and stand here; the others have a fil
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from timeball.application.commands.bulk import OperationCommands
 from timeball.application.commands.executions import ExecutionCommands
+from timeball.application.commands.freezes import FreezeCommands
 from timeball.application.commands.jobs import JobCommands
 from timeball.application.commands.requests import LOCAL, Actor, ContractChecks
 from timeball.application.commands.templates import TemplateCommands
+from timeball.domain.job_changes import refuse_past
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.ids import Incarnation
 from timeball.domain.values.text import check_label
@@ -29,9 +32,10 @@ class QueueCommands:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def pause(self, name: str, actor: Actor = LOCAL) -> None:
-        """Stop workers from claiming out of a queue."""
-        await self._set_queue(name, actor, "queue.pause", is_paused=True)
+    async def pause(self, name: str, actor: Actor = LOCAL, until: datetime | None = None) -> None:
+        """Stop workers from claiming out of a queue, without end or until an instant."""
+        refuse_past(until, self._store.env.clock.now())
+        await self._set_queue(name, actor, "queue.pause", is_paused=True, until=until)
 
     async def resume(self, name: str, actor: Actor = LOCAL) -> None:
         """Let a paused queue go on."""
@@ -75,4 +79,5 @@ class Commands:
         self.operations = OperationCommands(store, env, self.jobs, self.executions)
         self.templates = TemplateCommands(store, env, self.contracts, self.jobs)
         self.queues = QueueCommands(store)
+        self.freezes = FreezeCommands(store, env, self.jobs)
         self.nodes = NodeCommands(store)

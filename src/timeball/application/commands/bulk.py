@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from timeball.domain.bulk_operation import (
     OperationState,
     OperationSubject,
 )
+from timeball.domain.job_changes import refuse_past
 from timeball.domain.values.ids import ExecutionId, IdempotentRequest, JobId
 from timeball.errors import Conflict, InvalidInput, NotFound, StoreError, TimeballError, quote_text
 
@@ -48,6 +50,7 @@ class OperationCommands:
         *,
         subject: OperationSubject = OperationSubject.EXECUTION,
         settles: bool = False,
+        until: datetime | None = None,
         holder: UUID | None = None,
         idempotency: IdempotentRequest | None = None,
     ) -> Operation:
@@ -57,6 +60,7 @@ class OperationCommands:
                 f"the operation has {len(ids)} {subject}s, expected at most {MAX_OPERATION_ITEMS}",
                 hint="split it into smaller ones",
             )
+        refuse_past(until, self._env.clock.now())
         unique = list(dict.fromkeys(ids))
         return await self._store.operations.begin(
             self._operation_id(idempotency),
@@ -65,6 +69,7 @@ class OperationCommands:
             actor.entry,
             subject=subject,
             settles=settles,
+            until=until,
             holder=holder,
         )
 
@@ -125,7 +130,7 @@ class OperationCommands:
         actor = Actor(operation.actor, operation.reason, operation.place, author=operation.actor)
         try:
             if operation.subject is OperationSubject.JOB:
-                return replace(await self.apply_to_job(operation.action, item, actor), status="done")
+                return replace(await self.apply_to_job(operation, item, actor), status="done")
             if operation.action is OperationAction.CANCEL:
                 if item.execution_id not in await self._executions.cancel(
                     [_execution_of(item)], actor, is_audited=False
@@ -148,12 +153,12 @@ class OperationCommands:
                 item.new_execution_id, _execution_of(item), actor=actor, is_audited=False
             )
 
-    async def apply_to_job(self, action: OperationAction, item: OperationItem, actor: Actor) -> OperationItem:
+    async def apply_to_job(self, operation: Operation, item: OperationItem, actor: Actor) -> OperationItem:
         """Returns the item, with the execution that was created or cancelled, if one was."""
         assert item.job_id is not None
-        match action:
+        match operation.action:
             case OperationAction.PAUSE:
-                await self._jobs.pause(item.job_id, actor=actor)
+                await self._jobs.pause(item.job_id, operation.until, actor)
             case OperationAction.RESUME:
                 await self._jobs.resume(item.job_id, actor)
             case OperationAction.DELETE:

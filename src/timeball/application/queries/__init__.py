@@ -21,6 +21,7 @@ from timeball.store.timeline import TimelineStore
 
 if TYPE_CHECKING:
     from timeball.config.settings import Settings
+    from timeball.domain.freeze import FreezeList
     from timeball.domain.node import NodeKind, NodeStatus
     from timeball.domain.search import PageRequest, ResultPage
     from timeball.store.search.listing import ListingStore
@@ -62,6 +63,10 @@ class Queries:
     async def queue(self, name: str) -> dict[str, Any]:
         """One queue; a queue that was never used is empty."""
         return (await self._listing.queues(name))[0]
+
+    async def freezes(self) -> FreezeList:
+        """Every freeze that is kept, those that are over included."""
+        return await self._store.freezes.list()
 
     async def nodes(self, kind: NodeKind | None = None) -> list[NodeStatus]:
         """Every worker or scheduler that is registered."""

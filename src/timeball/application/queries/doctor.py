@@ -164,7 +164,9 @@ class DoctorQueries:
     async def _queues(self) -> list[QueueState]:
         rows = await self._listing.queues(limit=_MAX_QUEUES, by_need=True)
         return [
-            QueueState(row["name"], row["depth"], row["paused_at"], row["oldest_at"], row["pause_reason"])
+            QueueState(
+                row["name"], row["depth"], row["paused_at"], row["oldest_at"], row["pause_reason"], row["paused_until"]
+            )
             for row in rows
         ]
 

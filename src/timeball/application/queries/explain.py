@@ -26,6 +26,7 @@ from timeball.store.diagnostics import MAX_AHEAD, is_parked
 if TYPE_CHECKING:
     from timeball.application.queries.executions import ExecutionQueries
     from timeball.application.queries.jobs import JobQueries
+    from timeball.domain.freeze import Freeze
     from timeball.store.diagnostics import ExplainStore
     from timeball.store.store import Store
 
@@ -70,6 +71,7 @@ class ExplainQueries:
         return ExplainFacts(
             now=gates["moment"],
             job=job,
+            freeze=await self._freeze(job, subject.queue, job_id, gates["moment"]),
             queue=_queue_facts(subject.queue, gates, competitors["queue"]),
             limit=_limit_facts(subject.limit_key, gates, competitors["limit"]),
             competitors=competitors["job"],
@@ -122,6 +124,16 @@ class ExplainQueries:
             for version in published
         ]
 
+    async def _freeze(self, job: Job | None, queue: str, job_id: JobId, now: datetime) -> Freeze | None:
+        """The freeze that lets nothing of this queue and job start now; of several, the one that ends last."""
+        tags = () if job is None else job.tags
+        holding = [
+            freeze
+            for freeze in (await self._store.freezes.list()).freezes
+            if freeze.covers(now) and freeze.holds(queue, job_id, tags)
+        ]
+        return max(holding, key=lambda freeze: freeze.until_at, default=None)
+
     def _clock_error(self) -> timedelta:
         clock = self._store.env.clock
         return clock.uncertainty if isinstance(clock, SystemClock) else timedelta(0)
@@ -138,6 +150,7 @@ def _queue_facts(name: str, gates: Mapping[str, Any], holders: Sequence[Competit
     return QueueFacts(
         name=name,
         paused_at=gates["paused_at"],
+        paused_until=gates["paused_until"],
         pause_reason=gates["pause_reason"],
         max_running=gates["queue_limit"],
         taken=gates["queue_taken"],

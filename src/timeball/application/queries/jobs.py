@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 import orjson
 
+from timeball.domain.freeze import Freeze, frozen_windows, window_at
 from timeball.domain.job import Job, JobView
 from timeball.domain.scheduling.civil_time import changes_between
 from timeball.domain.scheduling.schedule import Cron, Occurrence, Schedule
@@ -37,10 +38,11 @@ _INTERNAL_FIELDS = frozenset({"id", "shard", "version", "paused_left", "paused_f
 
 @dataclass(frozen=True, slots=True)
 class FireTime:
-    """An instant of a schedule, and the local time that the clock of its zone shows."""
+    """An instant of a schedule, the local time that the clock of its zone shows, and whether it falls into a freeze."""
 
     occurrence: Occurrence
     local: datetime
+    is_frozen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,23 @@ class JobQueries:
             if due == count:
                 break
         return times
+
+    async def freezes_of(self, job: Job) -> list[Freeze]:
+        """The freezes that hold this job now, or will; in the order in which they begin."""
+        now = self._store.env.clock.now()
+        return [
+            freeze
+            for freeze in (await self._store.freezes.list()).freezes
+            if freeze.until_at > now and freeze.holds(job.queue, job.id, job.tags)
+        ]
+
+    async def next_times_of(self, job: Job, count: int) -> list[FireTime]:
+        """The next instants of a job; those that fall into a freeze are marked."""
+        times = self.next_times(job.rule, job.timezone, self._store.env.clock.now(), count)
+        windows = frozen_windows(await self.freezes_of(job))
+        return [
+            replace(time, is_frozen=window_at(windows, time.occurrence.at + job.jitter) is not None) for time in times
+        ]
 
     def clock_changes(self, rule: Schedule, after: datetime, count: int) -> list[FireTime]:
         """The occurrences that the clock changes of about a year move, skip or repeat; none for other schedules than cron."""

@@ -13,12 +13,13 @@ from timeball.api.auth import Role
 from timeball.api.errors import HttpProblem
 from timeball.api.resources.cluster import node_document, queue_document
 from timeball.api.resources.handlers import handlers_page, read_handler
-from timeball.dashboard.context import PageContext, PageRouter, Undo
+from timeball.dashboard.context import PageContext, PageRouter, Undo, browser_zone, zone_label
 from timeball.dashboard.formatting import pluralize, pretty_json
 from timeball.dashboard.internal_api import ApiProblem
 from timeball.dashboard.pages.executions import attempt_rows, named_execution_rows
 from timeball.domain.execution import ExecutionState
 from timeball.domain.node import NodeKind, NodeStatus, broker_name
+from timeball.domain.scheduling.civil_time import parse_instant
 from timeball.domain.search import ExecutionFilter, PageRequest, where
 from timeball.domain.values.ids import format_id, parse_id
 from timeball.domain.values.text import check_label
@@ -49,13 +50,17 @@ async def queues(context: PageContext) -> Response:
 async def queue(context: PageContext) -> Response:
     """One queue. Its name may contain any character, so it is a parameter and not a part of the path."""
     row = await _read_row(context, _name(context.query("name")))
-    return context.page("queue.html", part="partials/queue.html", row=row, error=None, limit=row["max_running"])
+    zone = zone_label(browser_zone(context.request))
+    return context.page(
+        "queue.html", part="partials/queue.html", row=row, error=None, limit=row["max_running"], zone=zone
+    )
 
 
 @router.post("/queues/pause", Role.OPERATOR)
 async def pause(context: PageContext) -> Response:
-    """Pause a queue: none of its executions is claimed."""
-    return await _toggle(context, "pause", "resume", "is paused; running executions continue.")
+    """Pause a queue, without end or until an instant: none of its executions is claimed."""
+    until = _instant(context, context.form.get("until", "").strip())
+    return await _toggle(context, "pause", "resume", "is paused; running executions continue.", until=until)
 
 
 @router.post("/queues/resume", Role.OPERATOR)
@@ -76,7 +81,8 @@ async def limit(context: PageContext) -> Response:
         if problem.status != 422:
             raise
         row = await _read_row(context, name)
-        return context.page("queue.html", row=row, error=problem.detail, limit=text, http_status=422)
+        zone = zone_label(browser_zone(context.request))
+        return context.page("queue.html", row=row, error=problem.detail, limit=text, zone=zone, http_status=422)
     undo = Undo(context.site_url("/queues/limit"), {"name": name, "max_running": str(before["max_running"] or "")})
     words = f"at most {text} at once" if text else "no limit"
     return context.go(context.back("/queues"), f"Queue {name}: {words}.", undo=undo)
@@ -92,14 +98,33 @@ async def purge(context: PageContext) -> Response:
     return context.go(context.url("/queues/one", name=name), toast)
 
 
-async def _toggle(context: PageContext, verb: str, opposite: str, words: str) -> Response:
+@router.post("/freezes/{freeze}/end", Role.OPERATOR)
+async def end_freeze(context: PageContext) -> Response:
+    """End a freeze before its time: what it held back goes on."""
+    await context.api.delete("freezes", context.path["freeze"], reason=context.form.get("reason"))
+    return context.go(context.back("/"), "The freeze is over; what it held back goes on.")
+
+
+async def _toggle(context: PageContext, verb: str, opposite: str, words: str, **given: str) -> Response:
     name, reason = _name(context.form.get("name", "")), context.form.get("reason") or None
     before = await context.site.queries.queue(name)
-    await context.api.post("queues", name, verb, body={"reason": reason})
-    fields = {"name": name, "reason": before["pause_reason"] or "undone" if opposite == "pause" else "undone"}
+    fields = {field: value for field, value in given.items() if value}
+    await context.api.post("queues", name, verb, body={"reason": reason, **fields})
+    fields = {"name": name, "reason": "undone"}
+    if opposite == "pause":
+        until = before["paused_until"]
+        fields |= {"reason": before["pause_reason"] or "undone", "until": "" if until is None else until.isoformat()}
     return context.go(
         context.back("/queues"), f"Queue {name} {words}", undo=Undo(context.site_url(f"/queues/{opposite}"), fields)
     )
+
+
+def _instant(context: PageContext, text: str) -> str:
+    """An instant that was typed on the clock that the page shows; what is not one is left for the API to refuse."""
+    try:
+        return parse_instant(text, browser_zone(context.request).key, "until").isoformat() if text else ""
+    except InvalidInput:
+        return text
 
 
 async def _workers(context: PageContext) -> list[NodeStatus]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -14,8 +14,9 @@ from timeball.api.models.jobs import job_document
 from timeball.api.resources.forecast import advice_document, collision_document, forecast_document
 from timeball.application.queries.forecast import Forecast, ForecastRequest, SpreadRequest
 from timeball.dashboard.context import PageContext, PageRouter, Undo, browser_zone, zone_label
-from timeball.dashboard.formatting import format_number, iso, pluralize
+from timeball.dashboard.formatting import format_number, frozen_words, iso, pluralize
 from timeball.domain.forecast.demand import Collision
+from timeball.domain.freeze import Freeze
 
 router = PageRouter()
 
@@ -34,6 +35,7 @@ async def forecast(context: PageContext) -> Response:
     request = ForecastRequest(days=_DAYS, queue=queue, timezone=zone.key)
     foreseen, collisions = await context.shared(("forecast", request), lambda: _foresee(context, request))
     document = forecast_document(foreseen, measure)
+    freezes = (await context.site.queries.freezes()).between(foreseen.now, foreseen.now + timedelta(days=_DAYS), queue)
     top = _top(document)
     hour_page = context.url("/timeline", span="1h", queue=queue) + "&from="
     names = {row["name"] for row in await context.shared("queues", context.site.queries.queues)}
@@ -50,7 +52,8 @@ async def forecast(context: PageContext) -> Response:
         queues=sorted(names | ({queue} if queue else set())),
         zone=zone_label(zone),
         calendar=context.url("/calendar.ics", queue=queue, timezone=zone.key),
-        days=[_day(day, document["slots"], measure, top, hour_page) for day in document["days"]],
+        days=[_day(day, document["slots"], measure, top, hour_page, freezes) for day in document["days"]],
+        freezes=[frozen_words(freeze, zone) for freeze in freezes],
     )
 
 
@@ -106,28 +109,42 @@ def _top(forecast: Mapping[str, Any]) -> float:
     return max((hour["value"] or 0 for day in forecast["days"] for hour in day["hours"]), default=0)
 
 
-def _day(day: Mapping[str, Any], slots: int, measure: str, top: float, hour_page: str) -> dict[str, Any]:
+def _day(
+    day: Mapping[str, Any], slots: int, measure: str, top: float, hour_page: str, freezes: Sequence[Freeze]
+) -> dict[str, Any]:
     when = date.fromisoformat(str(day["date"]))
     name = f"{when:%a %-d %b}"
     changes = [f"{hour['hour']:02}:00 {_NOTES[hour['note']]}" for hour in day["hours"] if hour["note"] in _NOTES]
     return {
         "name": name,
-        "hours": [_cell(hour, name, hour_page, shade(hour, slots, measure, top), measure) for hour in day["hours"]],
+        "hours": [
+            _cell(hour, name, hour_page, shade(hour, slots, measure, top), measure, is_frozen=_is_frozen(hour, freezes))
+            for hour in day["hours"]
+        ],
         "peak": _peak(day["peak"], slots, measure),
         "changes": changes,
     }
 
 
-def _cell(hour: Mapping[str, Any], day: str, hour_page: str, shade: str, measure: str) -> dict[str, Any]:
+def _is_frozen(hour: Mapping[str, Any], freezes: Sequence[Freeze]) -> bool:
+    at = hour["at"]
+    return at is not None and any(freeze.touches(at, at + timedelta(hours=1)) for freeze in freezes)
+
+
+def _cell(
+    hour: Mapping[str, Any], day: str, hour_page: str, shade: str, measure: str, *, is_frozen: bool
+) -> dict[str, Any]:
     """An hour as the table shows it; built in Python, because a template is slow for 168 of them."""
     if hour["note"] in ("past", "gap"):
         return {"shade": shade, "note": hour["note"], "hour": f"{hour['hour']:02}:00"}
     twice = "; comes twice" if hour["note"] == "repeat" else ""
+    frozen = "; frozen" if is_frozen else ""
+    title = f"{day} {hour['hour']:02}:00: {hour['busy']} slots busy, {pluralize(hour['starts'], 'start')}"
     return {
-        "shade": f"{shade} repeat" if twice else shade,
+        "shade": f"{shade}{' repeat' if twice else ''}{' frozen' if frozen else ''}",
         "note": hour["note"],
         "href": hour_page + quote_plus(iso(hour["at"])),
-        "title": f"{day} {hour['hour']:02}:00: {hour['busy']} slots busy, {pluralize(hour['starts'], 'start')}{twice}",
+        "title": f"{title}{twice}{frozen}",
         "text": _value(hour["value"], measure),
     }
 

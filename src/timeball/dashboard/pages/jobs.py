@@ -17,8 +17,8 @@ from timeball.api.params import check_payload_search, execution_filter, job_filt
 from timeball.api.resources.system import revision_document
 from timeball.dashboard import charts
 from timeball.dashboard.components import Components, time_tag
-from timeball.dashboard.context import PageContext, PageRouter, Undo
-from timeball.dashboard.formatting import format_milliseconds, log_height, state_tone
+from timeball.dashboard.context import PageContext, PageRouter, Undo, browser_zone
+from timeball.dashboard.formatting import format_milliseconds, frozen_words, log_height, state_tone
 from timeball.dashboard.pages.executions import default_until, execution_rows, named_execution_rows
 from timeball.dashboard.pages.operations import (
     MAX_UNDO_IDS,
@@ -171,6 +171,8 @@ async def job_page(context: PageContext) -> Response:
     view = await context.site.queries.jobs.view(context.path["job"])
     tab = context.query("tab", "overview") if context.query("tab") in TABS else "overview"
     variables = await _TABS[tab](context, view.job)
+    zone = browser_zone(context.request)
+    freezes = [frozen_words(freeze, zone) for freeze in await context.site.queries.jobs.freezes_of(view.job)]
     return context.page(
         "job.html",
         part="partials/job_body.html",
@@ -178,15 +180,15 @@ async def job_page(context: PageContext) -> Response:
         words=schedule_text(view.job),
         tab=tab,
         tabs=TABS,
+        freezes=freezes,
         **variables,
     )
 
 
 async def _overview(context: PageContext, job: Job) -> dict[str, Any]:
     runs = (await context.site.queries.jobs.recent_runs([job.id], _LONG_STRIP))[job.id]
-    times = context.site.queries.jobs.next_times(job.rule, job.timezone, context.site.queries.now(), 5)
     latest = await _executions(context, job.id, None, 8)
-    return {"runs": runs, "times": times, "latest": latest[0]}
+    return {"runs": runs, "latest": latest[0]}
 
 
 async def _executions_tab(context: PageContext, job: Job) -> dict[str, Any]:
@@ -204,9 +206,8 @@ async def _executions(
 
 async def _schedule(context: PageContext, job: Job) -> dict[str, Any]:
     queries = context.site.queries
-    now = queries.now()
-    times = queries.jobs.next_times(job.rule, job.timezone, now, 20)
-    return {"times": times, "changes": queries.jobs.clock_changes(job.rule, now, 4)}
+    times = await queries.jobs.next_times_of(job, 20)
+    return {"times": times, "changes": queries.jobs.clock_changes(job.rule, queries.now(), 4)}
 
 
 async def _settings(_context: PageContext, _job: Job) -> dict[str, Any]:

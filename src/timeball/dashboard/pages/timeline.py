@@ -41,6 +41,7 @@ async def timeline(context: PageContext) -> Response:
         "timeline.html",
         part="partials/timeline.html",
         drawn=drawn,
+        freezes=(await context.site.queries.freezes()).between(view.start, view.end, queue),
         view=view,
         zone=zone_label(view.zone),
         rows_by=rows_by,

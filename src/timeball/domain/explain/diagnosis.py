@@ -14,7 +14,7 @@ from shlex import quote
 from typing import TypedDict
 
 from timeball.domain.node import NodeStatus, report_broker
-from timeball.domain.values.wording import counted, duration_in_words, listed
+from timeball.domain.values.wording import counted, duration_in_words, instant_in_words, listed
 
 OLDEST_POSTGRES = 15
 _SLOW = timedelta(milliseconds=100)
@@ -55,6 +55,7 @@ class QueueState:
     paused_at: datetime | None
     oldest_at: datetime | None
     pause_reason: str | None = None
+    paused_until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,7 +294,9 @@ def _queues(facts: InstallationFacts) -> Iterable[Diagnosis]:
         target = ("queue", queue.name)
         if queue.waiting and queue.paused_at is not None:
             because = f" ({queue.pause_reason})" if queue.pause_reason else ""
-            detail = f"paused for {duration_in_words(facts.now - queue.paused_at)}{because}, {queue.waiting} waiting"
+            until = "" if queue.paused_until is None else f" until {instant_in_words(queue.paused_until, facts.now)}"
+            lasting = duration_in_words(facts.now - queue.paused_at)
+            detail = f"paused for {lasting}{until}{because}, {queue.waiting} waiting"
             advice = _to_type(f"timeball queues resume {quote(queue.name)}", "resume it")
             yield Diagnosis(
                 "queue_paused", DiagnosisStatus.WARN, f"queue {queue.name}", detail, target=target, **advice

@@ -43,6 +43,7 @@ def check_gates(facts: ExplainFacts) -> list[Gate]:
 
 GATES: tuple[tuple[str, str, Callable[[ExplainFacts], GateResult]], ...] = (
     ("enabled", "job enabled", gates.check_enabled),
+    ("not_frozen", "no freeze", gates.check_freeze),
     ("due", "was due", gates.check_due),
     ("late_policy", "not too late", gates.check_late_policy),
     ("expiry", "not expired", gates.check_expiry),
@@ -69,6 +70,7 @@ _SKIP_REASONS: dict[SkipReason, tuple[str, str, str | None]] = {
         f"set overlap to {Overlap.QUEUE} or {Overlap.ALLOW}",
     ),
     SkipReason.PAUSED: ("enabled", "the job was paused", None),
+    SkipReason.FREEZE: ("not_frozen", "a freeze held it, and its `afterwards` does not run it", "backfill it"),
     SkipReason.DELETED: ("enabled", "the job was deleted", None),
     SkipReason.UNIQUE_KEY: ("unique_key", "another execution held its unique key", None),
     SkipReason.EDITED: ("due", "the schedule was changed, and no longer names this instant", None),
@@ -139,8 +141,10 @@ def likely_start(facts: ExplainFacts, gates: Sequence[Gate]) -> LikelyStart | No
     if execution is None or execution.started_at is not None or execution.state.is_final or facts.is_parked:
         return None
     stopping = [gate.name for gate in gates if gate.is_stopped]
-    if stopping == ["run_time"] and execution.run_at is not None:
+    if stopping in (["run_time"], ["not_frozen", "run_time"]) and execution.run_at is not None:
         return LikelyStart(execution.run_at, timedelta(0))
+    if stopping == ["not_frozen"] and facts.freeze is not None:
+        return LikelyStart(facts.freeze.until_at, timedelta(0))
     if stopping == ["slots"]:
         return _when_a_slot_is_free(facts)
     if stopping == ["overlap"]:

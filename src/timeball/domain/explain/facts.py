@@ -16,6 +16,7 @@ from timeball.domain.values.ids import ExecutionId, Incarnation, JobId, format_e
 from timeball.domain.values.wording import duration_in_words
 
 if TYPE_CHECKING:
+    from timeball.domain.freeze import Freeze
     from timeball.domain.job import Job
 
 
@@ -61,6 +62,7 @@ class QueueFacts:
 
     name: str
     paused_at: datetime | None = None
+    paused_until: datetime | None = None
     pause_reason: str | None = None
     max_running: int | None = None
     taken: int = 0
@@ -112,6 +114,8 @@ class ExplainFacts:
     clock_error: timedelta = timedelta(0)
     # The published contracts of the handler, the newest first.
     versions: Sequence[ContractFacts] = ()
+    # The freeze that holds it: of several, the one that ends last.
+    freeze: Freeze | None = None
 
     @property
     def handler(self) -> str:

@@ -25,6 +25,7 @@ from timeball.domain.explain.facts import (
     stopped,
     trigger_command,
 )
+from timeball.domain.freeze import format_freeze_id
 from timeball.domain.handler import short_fingerprint
 from timeball.domain.node import NodeStatus
 from timeball.domain.policies import Overlap
@@ -55,6 +56,20 @@ def check_enabled(facts: ExplainFacts) -> GateResult:
     if facts.execution is None or facts.is_parked:
         return stopped(words, links=(format_job_id(job.id),), command=f"timeball jobs resume {quote(name)}")
     return passed(f"{words}; the pause does not hold this execution")
+
+
+def check_freeze(facts: ExplainFacts) -> GateResult:
+    """Whether no freeze holds it."""
+    freeze = facts.freeze
+    if freeze is None:
+        return passed("no freeze holds it")
+    because = f": {freeze.reason}" if freeze.reason else ""
+    until = instant_in_words(freeze.until_at, facts.now)
+    return stopped(
+        f"{freeze.what} is frozen until {until} by {freeze.actor}{because}",
+        links=(format_freeze_id(freeze.id),),
+        command=f"timeball unfreeze {format_freeze_id(freeze.id)}",
+    )
 
 
 def check_due(facts: ExplainFacts) -> GateResult:
@@ -260,9 +275,10 @@ def check_queue_open(facts: ExplainFacts) -> GateResult:
     queue = facts.queue
     if queue.paused_at is None:
         return passed(f"queue «{queue.name}» is open")
+    until = "" if queue.paused_until is None else f" until {instant_in_words(queue.paused_until, facts.now)}"
     because = f": {queue.pause_reason}" if queue.pause_reason else ""
     return stopped(
-        f"queue «{queue.name}» has been paused since {instant_in_words(queue.paused_at, facts.now)}{because}",
+        f"queue «{queue.name}» has been paused since {instant_in_words(queue.paused_at, facts.now)}{until}{because}",
         command=f"timeball queues resume {quote(queue.name)}",
     )
 

@@ -33,6 +33,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, assert_never
 
 from timeball.domain.execution import DueKind, Origin
+from timeball.domain.freeze import Afterwards, FrozenWindow, window_at
 from timeball.domain.policies import Misfire, MisfireRule, Overlap, SkipReason
 from timeball.domain.scheduling.civil_time import MICROSECOND, tzdata_version
 from timeball.domain.scheduling.schedule import Cron, Once, Schedule
@@ -86,6 +87,87 @@ def resolve_missed(
     caught_up, skipped = _resolve_stale(line, rule, now, has_fresh=bool(fresh))
     judged_until = fresh[-1] if len(fresh) == RUN_LIMIT else now
     return OwedOccurrences(run=caught_up + fresh, skipped=skipped, next_at=schedule.next_after(judged_until))
+
+
+def resolve_frozen(
+    schedule: Schedule, first_owed: datetime, now: datetime, rule: MisfireRule, windows: Sequence[FrozenWindow]
+) -> OwedOccurrences:
+    """Decide about every occurrence from *first_owed* to *now*, when some of them fell into windows in which nothing starts.
+
+    All windows have ended by *now*. Their occurrences follow `afterwards`; the ones between follow the misfire rule, as after downtime.
+    """
+    line = _OwedLine(schedule, first_owed)
+    run: tuple[datetime, ...] = ()
+    skipped: tuple[SkippedRange, ...] = ()
+    # The latest first: under `latest`, an occurrence runs only if there is none after it that the rule decides about.
+    has_newer = False
+    for start, end, window in reversed(_parts(first_owed, now + MICROSECOND, windows)):
+        first, last = line.first_from(start), line.last_before(end)
+        if first is None or last is None or last < first:
+            continue
+        if window is not None:
+            kept, gone = _after_freeze(line, rule, first, last, window.afterwards)
+        else:
+            kept, gone = _between_freezes(line, rule, first, last, now, has_newer=has_newer)
+            has_newer = True
+        run, skipped = kept + run, gone + skipped
+    return OwedOccurrences(run=run, skipped=skipped, next_at=schedule.next_after(max(now, first_owed)))
+
+
+def _parts(
+    start: datetime, end: datetime, windows: Sequence[FrozenWindow]
+) -> list[tuple[datetime, datetime, FrozenWindow | None]]:
+    """The span from *start* to before *end* in order: each part is within one window, or between two."""
+    parts: list[tuple[datetime, datetime, FrozenWindow | None]] = []
+    at = start
+    for window in windows:
+        if window.end <= at or window.start >= end:
+            continue
+        if window.start > at:
+            parts.append((at, window.start, None))
+        at = min(window.end, end)
+        parts.append((max(window.start, start), at, window))
+    return [*parts, (at, end, None)] if at < end else parts
+
+
+def _after_freeze(
+    line: _OwedLine, rule: MisfireRule, first: datetime, last: datetime, afterwards: Afterwards
+) -> tuple[tuple[datetime, ...], tuple[SkippedRange, ...]]:
+    match afterwards:
+        case Afterwards.SKIP:
+            return _keep_newest(line, first, last, 0, SkipReason.FREEZE)
+        case Afterwards.LATEST:
+            return _keep_newest(line, first, last, 1, SkipReason.FREEZE)
+        case Afterwards.ALL:
+            return _keep_newest(line, first, last, rule.cap, SkipReason.OVER_CAP)
+        case _:
+            assert_never(afterwards)
+
+
+def _between_freezes(
+    line: _OwedLine, rule: MisfireRule, first: datetime, last: datetime, now: datetime, *, has_newer: bool
+) -> tuple[tuple[datetime, ...], tuple[SkippedRange, ...]]:
+    """As after downtime: fresh ones run, the policy decides about stale ones, and those that are too old are skipped."""
+    run: tuple[datetime, ...] = ()
+    late: tuple[SkippedRange, ...] = ()
+    fresh_first = line.first_from(max(first, now - rule.grace))
+    if fresh_first is not None and fresh_first <= last:
+        run, late = _keep_newest(line, fresh_first, last, RUN_LIMIT, SkipReason.OVER_CAP)
+        stale_last = line.last_before(fresh_first)
+    else:
+        stale_last = last
+    if stale_last is None or stale_last < first:
+        return run, late
+    too_old = _too_old(_OwedLine(line.schedule, first), rule, now)
+    before: tuple[SkippedRange, ...] = ()
+    stale_first: datetime | None = first
+    if too_old is not None:
+        before = (line.skip(first, min(too_old.last, stale_last), SkipReason.TOO_OLD),)
+        stale_first = line.following(too_old.last)
+    if stale_first is None or stale_first > stale_last:
+        return run, before + late
+    kept, gone = _apply_policy(line, rule, stale_first, stale_last, has_fresh=has_newer or bool(run))
+    return kept + run, before + gone + late
 
 
 def skipped_between(
@@ -174,6 +256,10 @@ class _OwedLine:
         if first <= self.first <= last:
             yield self.first
 
+    def first_from(self, start: datetime) -> datetime | None:
+        """The first occurrence at or after an instant."""
+        return self.first if start <= self.first else self.schedule.next_after(start - MICROSECOND)
+
     def last_before(self, cut: datetime) -> datetime | None:
         if cut <= self.first:
             return None
@@ -221,6 +307,8 @@ class DueRow:
     queue: str
     priority: int
     is_paused: bool
+    # A freeze has held it until its `run_at`.
+    is_frozen: bool = False
     # If it has not begun by then, it is skipped.
     expires_at: datetime | None = None
 
@@ -295,6 +383,14 @@ class Promotion:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldByFreeze:
+    """The row stays in `due` until a freeze is over."""
+
+    row: DueRow
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class CheckAgain:
     """The row stays in `due` until *at*: an earlier execution of its job is unfinished, and overlap is decided at the instant itself."""
 
@@ -335,11 +431,17 @@ def recompute_occurrence(row: DueRow, job: Plannable) -> NextOccurrence | None:
     )
 
 
-def plan_promotion(row: DueRow, job: Plannable | None, now: datetime, *, is_busy: bool) -> Promotion | CheckAgain:
+def plan_promotion(
+    row: DueRow, job: Plannable | None, now: datetime, *, is_busy: bool, frozen: Sequence[FrozenWindow] = ()
+) -> Promotion | CheckAgain | HeldByFreeze:
     """Decide about a row whose time has come, or comes within the promotion window.
 
-    *job* is needed for scheduled occurrences only. *is_busy* says whether an earlier execution of the job is unfinished.
+    *job* is needed for scheduled occurrences only. *is_busy* says whether an earlier execution of the job is unfinished. *frozen* are
+    the windows in which nothing of it starts, those that are over included.
     """
+    window = window_at(frozen, max(now, row.run_at))
+    if window is not None:
+        return HeldByFreeze(row, window.end)
     if job is None or row.origin is not Origin.SCHEDULE or row.kind in (DueKind.RETRY, DueKind.SNOOZE):
         return Promotion(row=row, runs=(_unchanged(row),))
     # Where no earlier execution is unfinished, every policy lets the occurrence run.
@@ -348,7 +450,7 @@ def plan_promotion(row: DueRow, job: Plannable | None, now: datetime, *, is_busy
     if overlaps and row.run_at > now:
         last_look = row.run_at - _LAST_CHECK
         return CheckAgain(last_look if now < last_look else row.run_at)
-    owed = _expire(row, owed_occurrences(job, row.kind, row.run_at, row.scheduled_for, now), now)
+    owed = _expire(row, _owed_by(row, job, now, frozen), now)
     match policy:
         case Overlap.SKIP:
             return _skip_all(row, job, owed)
@@ -358,6 +460,20 @@ def plan_promotion(row: DueRow, job: Plannable | None, now: datetime, *, is_busy
             return _run_owed(row, job, owed, now, stop_running=True)
         case _:
             assert_never(policy)
+
+
+def _owed_by(row: DueRow, job: Plannable, now: datetime, frozen: Sequence[FrozenWindow]) -> OwedOccurrences:
+    """What a row owes: also what fell into the windows that are over, each window moved by the jitter of the job."""
+    over = [
+        FrozenWindow(window.start - job.jitter, window.end - job.jitter, window.afterwards)
+        for window in frozen
+        if window.end <= max(now, row.run_at) and window.end - job.jitter > row.scheduled_for
+    ]
+    if not over or row.kind is DueKind.LATER or not job.rule.is_recurring:
+        return owed_occurrences(job, row.kind, row.run_at, row.scheduled_for, now)
+    # A row that a freeze held is promoted shortly before the end of it: what falls due at the end itself comes after.
+    moment = max(now - job.jitter, over[-1].end - MICROSECOND)
+    return resolve_frozen(job.rule, row.scheduled_for, moment, job.misfire, over)
 
 
 def owed_occurrences(
@@ -376,7 +492,7 @@ def _expire(row: DueRow, owed: OwedOccurrences, now: datetime) -> OwedOccurrence
     if row.expires_at is None or row.expires_at > now:
         return owed
     expired = [instant for instant in owed.run if (expiry := row.expiry_of(instant)) is not None and expiry <= now]
-    skipped = (*owed.skipped, *_not_run(expired, SkipReason.EXPIRED))
+    skipped = (*owed.skipped, *_not_run(owed, expired, SkipReason.EXPIRED))
     return replace(owed, run=owed.run[len(expired) :], skipped=skipped)
 
 
@@ -391,9 +507,14 @@ def _destination(row: DueRow) -> PromotionTarget:
 def _run_owed(row: DueRow, job: Plannable, owed: OwedOccurrences, now: datetime, *, stop_running: bool) -> Promotion:
     if row.executions_left is not None and job.overlap is Overlap.SKIP and len(owed.run) > 1:
         # One by one: later ones may be skipped because the first still runs, and a skipped one must not use up an execution.
-        owed = replace(owed, run=owed.run[:1], next_at=owed.run[1])
+        second = owed.run[1]
+        owed = replace(
+            owed, run=owed.run[:1], skipped=tuple(gone for gone in owed.skipped if gone.first < second), next_at=second
+        )
     affordable = owed.run if row.executions_left is None else owed.run[: row.executions_left]
-    skips, ranges = _skip_records(row, job, (*owed.skipped, *_not_run(owed.run[len(affordable) :], SkipReason.ENDED)))
+    skips, ranges = _skip_records(
+        row, job, (*owed.skipped, *_not_run(owed, owed.run[len(affordable) :], SkipReason.ENDED))
+    )
     return Promotion(
         row=row,
         runs=tuple(_at_catch_up_rate(row, job, affordable, now)),
@@ -406,7 +527,7 @@ def _run_owed(row: DueRow, job: Plannable, owed: OwedOccurrences, now: datetime,
 
 def _skip_all(row: DueRow, job: Plannable, owed: OwedOccurrences) -> Promotion:
     """Skip every owed occurrence; a skipped one does not use up an execution."""
-    skips, ranges = _skip_records(row, job, (*owed.skipped, *_not_run(owed.run, SkipReason.OVERLAP)))
+    skips, ranges = _skip_records(row, job, (*owed.skipped, *_not_run(owed, owed.run, SkipReason.OVERLAP)))
     return Promotion(row=row, skips=skips, ranges=ranges, following=_next_occurrence(row, job, owed, used=0))
 
 
@@ -416,6 +537,8 @@ def _at_catch_up_rate(row: DueRow, job: Plannable, instants: Iterable[datetime],
         target = _destination(row) if number == 0 else PromotionTarget.DUE
         planned_at = row.run_at if instant == row.scheduled_for else instant + job.jitter
         run_at = planned_at if number == 0 else max(planned_at, now + number * CATCH_UP_INTERVAL)
+        if row.is_frozen:
+            run_at = max(run_at, row.run_at + number * CATCH_UP_INTERVAL)
         yield PlannedRun(_id(row, job, instant), instant, run_at, target)
 
 
@@ -427,10 +550,16 @@ def _skip(job: Plannable, instant: datetime, reason: SkipReason) -> PlannedSkip:
     return PlannedSkip(occurrence_id(job.id, instant), instant, reason)
 
 
-def _not_run(instants: Sequence[datetime], reason: SkipReason) -> Iterable[SkippedRange]:
-    """Consecutive occurrences that do not run, as one range."""
-    if instants:
-        yield SkippedRange(first=instants[0], last=instants[-1], count=len(instants), reason=reason)
+def _not_run(owed: OwedOccurrences, instants: Sequence[datetime], reason: SkipReason) -> list[SkippedRange]:
+    """Occurrences that do not run, as ranges: one for all, unless others that were skipped lie between them."""
+    ranges: list[SkippedRange] = []
+    for instant in instants:
+        last = ranges[-1] if ranges else None
+        if last is None or any(last.last < gone.first < instant for gone in owed.skipped):
+            ranges.append(SkippedRange(first=instant, last=instant, count=1, reason=reason))
+        else:
+            ranges[-1] = replace(last, last=instant, count=(last.count or 0) + 1)
+    return ranges
 
 
 def _skip_records(

@@ -13,8 +13,9 @@ from timeball.env import Env
 from timeball.store.executions import ExecutionStore
 from timeball.store.history import HistoryStore, RetentionStore
 from timeball.store.nodes import NodeStore
+from timeball.store.queues import QueueStore
 from timeball.store.rollups import RollupStore
-from timeball.store.types import OrphanedClaim
+from timeball.store.types import AuditEntry, OrphanedClaim
 from timeball.telemetry.events import (
     Emit,
     ExecutionsExpired,
@@ -30,6 +31,7 @@ _JANITOR_INTERVAL = timedelta(minutes=5)
 # Making a partition out of rows in the default partition blocks writers; at most so many days in one round.
 _MOST_DAYS = 10
 _ROLLUP_TRIM_SECONDS = 300.0
+_WHEN_OVER = AuditEntry("timeball", "the end had come")
 
 
 class Reaper(Service):
@@ -40,6 +42,7 @@ class Reaper(Service):
     execution frees a place and never takes one. Places that were freed and not passed on, because their node died in between, are
     passed on here; and executions that are to stop for the next occurrence are asked again. Waiting executions that have not begun in
     time are recorded as skipped, whether or not a worker is there to claim them.
+    Queues whose pause is over are resumed.
     """
 
     def __init__(
@@ -48,12 +51,14 @@ class Reaper(Service):
         emit: Emit,
         nodes: NodeStore,
         executions: ExecutionStore,
+        queues: QueueStore,
         settings: HousekeepingSettings,
         is_housekeeper: Callable[[], bool],
     ) -> None:
         super().__init__(env, emit)
         self._nodes = nodes
         self._executions = executions
+        self._queues = queues
         self._interval = timedelta(seconds=settings.reap_seconds)
         self._is_housekeeper = is_housekeeper
         self._next_sweep = float("-inf")
@@ -74,6 +79,7 @@ class Reaper(Service):
         if len(orphans) == _REAP_BATCH or more_may_expire:
             return AT_ONCE
         await self._pass_on_places()
+        await self._queues.tend(_WHEN_OVER)
         self._next_sweep = begun + self._interval.total_seconds()
         return self._interval
 
@@ -116,7 +122,6 @@ class Reaper(Service):
         if keys:
             await self._executions.unblock(keys)
             await self._executions.stop_superseded_executions(keys)
-        await self._executions.mark_queue_limited()
 
 
 class Janitor(Service):
@@ -173,6 +178,8 @@ class Janitor(Service):
         retention = self._retention
         self._report("settled", await retention.settled(before))
         self._report("skip_range", await retention.skip_ranges(before))
+        self._report("queue_interval", await retention.queue_intervals(before))
+        self._report("freeze", await retention.freezes(before))
         self._report("audit", await retention.audit(now - timedelta(days=self._settings.keep_audit_days)))
         self._report("idempotency_key", await retention.requests(now))
         self._report("job", await retention.deleted_jobs(before))

@@ -19,6 +19,7 @@ from typing import TypeAlias
 from timeball.config.settings import SchedulerSettings
 from timeball.domain import job_changes
 from timeball.domain.execution import DueKind, Origin
+from timeball.domain.freeze import FreezeList, FrozenWindow
 from timeball.domain.job_changes import JobChange, JobSnapshot
 from timeball.domain.policies import Overlap, SkipReason
 from timeball.domain.scheduling.civil_time import tzdata_version
@@ -26,6 +27,7 @@ from timeball.domain.scheduling.occurrences import (
     CheckAgain,
     DueKey,
     DueRow,
+    HeldByFreeze,
     JobTiming,
     Promotion,
     PromotionTarget,
@@ -39,6 +41,7 @@ from timeball.engine.scheduler.shards import ShardBalancer
 from timeball.env import Env
 from timeball.errors import NotFound
 from timeball.store.executions import ExecutionStore
+from timeball.store.freezes import FreezeStore
 from timeball.store.jobs import JobStore
 from timeball.store.types import AuditEntry, ShardOwnership
 from timeball.telemetry.events import Emit, ExecutionsPromoted, OccurrencesRecorded, OccurrencesSkipped
@@ -63,12 +66,16 @@ class Scheduler(Service):
         emit: Emit,
         executions: ExecutionStore,
         jobs: JobStore,
+        freezes: FreezeStore,
         shards: ShardBalancer,
         settings: SchedulerSettings,
     ) -> None:
         super().__init__(env, emit)
         self._executions = executions
         self._jobs = jobs
+        self._freeze_store = freezes
+        # As they were read last. Nothing is promoted by an older list, so it is read again when a promotion is refused.
+        self._freezes = FreezeList()
         self._shards = shards
         self._settings = settings
         # A promotion window that is longer than the look-ahead needs a longer look-ahead: rows are read before they are promoted.
@@ -221,17 +228,41 @@ class Scheduler(Service):
         rows = await self._set_aside(rows)
         await self._load_timetables(rows)
         busy = await self._busy(rows)
-        promotions = []
+        frozen = await self._frozen_windows(rows)
+        promotions, held = [], []
         for row in rows:
-            promotion = self._plan(row, now, is_busy=row.job_id in busy)
-            if promotion is not None:
-                promotions.append(promotion)
-                if promotion.runs:
+            planned = self._plan(row, now, is_busy=row.job_id in busy, frozen=frozen.get(row.id, ()))
+            if isinstance(planned, HeldByFreeze):
+                held.append(planned)
+            elif planned is not None:
+                promotions.append(planned)
+                if planned.runs:
                     # Later rows of the job in this batch may not run beside this one, unless overlap is allowed.
                     busy.add(row.job_id)
+        if held:
+            await self._hold(held)
         if promotions:
             await self._move(promotions)
         return True
+
+    async def _frozen_windows(self, rows: Sequence[DueRow]) -> dict[ExecutionId, tuple[FrozenWindow, ...]]:
+        """The windows in which nothing of each row starts. Without a freeze, nothing is read."""
+        freezes = self._freezes
+        if not freezes.freezes:
+            return {}
+        job_ids = {row.job_id for row in rows}
+        tags = await self._freeze_store.tags_of(sorted(job_ids), freezes.tags) if freezes.tags else {}
+        return {row.id: freezes.windows_of(row.queue, row.job_id, tags) for row in rows}
+
+    async def _hold(self, held: Sequence[HeldByFreeze]) -> None:
+        waiting = await self._executions.hold_frozen(held, self._freezes.epoch)
+        if len(waiting) < len(held):
+            await self._read_again()
+
+    async def _read_again(self) -> None:
+        """Something that was planned was refused: a row is gone or changed, or a freeze was written or ended."""
+        self._freezes = await self._freeze_store.list()
+        self.reload()
 
     async def _now(self) -> datetime:
         return self.env.clock.now()
@@ -290,13 +321,15 @@ class Scheduler(Service):
                 asked.add(job.id)
         return await self._executions.busy_jobs(list(asked)) if asked else set()
 
-    def _plan(self, row: DueRow, now: datetime, *, is_busy: bool) -> Promotion | None:
+    def _plan(
+        self, row: DueRow, now: datetime, *, is_busy: bool, frozen: Sequence[FrozenWindow]
+    ) -> Promotion | HeldByFreeze | None:
         job = self._timetable(row)
         if job is None and row.origin is Origin.SCHEDULE and row.kind is DueKind.OCCURRENCE:
             # The job was changed since the row was read. Its new occurrence comes with the next look.
             self.reload()
             return None
-        planned = plan_promotion(row, job, now, is_busy=is_busy)
+        planned = plan_promotion(row, job, now, is_busy=is_busy, frozen=frozen)
         if isinstance(planned, CheckAgain):
             self._put_back(row, planned.at)
             return None
@@ -304,7 +337,9 @@ class Scheduler(Service):
 
     async def _move(self, promotions: Sequence[Promotion]) -> None:
         ownership = ShardOwnership(self._shards.incarnation, dict(self._shards.epochs))
-        done = await self._executions.promote(promotions, ownership, self._settings.promotion_window, tzdata_version())
+        done = await self._executions.promote(
+            promotions, ownership, self._settings.promotion_window, tzdata_version(), self._freezes.epoch
+        )
         moved = [promotion for promotion in promotions if promotion.row.id in done]
         for promotion in moved:
             self._follow(promotion)
@@ -314,12 +349,16 @@ class Scheduler(Service):
         self.emit(ExecutionsPromoted(runs, skipped, len(promotions) - len(moved)))
         self._report_lateness(moved)
         if len(moved) < len(promotions):
-            self.reload()
+            await self._read_again()
 
     def _report_lateness(self, moved: Sequence[Promotion]) -> None:
-        """Measured against the exact instants, without jitter."""
+        """Measured against the exact instants, without jitter. What a freeze has held is not late."""
         now = self.env.clock.now()
-        instants = [promotion.row.scheduled_for for promotion in moved if promotion.row.watermark is not None]
+        instants = [
+            promotion.row.scheduled_for
+            for promotion in moved
+            if promotion.row.watermark is not None and not promotion.row.is_frozen
+        ]
         if instants:
             late = tuple((now - instant).total_seconds() for instant in instants if instant < now)
             self.emit(OccurrencesRecorded(len(instants), late))
@@ -338,6 +377,7 @@ class Scheduler(Service):
                     executions_left=None,
                     tzdata=tzdata_version(),
                     expires_at=promotion.row.expiry_of(run.scheduled_for),
+                    is_frozen=False,
                 )
                 self._remember(later)
         following = promotion.following
@@ -354,6 +394,7 @@ class Scheduler(Service):
                 executions_left=following.executions_left,
                 tzdata=following.tzdata,
                 expires_at=promotion.row.expiry_of(following.scheduled_for),
+                is_frozen=False,
             )
         )
 

@@ -176,6 +176,7 @@ def due_row_from(row: Record) -> DueRow:
         priority=row["priority"],
         expires_at=row["expires_at"],
         is_paused=row["is_paused"],
+        is_frozen=row["is_frozen"],
     )
 
 

@@ -32,6 +32,7 @@ _FAST_ELSEWHERE = frozenset(
 _SLOW = frozenset(
     {
         "mark_queue_limited",
+        "tend_queues",
         "occurrences_of_other_tzdata",
         "request_stop_of_jobs",
         "forget_old_requests",

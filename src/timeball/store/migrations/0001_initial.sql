@@ -247,7 +247,9 @@ CREATE TABLE timeball.due (
     -- As in `job`, about the payload of this row.
     bound_secrets_only boolean,
     -- If it has not begun by then, it is skipped. NULL if it may begin at any time, or has begun before.
-    expires_at         timestamptz
+    expires_at         timestamptz,
+    -- The `run_at` of a row that a freeze holds: until the end of the freeze, `run_at` is that end.
+    frozen_run_at      timestamptz
 );
 
 -- look_ahead: the next rows of a shard.
@@ -264,6 +266,9 @@ CREATE INDEX due_retrying ON timeball.due (id) WHERE kind = 'retry';
 CREATE INDEX due_by_limit ON timeball.due (limit_key) WHERE limit_key IS NOT NULL;
 -- expire_waiting: the rows that expire; without scheduled occurrences, about which the scheduler decides.
 CREATE INDEX due_expiring ON timeball.due (expires_at) WHERE expires_at IS NOT NULL AND NOT (kind = 'occurrence' AND origin = 'schedule');
+
+-- thaw: the rows that a freeze holds, by its end.
+CREATE INDEX due_frozen ON timeball.due (run_at) WHERE frozen_run_at IS NOT NULL;
 
 -- Executions that are due now, or within the promotion window.
 CREATE TABLE timeball.ready (
@@ -555,8 +560,51 @@ CREATE TABLE timeball.secret_use (
 CREATE TABLE timeball.queue (
     name         text        PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 200),
     paused_at    timestamptz,
+    -- When the housekeeping resumes it; NULL: a person does.
+    paused_until timestamptz,
     pause_reason text,
-    max_running  integer     CHECK (max_running >= 1)
+    max_running  integer     CHECK (max_running >= 1),
+    CONSTRAINT only_a_pause_has_an_end CHECK (paused_at IS NOT NULL OR paused_until IS NULL)
+);
+
+-- When a queue was paused or limited, by whom and why. A change closes the interval before it, in its own transaction.
+CREATE TABLE timeball.queue_interval (
+    queue    text        NOT NULL,
+    kind     text        NOT NULL CHECK (kind IN ('pause', 'limit')),
+    from_at  timestamptz NOT NULL,
+    -- NULL while it lasts.
+    until_at timestamptz,
+    -- The limit; NULL for a pause.
+    value    integer,
+    actor    text        NOT NULL,
+    reason   text,
+    PRIMARY KEY (queue, kind, from_at),
+    CONSTRAINT in_order CHECK (from_at <= until_at),
+    CONSTRAINT only_a_limit_has_a_value CHECK ((kind = 'limit') = (value IS NOT NULL))
+);
+
+-- Spans in which nothing starts: of one queue, one tag, one job, or of anything if none of these is named.
+-- A row is kept as long as the history: what fell into a freeze is decided when it is over. There are few rows, and every statement reads all of them.
+CREATE TABLE timeball.freeze_period (
+    id         uuid        PRIMARY KEY,
+    queue      text,
+    tag        text,
+    job_id     uuid,
+    from_at    timestamptz NOT NULL,
+    -- The first instant after it. One that is ended before its time ends there.
+    until_at   timestamptz NOT NULL,
+    afterwards text        NOT NULL CHECK (afterwards IN ('skip', 'latest', 'all')),
+    actor      text        NOT NULL,
+    reason     text,
+    created_at timestamptz NOT NULL,
+    -- Who has ended it before its time.
+    ended_by   text,
+    -- When its end was noted in the audit.
+    ended_at   timestamptz,
+    -- Larger than that of all others with every change: a scheduler whose list of freezes has another epoch promotes nothing.
+    epoch      bigint      NOT NULL,
+    CONSTRAINT in_order CHECK (from_at <= until_at),
+    CONSTRAINT freeze_has_one_scope CHECK (num_nonnulls(queue, tag, job_id) <= 1)
 );
 
 -- How many executions with the same limit key may be ready or running together.
@@ -651,6 +699,8 @@ CREATE TABLE timeball.operation (
     reason           text,
     -- Whether it settles dead executions.
     settles          boolean     NOT NULL,
+    -- The end of the pauses that it makes.
+    until_at         timestamptz,
     total            integer     NOT NULL CHECK (total >= 0),
     done             integer     NOT NULL DEFAULT 0,
     failed           integer     NOT NULL DEFAULT 0,
@@ -935,6 +985,90 @@ BEGIN
         );
     END IF;
     RETURN tids;
+END
+$$;
+
+-- The end of the freezes that hold executions of a queue and a job at an instant; NULL if none does.
+CREATE FUNCTION timeball.frozen_until(queue text, job_id uuid, instant timestamptz)
+RETURNS timestamptz
+LANGUAGE plpgsql
+STABLE
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN (
+        SELECT max(freeze_period.until_at)
+        FROM timeball.freeze_period
+        WHERE freeze_period.from_at <= instant
+          AND freeze_period.until_at > instant
+          AND (num_nonnulls(freeze_period.queue, freeze_period.tag, freeze_period.job_id) = 0
+               OR freeze_period.queue = frozen_until.queue
+               OR freeze_period.job_id = frozen_until.job_id
+               OR EXISTS (SELECT 1 FROM timeball.job WHERE job.id = frozen_until.job_id AND freeze_period.tag = ANY (job.tags)))
+    );
+END
+$$;
+
+-- Those of some queues that a freeze holds as a whole at an instant.
+CREATE FUNCTION timeball.frozen_queues(queues text[], instant timestamptz)
+RETURNS text[]
+LANGUAGE plpgsql
+STABLE
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT asked.queue
+        FROM unnest(queues) AS asked (queue)
+        WHERE EXISTS (
+            SELECT 1
+            FROM timeball.freeze_period
+            WHERE freeze_period.from_at <= instant
+              AND freeze_period.until_at > instant
+              AND num_nonnulls(freeze_period.tag, freeze_period.job_id) = 0
+              AND (freeze_period.queue IS NULL OR freeze_period.queue = asked.queue)
+        )
+    );
+END
+$$;
+
+-- Of some rows of `ready` that a claim has locked, move those back to `due` that a freeze holds, until it is over; returns the others.
+-- An execution that is held until its instant starts then: a freeze that begins before that instant holds it, too.
+CREATE FUNCTION timeball.put_back_frozen(tids tid[], instant timestamptz)
+RETURNS tid[]
+LANGUAGE plpgsql
+VOLATILE
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    moved tid[];
+BEGIN
+    WITH frozen AS MATERIALIZED (
+        SELECT ready.ctid AS tid, timeball.frozen_until(ready.queue, ready.job_id, greatest(instant, ready.run_at)) AS until_at
+        FROM timeball.ready
+        WHERE ready.ctid = ANY (tids)
+    ),
+    gone AS (
+        DELETE FROM timeball.ready
+        WHERE ready.ctid = ANY (ARRAY(SELECT frozen.tid FROM frozen WHERE frozen.until_at IS NOT NULL))
+        RETURNING ready.*, ready.ctid AS tid
+    ),
+    waiting AS (
+        INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, tzdata, version, queue, priority, handler, queued_at,
+                                  attempts, lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, expires_at,
+                                  frozen_run_at)
+        SELECT gone.id, gone.job_id, CASE WHEN gone.attempts > 0 THEN 'retry' ELSE 'snooze' END, gone.origin,
+               coalesce((SELECT job.shard FROM timeball.job WHERE job.id = gone.job_id), 0), frozen.until_at, gone.scheduled_for, gone.tzdata, gone.version,
+               gone.queue, gone.priority, gone.handler, gone.queued_at, gone.attempts, gone.lost, gone.fence, gone.limit_key, gone.unique_key, gone.payload,
+               gone.retry_of, gone.created_by, gone.bound_secrets_only, gone.expires_at, gone.run_at
+        FROM gone
+        JOIN frozen ON frozen.tid = gone.tid
+    )
+    SELECT array_agg(gone.tid)
+    INTO moved
+    FROM gone;
+    RETURN ARRAY(SELECT kept.tid FROM unnest(tids) AS kept (tid) WHERE kept.tid IS NULL OR kept.tid <> ALL (coalesce(moved, '{}')));
 END
 $$;
 

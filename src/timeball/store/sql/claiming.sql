@@ -6,11 +6,15 @@
 -- fragment: gate
 -- It shuts claims out while a queue is being limited: its FOR KEY SHARE takes a lock on the table, for which lock_out_claims waits, and which waits for
 -- lock_out_claims. It never finds a row, because no queue has an empty name; but each claim reads it, or PostgreSQL would not run it.
+-- `freezing` says whether there is a freeze at all: without one, a claim asks nothing else about freezes. Writing one shuts claims out, too.
 gate AS MATERIALIZED (
     SELECT 1
     FROM timeball.queue
     WHERE name = ''
     FOR KEY SHARE
+),
+freezing AS MATERIALIZED (
+    SELECT EXISTS (SELECT 1 FROM timeball.freeze_period WHERE until_at > coalesce(:now, now())) AS is_possible
 )
 
 -- fragment: start_claim
@@ -20,9 +24,15 @@ gate AS MATERIALIZED (
 -- Handler and payload belong to the version in the row. The job has the payload of its present version; payload_of finds an older one. It is a function
 -- because a subquery would open its table for every claim.
 -- Counters stop at the end of their range, so that one row that cannot be counted does not stop the claims of all others.
+-- `thawed` are the rows that no freeze holds; the others go back to `due`.
+thawed AS MATERIALIZED (
+    SELECT CASE WHEN freezing.is_possible THEN timeball.put_back_frozen(locked.tids, coalesce(:now, now())) ELSE locked.tids END AS tids
+    FROM locked
+    CROSS JOIN freezing
+),
 taken AS (
     DELETE FROM timeball.ready
-    WHERE ctid = ANY ((SELECT tids FROM locked)::tid[])
+    WHERE ctid = ANY ((SELECT tids FROM thawed)::tid[])
     RETURNING *
 ),
 picked AS MATERIALIZED (
@@ -63,7 +73,7 @@ locked AS MATERIALIZED (
                    FROM timeball.queue
                    WHERE name = ANY (:queues::text[])
                      AND (paused_at IS NOT NULL OR (max_running IS NOT NULL AND NOT :is_limited::boolean))
-               ),
+               ) || CASE WHEN (SELECT is_possible FROM freezing) THEN timeball.frozen_queues(:queues::text[], coalesce(:now, now())) ELSE '{}' END,
                coalesce(:now, now()), coalesce(:now, now()) - :unclaimed_for::interval, :handlers::text[],
                :lane_limit::integer, :slots::integer, :holds::integer, :limit::integer
            ) AS tids
@@ -100,6 +110,9 @@ locked AS MATERIALIZED (
                      WHERE queue.name = named.queue
                        AND (queue.paused_at IS NOT NULL OR queue.max_running IS NOT NULL)
                  )
+                 AND NOT CASE WHEN (SELECT is_possible FROM freezing)
+                              THEN timeball.frozen_queues(ARRAY[named.queue], coalesce(:now, now())) <> '{}'
+                              ELSE false END
                FOR UPDATE OF ready SKIP LOCKED
            ) AS tids
 ),
@@ -130,6 +143,9 @@ named AS MATERIALIZED (
           AND (queue.paused_at IS NOT NULL OR queue.max_running IS NOT NULL)
     )
       AND NOT EXISTS (SELECT 1 FROM gate)
+      AND NOT CASE WHEN (SELECT is_possible FROM freezing)
+                   THEN timeball.frozen_queues(ARRAY[candidate.queue], coalesce(:now, now())) <> '{}'
+                   ELSE false END
 ),
 locked_due AS MATERIALIZED (
     SELECT ready.ctid AS tid
@@ -160,7 +176,7 @@ ORDER BY started.run_at - started.priority * interval '12 seconds', started.id;
 
 -- name: read_tickets
 -- The most urgent ready executions of some lanes, up to :limit for each queue, to be published as tickets.
--- None of a paused queue, which gives nothing, and none of a limited queue, whose running executions are counted under a lock.
+-- None of a paused or frozen queue, which gives nothing, and none of a limited queue, whose running executions are counted under a lock.
 SELECT ranked.id, ranked.queue, ranked.rank, ranked.handler, ranked.fence
 FROM (
     SELECT ready.id, ready.queue, ready.handler, ready.fence, head.rank,
@@ -175,6 +191,7 @@ FROM (
         WHERE queue.name = ready.queue
           AND (queue.paused_at IS NOT NULL OR queue.max_running IS NOT NULL)
     )
+      AND timeball.frozen_queues(ARRAY[ready.queue], coalesce(:now, now())) = '{}'
 ) AS ranked
 WHERE ranked.place <= :limit
 ORDER BY ranked.rank;
@@ -217,7 +234,8 @@ lane AS (
 SELECT lane.queue, lane.priority, lane.run_at, lane.id, queue.max_running IS NOT NULL AS is_limited
 FROM lane
 LEFT JOIN timeball.queue ON queue.name = lane.queue
-WHERE queue.paused_at IS NULL;
+WHERE queue.paused_at IS NULL
+  AND timeball.frozen_queues(ARRAY[lane.queue], coalesce(:now, now())) = '{}';
 
 -- name: has_unclaimed
 -- Whether the first execution of one of these lanes, from its position on, has been ready for :age and can be run by these handlers.
@@ -242,14 +260,32 @@ FROM timeball.running
 WHERE queue = :queue
   AND queue_limited;
 
--- name: mark_queue_limited
+-- fragment: counted_for_limit
 -- Make executions count for the limit of their queue that were claimed before the queue was limited.
 UPDATE timeball.running
 SET queue_limited = true
 FROM timeball.queue
 WHERE queue.name = running.queue
   AND queue.max_running IS NOT NULL
-  AND NOT running.queue_limited;
+  AND NOT running.queue_limited
+
+-- name: mark_queue_limited
+{counted_for_limit};
+
+-- name: tend_queues
+-- What the housekeeping does for queues, in one statement: make executions count for the limits of their queues, and find the pauses and freezes whose
+-- end has come.
+WITH marked AS (
+    {counted_for_limit}
+)
+SELECT name, NULL::uuid AS freeze_id
+FROM timeball.queue
+WHERE paused_until <= coalesce(:now, now())
+UNION ALL
+SELECT NULL, id
+FROM timeball.freeze_period
+WHERE ended_at IS NULL
+  AND until_at <= coalesce(:now, now());
 
 -- name: read_back_claim
 -- The executions of a claim whose reply was lost, in the order of the reply.

@@ -21,7 +21,7 @@ WHERE id = :id;
 -- name: gate_facts
 -- The state of the gates that an execution has to pass: its queue, its limit and its unique key; and the time of the database.
 SELECT coalesce(:now, now()) AS moment,
-       queue.paused_at, queue.pause_reason, queue.max_running AS queue_limit,
+       queue.paused_at, queue.paused_until, queue.pause_reason, queue.max_running AS queue_limit,
        (SELECT count(*) FROM timeball.running WHERE running.queue = :queue::text AND running.queue_limited) AS queue_taken,
        running_limit.max_running AS key_limit,
        (SELECT count(*) FROM timeball.ready WHERE ready.limit_key = :limit_key::text)

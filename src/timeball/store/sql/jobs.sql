@@ -455,7 +455,8 @@ FROM withdrawn;
 -- A parked row that is not an occurrence has no watermark of its own. It keeps there the instant that it waited for, so that a retry is never early.
 UPDATE timeball.due
 SET run_at = :parked_at,
-    watermark = CASE WHEN kind <> 'occurrence' AND run_at < :parked_at THEN run_at ELSE watermark END
+    watermark = CASE WHEN kind <> 'occurrence' AND run_at < :parked_at THEN coalesce(frozen_run_at, run_at) ELSE watermark END,
+    frozen_run_at = NULL
 WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
   AND (kind IN ('retry', 'snooze', 'later') OR origin = 'enqueue');
 
@@ -627,16 +628,53 @@ FOR UPDATE;
 
 -- name: set_queue
 -- A value that is not given stays as it is: a pause must not undo a limit that is set at the same moment.
-INSERT INTO timeball.queue (name, paused_at, pause_reason, max_running)
-VALUES (:name, CASE WHEN :is_paused::boolean THEN coalesce(:now, now()) END, CASE WHEN :is_paused::boolean IS NOT NULL THEN :reason::text END, :max_running)
+INSERT INTO timeball.queue (name, paused_at, paused_until, pause_reason, max_running)
+VALUES (:name, CASE WHEN :is_paused::boolean THEN coalesce(:now, now()) END, CASE WHEN :is_paused::boolean THEN :until::timestamptz END,
+        CASE WHEN :is_paused::boolean IS NOT NULL THEN :reason::text END, :max_running)
 ON CONFLICT (name) DO UPDATE
 SET paused_at = CASE
         WHEN :is_paused::boolean IS NULL THEN queue.paused_at
         WHEN :is_paused::boolean THEN coalesce(queue.paused_at, excluded.paused_at)
     END,
+    paused_until = CASE WHEN :is_paused::boolean IS NULL THEN queue.paused_until ELSE excluded.paused_until END,
     pause_reason = CASE WHEN :is_paused::boolean IS NULL THEN queue.pause_reason ELSE excluded.pause_reason END,
     max_running = CASE WHEN :limits::boolean THEN excluded.max_running ELSE queue.max_running END
 RETURNING *;
+
+-- name: close_queue_interval
+-- A pause or limit of a queue ends, or another one takes its place.
+UPDATE timeball.queue_interval
+SET until_at = greatest(coalesce(:now, now()), from_at)
+WHERE queue = :queue
+  AND kind = :kind
+  AND until_at IS NULL;
+
+-- name: open_queue_interval
+-- A pause or limit of a queue begins. The one that began at the same instant lasted no time.
+INSERT INTO timeball.queue_interval (queue, kind, from_at, value, actor, reason)
+VALUES (:queue, :kind, coalesce(:now, now()), :value, :actor, :reason)
+ON CONFLICT (queue, kind, from_at) DO UPDATE
+SET until_at = NULL,
+    value = excluded.value,
+    actor = excluded.actor,
+    reason = excluded.reason;
+
+-- name: queue_intervals
+-- The pauses and limits of a queue that touch a span, the earliest first.
+SELECT queue, kind, from_at, until_at, value, actor, reason
+FROM timeball.queue_interval
+WHERE queue = :queue
+  AND from_at <= :until
+  AND (until_at IS NULL OR until_at >= :since)
+ORDER BY from_at, kind;
+
+-- name: queue_to_resume
+-- A queue whose pause is over, locked against other changes; no row if it was resumed, or its pause made longer, meanwhile.
+SELECT *
+FROM timeball.queue
+WHERE name = :name
+  AND paused_until <= coalesce(:now, now())
+FOR UPDATE;
 
 -- name: find_queue
 SELECT *

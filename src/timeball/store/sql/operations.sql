@@ -2,8 +2,8 @@
 
 -- name: add_operation
 -- With a holder it begins at once; without one, an API process takes it.
-INSERT INTO timeball.operation (id, action, subject, state, actor, place, reason, settles, total, holder, lease_until, created_at, started_at)
-VALUES (:id, :action, :subject, CASE WHEN :holder::uuid IS NULL THEN 'pending' ELSE 'running' END, :actor, :place, :reason, :settles, :total,
+INSERT INTO timeball.operation (id, action, subject, state, actor, place, reason, settles, until_at, total, holder, lease_until, created_at, started_at)
+VALUES (:id, :action, :subject, CASE WHEN :holder::uuid IS NULL THEN 'pending' ELSE 'running' END, :actor, :place, :reason, :settles, :until, :total,
         :holder::uuid, CASE WHEN :holder::uuid IS NOT NULL THEN coalesce(:now, now()) + :lease::interval END, coalesce(:now, now()),
         CASE WHEN :holder::uuid IS NOT NULL THEN coalesce(:now, now()) END)
 RETURNING *;

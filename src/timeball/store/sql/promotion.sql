@@ -1,6 +1,20 @@
 -- From `due` to `ready`: what a scheduler reads, and the one statement that promotes. Each move is one statement, so an execution is never in two
 -- tables and never in none.
 
+-- fragment: freezes_known
+-- Whether the scheduler plans with the freezes that there are. The FOR KEY SHARE takes a lock on the table, for which lock_out_promotions waits, and which
+-- waits for lock_out_promotions; it never finds a row, because no freeze has that id.
+freeze_gate AS MATERIALIZED (
+    SELECT 1
+    FROM timeball.freeze_period
+    WHERE id = '00000000-0000-0000-0000-000000000000'::uuid
+    FOR KEY SHARE
+),
+freezes_known AS MATERIALIZED (
+    SELECT coalesce(max(epoch), 0) = :freeze_epoch AND NOT EXISTS (SELECT 1 FROM freeze_gate) AS are_known
+    FROM timeball.freeze_period
+)
+
 -- name: look_ahead
 -- The keys of the rows of some shards that fall due within the horizon, from the bound of each shard on.
 -- Rows that are overdue are included, however old they are: a row that was committed late is not lost. The scheduler holds most of them already; it reads
@@ -34,7 +48,8 @@ SELECT due.id,
        due.queue,
        due.priority,
        due.expires_at,
-       coalesce((SELECT job.paused_at IS NOT NULL FROM timeball.job WHERE job.id = due.job_id AND due.kind IN ('retry', 'snooze')), false) AS is_paused
+       coalesce((SELECT job.paused_at IS NOT NULL FROM timeball.job WHERE job.id = due.job_id AND due.kind IN ('retry', 'snooze')), false) AS is_paused,
+       due.frozen_run_at IS NOT NULL AS is_frozen
 FROM timeball.due
 WHERE due.id = ANY (:ids::uuid[]);
 
@@ -59,7 +74,9 @@ WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND
 -- A row that was given a limit since it was read goes to `blocked`, whatever the scheduler has planned.
 -- The occurrence that waited cites the time-zone data that computed it; occurrences after it were computed with the data of the scheduler.
 -- Each occurrence has as long to begin, after its instant, as the one that waited.
-WITH given AS MATERIALIZED (
+-- Nothing is taken if a freeze was written or ended since the scheduler read them.
+WITH {freezes_known},
+given AS MATERIALIZED (
     SELECT :ids::uuid[] AS ids, :run_ats::timestamptz[] AS run_ats, :versions::integer[] AS versions, :next_ids::uuid[] AS next_ids,
            :next_run_ats::timestamptz[] AS next_run_ats, :next_fors::timestamptz[] AS next_fors, :watermarks::timestamptz[] AS watermarks,
            :lefts::bigint[] AS lefts,
@@ -95,6 +112,7 @@ found AS MATERIALIZED (
           AND due.version = owed.version
           AND due.shard = ANY (ARRAY(SELECT owned.id FROM owned))
           AND due.run_at <= coalesce(:now, now()) + :promotion_window::interval
+          AND (SELECT freezes_known.are_known FROM freezes_known)
         OFFSET 0
         FOR UPDATE
     ) AS looked_up
@@ -205,6 +223,97 @@ ranges AS (
 )
 SELECT id FROM taken;
 
+-- name: hold_frozen
+-- Let rows wait for the end of the freeze that holds them, each only if it still is as it was read, and if no freeze was written or ended meanwhile.
+-- Looked up, locked and changed by ctid as in promote.
+WITH {freezes_known},
+found AS MATERIALIZED (
+    SELECT looked_up.tid, given.until_at
+    FROM unnest(:ids::uuid[], :run_ats::timestamptz[], :versions::integer[], :untils::timestamptz[]) AS given (id, run_at, version, until_at)
+    CROSS JOIN LATERAL (
+        SELECT due.ctid AS tid
+        FROM timeball.due
+        WHERE due.id = given.id
+          AND due.run_at IS NOT DISTINCT FROM given.run_at
+          AND due.version = given.version
+          AND (SELECT freezes_known.are_known FROM freezes_known)
+        OFFSET 0
+        FOR UPDATE
+    ) AS looked_up
+)
+UPDATE timeball.due
+SET run_at = (SELECT found.until_at FROM found WHERE found.tid = due.ctid),
+    frozen_run_at = coalesce(due.frozen_run_at, due.run_at)
+WHERE due.ctid = ANY (ARRAY(SELECT found.tid FROM found))
+RETURNING due.id;
+
+-- name: lock_out_promotions
+-- Wait for the promotions that are under way, and let none begin: as lock_out_claims, which a change of freezes needs as well.
+LOCK TABLE timeball.freeze_period IN EXCLUSIVE MODE;
+
+-- name: add_freeze
+-- After lock_out_promotions. The clock is read after the locks: every claim that began later sees the freeze.
+INSERT INTO timeball.freeze_period (id, queue, tag, job_id, from_at, until_at, afterwards, actor, reason, created_at, epoch)
+SELECT :id, :queue, :tag, :job_id, greatest(:from::timestamptz, clock.moment), :until, :afterwards, :actor, :reason, clock.moment,
+       (SELECT coalesce(max(epoch), 0) + 1 FROM timeball.freeze_period)
+FROM (SELECT coalesce(:now, clock_timestamp()) AS moment) AS clock
+WHERE :until::timestamptz > clock.moment
+RETURNING *;
+
+-- name: find_freeze
+SELECT *
+FROM timeball.freeze_period
+WHERE id = :id;
+
+-- name: end_freeze
+-- End a freeze before its time, after lock_out_promotions; no row if it is over. One that has not begun never begins.
+UPDATE timeball.freeze_period
+SET until_at = greatest(from_at, clock.moment),
+    ended_by = :actor,
+    ended_at = clock.moment,
+    epoch = (SELECT max(epoch) + 1 FROM timeball.freeze_period)
+FROM (SELECT coalesce(:now, clock_timestamp()) AS moment) AS clock
+WHERE id = :id
+  AND ended_at IS NULL
+  AND until_at > clock.moment
+RETURNING freeze_period.*;
+
+-- name: thaw
+-- Give the rows that waited for the end of a freeze their own time again; if another freeze holds them, a scheduler lets them wait again.
+UPDATE timeball.due
+SET run_at = frozen_run_at,
+    frozen_run_at = NULL
+WHERE frozen_run_at IS NOT NULL
+  AND run_at = :until
+RETURNING shard;
+
+-- name: note_ended_freeze
+-- A freeze whose end has come; once, however many nodes try.
+UPDATE timeball.freeze_period
+SET ended_at = coalesce(:now, now())
+WHERE id = :id
+  AND ended_at IS NULL
+  AND until_at <= coalesce(:now, now())
+RETURNING *;
+
+-- name: all_freezes
+-- Every freeze that is kept, in the order in which they begin.
+SELECT *
+FROM timeball.freeze_period
+ORDER BY from_at, id;
+
+-- name: tags_of_jobs
+-- Which of some tags these jobs have. OFFSET 0: see busy_jobs.
+SELECT asked.job_id, found.tag
+FROM unnest(:job_ids::uuid[]) AS asked (job_id)
+CROSS JOIN LATERAL (
+    SELECT unnest(job.tags) AS tag
+    FROM timeball.job
+    WHERE job.id = asked.job_id
+    OFFSET 0
+) AS found
+WHERE found.tag = ANY (:tags::text[]);
+
 -- name: park
 -- Let retries and snoozes of a paused job wait until it is resumed. The job is locked, and read as it is after a lock wait: a row that is parked after
 -- the resumption would wait for ever. The row keeps the instant that it waited for, because it must not run before that either.
@@ -231,13 +340,15 @@ found AS MATERIALIZED (
 )
 UPDATE timeball.due
 SET run_at = :parked_at,
-    watermark = due.run_at
+    watermark = coalesce(due.frozen_run_at, due.run_at),
+    frozen_run_at = NULL
 WHERE due.ctid = ANY (ARRAY(SELECT found.tid FROM found));
 
 -- name: occurrences_of_other_tzdata
 -- Pending occurrences of some shards that were computed with older time-zone data. The inner query has no other condition, because a planner without
 -- statistics would then read the whole schedule.
-SELECT id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, executions_left, limit_key, queue, priority, expires_at, false AS is_paused
+SELECT id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, executions_left, limit_key, queue, priority, expires_at, false AS is_paused,
+       frozen_run_at IS NOT NULL AS is_frozen
 FROM (
     SELECT *
     FROM timeball.due

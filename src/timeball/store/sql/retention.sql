@@ -32,6 +32,24 @@ WHERE id IN (
 )
 RETURNING id;
 
+-- name: trim_queue_interval
+-- Pauses and limits of queues that had ended by then.
+DELETE FROM timeball.queue_interval
+WHERE (queue, kind, from_at) IN (SELECT queue, kind, from_at FROM timeball.queue_interval WHERE until_at < :before LIMIT :limit)
+RETURNING queue;
+
+-- name: trim_freeze
+-- Freezes from before the beginning of the history: `verify` needs the others.
+DELETE FROM timeball.freeze_period
+WHERE id IN (
+    SELECT id
+    FROM timeball.freeze_period
+    WHERE ended_at < :before
+      AND until_at <= (SELECT value::timestamptz FROM timeball.fact WHERE key = 'history_from')
+    LIMIT :limit
+)
+RETURNING id;
+
 -- name: trim_audit
 DELETE FROM timeball.audit
 WHERE id IN (SELECT id FROM timeball.audit WHERE at < :before LIMIT :limit)

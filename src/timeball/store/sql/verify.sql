@@ -17,6 +17,7 @@ SELECT (SELECT count(*) FROM timeball.due WHERE kind <> 'resume') AS due,
        (SELECT count(*) FROM timeball.live_key) AS keys,
        (SELECT count(*) FROM timeball.execution WHERE expires_at IS NOT NULL)
        + (SELECT count(*) FROM timeball.skip_range WHERE reason = 'expired') AS expiring,
+       (SELECT count(*) FROM timeball.freeze_period) AS freezes,
        (SELECT count(*) FROM timeball.node WHERE kind = 'scheduler' AND lease_until > :now) AS schedulers,
        (SELECT count(*) FROM timeball.node WHERE kind = 'worker' AND lease_until > :now) AS workers;
 
@@ -610,9 +611,10 @@ LIMIT :listed;
 -- name: verify_waiting
 -- Unfinished executions that disagree with their job: an enqueued execution has the id of its job, and one that cites the present version has the handler
 -- of the job. The time of one that waits is that of its schedule, within the jitter of the job; after a pause it is the end of the pause, which has passed.
+-- What a freeze holds waits for the end of the freeze.
 -- The time of a retry or a snooze was returned by a handler, or drawn at random: only what came before it can be checked.
 WITH unfinished AS (
-    SELECT id, job_id, origin, version, handler, scheduled_for, run_at, kind = 'occurrence' AS is_pending FROM timeball.due WHERE kind <> 'resume'
+    SELECT id, job_id, origin, version, handler, scheduled_for, run_at, kind = 'occurrence' AND frozen_run_at IS NULL AS is_pending FROM timeball.due WHERE kind <> 'resume'
     UNION ALL
     SELECT id, job_id, origin, version, handler, scheduled_for, run_at, false FROM timeball.ready
     UNION ALL
@@ -649,6 +651,97 @@ LEFT JOIN timeball.job ON job.id = broken.job_id
 ORDER BY job_id, execution_id
 LIMIT :listed;
 
+-- name: verify_freezes
+-- Freezes that were not obeyed: something in their scope was claimed or started meanwhile; more of what fell into one ran than `afterwards` says; an
+-- occurrence was skipped for a freeze that there is not; or a row waits for the end of one.
+-- A claim from before a freeze may start a little later, and the jitter of a job moves its occurrences. Where freezes overlap, the last to end decides:
+-- only those that overlap no other are judged by their own word. The tags of a job are known for its present version.
+WITH frozen AS MATERIALIZED (
+    SELECT *, NOT EXISTS (SELECT 1 FROM timeball.freeze_period AS other WHERE other.id <> freeze_period.id AND other.from_at < freeze_period.until_at
+                                                                       AND other.until_at > freeze_period.from_at) AS is_alone
+    FROM timeball.freeze_period
+),
+held AS (
+    SELECT frozen.id AS freeze_id, frozen.from_at, frozen.until_at, frozen.created_at, frozen.afterwards, frozen.is_alone,
+           run.id, run.job_id, run.origin, run.scheduled_for, run.queued_at, run.claimed_at, run.started_at, job.kind, job.jitter_seconds
+    FROM (
+        SELECT id, job_id, version, queue, origin, scheduled_for, queued_at, claimed_at, greatest(claimed_at, run_at) AS started_at FROM timeball.running
+        UNION ALL
+        SELECT id, job_id, version, queue, origin, scheduled_for, queued_at, NULL, started_at FROM timeball.finished WHERE started_at IS NOT NULL
+    ) AS run
+    CROSS JOIN frozen
+    LEFT JOIN timeball.job ON job.id = run.job_id AND job.version = run.version
+    WHERE num_nonnulls(frozen.queue, frozen.tag, frozen.job_id) = 0
+       OR frozen.queue = run.queue
+       OR frozen.job_id = run.job_id
+       OR frozen.tag = ANY (job.tags)
+),
+skip AS (
+    SELECT finished.job_id, finished.id, finished.version, finished.scheduled_for AS first_at, finished.scheduled_for AS last_at
+    FROM timeball.finished
+    WHERE finished.state = 'skipped'
+      AND finished.reason = 'freeze'
+    UNION ALL
+    SELECT job_id, NULL, version, first_at, last_at
+    FROM timeball.skip_range
+    WHERE reason = 'freeze'
+),
+broken AS (
+    SELECT 'an execution was claimed in a freeze' AS why, id AS execution_id, job_id, started_at AS at, freeze_id
+    FROM held
+    WHERE claimed_at > created_at
+      AND started_at >= from_at
+      AND started_at < until_at
+    UNION ALL
+    SELECT 'an execution started in a freeze', id, job_id, started_at, freeze_id
+    FROM held
+    WHERE claimed_at IS NULL
+      AND started_at >= greatest(from_at, created_at) + :patience::interval
+      AND started_at < until_at
+    UNION ALL
+    SELECT 'more occurrences of a freeze ran than `afterwards` says', (array_agg(id ORDER BY scheduled_for))[1], job_id, min(scheduled_for), freeze_id
+    FROM held
+    WHERE is_alone
+      AND afterwards <> 'all'
+      AND origin = 'schedule'
+      AND kind IN ('every', 'cron')
+      AND scheduled_for >= greatest(from_at, created_at)
+      AND scheduled_for + coalesce(jitter_seconds, 0) * interval '1 second' < until_at
+      AND queued_at > created_at
+    GROUP BY job_id, freeze_id, afterwards
+    HAVING count(*) > CASE afterwards WHEN 'skip' THEN 0 ELSE 1 END
+    UNION ALL
+    SELECT 'an occurrence was skipped for a freeze that there is not', skip.id, skip.job_id, skip.first_at, NULL
+    FROM skip
+    JOIN timeball.job ON job.id = skip.job_id AND job.version = skip.version
+    WHERE (:history_from::timestamptz IS NULL OR skip.first_at > :history_from::timestamptz)
+      AND EXISTS (
+          SELECT 1
+          FROM (VALUES (skip.first_at), (skip.last_at)) AS edge (at)
+          WHERE NOT EXISTS (
+              SELECT 1
+              FROM frozen
+              WHERE frozen.from_at <= edge.at + coalesce(job.jitter_seconds, 0) * interval '1 second'
+                AND frozen.until_at > edge.at
+                AND (num_nonnulls(frozen.queue, frozen.tag, frozen.job_id) = 0
+                     OR frozen.queue = job.queue
+                     OR frozen.job_id = job.id
+                     OR frozen.tag = ANY (job.tags))
+          )
+      )
+    UNION ALL
+    SELECT 'an execution waits for the end of a freeze that there is not', due.id, due.job_id, due.run_at, NULL
+    FROM timeball.due
+    WHERE due.frozen_run_at IS NOT NULL
+      AND due.run_at > :now::timestamptz
+      AND NOT EXISTS (SELECT 1 FROM frozen WHERE frozen.until_at = due.run_at)
+)
+SELECT broken.*, job.name AS job, count(*) OVER () AS total
+FROM broken
+LEFT JOIN timeball.job ON job.id = broken.job_id
+ORDER BY job_id, at
+LIMIT :listed;
+
 -- name: verify_stuck
 -- Executions that a node should have acted upon, and which kind of node; the oldest first. A lane or a limit is named by its first row.
 WITH late_lane AS (
@@ -656,6 +749,7 @@ WITH late_lane AS (
     FROM timeball.ready
     WHERE run_at < :now::timestamptz - :patience::interval
       AND NOT EXISTS (SELECT 1 FROM timeball.queue WHERE queue.name = ready.queue AND queue.paused_at IS NOT NULL)
+      AND queue <> ALL ((SELECT timeball.frozen_queues(array_agg(DISTINCT waiting.queue), :now::timestamptz) FROM timeball.ready AS waiting)::text[])
     GROUP BY queue, handler
 ),
 served_lane AS (
@@ -700,6 +794,10 @@ stuck AS (
     SELECT 'the lease of a node has expired, and no scheduler removes it', 'scheduler', NULL, NULL, kind || ' ' || name, lease_until
     FROM timeball.node
     WHERE lease_until < :now::timestamptz - :patience::interval
+    UNION ALL
+    SELECT 'the pause of a queue is over, and no scheduler resumes it', 'scheduler', NULL, NULL, name, paused_until
+    FROM timeball.queue
+    WHERE paused_until < :now::timestamptz - :patience::interval
     UNION ALL
     SELECT 'an execution waits for a place, and its limit has one', 'scheduler', first.id, first.job_id, free_limit.key, first.queued_at
     FROM free_limit
