@@ -55,6 +55,11 @@ class Freeze:
     ended_by: str | None = None
     epoch: int
 
+    @property
+    def version(self) -> int:
+        """A freeze changes once, when it is ended before its time."""
+        return 1 if self.ended_by is None else 2
+
     def covers(self, instant: datetime) -> bool:
         """Whether nothing starts at this instant."""
         return self.from_at <= instant < self.until_at

@@ -15,6 +15,7 @@ from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
 from timeball.domain.bulk_operation import OperationAction, OperationSubject
 from timeball.domain.execution import Failed
+from timeball.domain.freeze import FreezeScope
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import ExecutionId
 from timeball.store.access import ApiKeyStore
@@ -90,6 +91,11 @@ AUDITED: dict[str, tuple[str, Callable[[World], Awaitable[Any]]]] = {
     "queues.resume": ("queue.resume", lambda w: w.commands.queues.resume("shut", ADA)),
     "queues.limit": ("queue.limit", lambda w: w.commands.queues.limit("q", 3, ADA)),
     "queues.purge": ("queue.purge", lambda w: w.commands.queues.purge("default", ADA)),
+    "freezes.add": (
+        "freeze.create",
+        lambda w: w.commands.freezes.add(FreezeScope.QUEUE, "q", until=w.now + MINUTE, actor=ADA),
+    ),
+    "freezes.end": ("freeze.end", lambda w: w.commands.freezes.end(w.freeze_id, ADA)),
     "nodes.drain": ("node.drain", lambda w: w.commands.nodes.drain(w.worker, ADA)),
     "templates.create": (
         "template.create",
@@ -153,6 +159,8 @@ class World:
         self.paused_id = (await commands.jobs.create(JobSpec(name="b", handler=HANDLER, interval_seconds=60))).job_id
         await commands.jobs.pause(self.paused_id)
         await commands.queues.pause("shut")
+        later = self.store.env.clock.now() + timedelta(days=1)
+        self.freeze_id = (await commands.freezes.add(FreezeScope.QUEUE, "frozen", until=later)).id
         self.template = await commands.templates.create("t", {"handler": HANDLER})
         self.key_id = (await self.keys.create("viewer", "old", None, ENTRY))[0].id
         self.operation_id = (await commands.operations.start(OperationAction.CANCEL, [self.waiting])).id

@@ -83,7 +83,13 @@ def _whole_kinds(plan: Plan) -> Iterator[Smaller]:
     for kind in (CUT, KILL):
         yield lambda plan, kind=kind: _each(plan, lambda deed: _without_faults(deed, kind))
     yield lambda plan: _each(plan, lambda deed: replace(deed, fails=0.0))
-    for troubles in ((What.KILL, What.FREEZE), (What.KILL,), (What.FREEZE,), (What.SAVE, What.FALL_BACK)):
+    for troubles in (
+        (What.KILL, What.FREEZE),
+        (What.KILL,),
+        (What.FREEZE,),
+        (What.SAVE, What.FALL_BACK),
+        (What.HOLD, What.LET_GO, What.PAUSE),
+    ):
         yield lambda plan, troubles=troubles: _kept(plan, lambda deed: deed.what not in troubles)
     for work in (*SCHEDULES, NARROW, POISON, PLAIN):
         yield lambda plan, work=work: _kept(plan, lambda deed: deed.work != work)

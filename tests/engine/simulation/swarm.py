@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from hashlib import blake2b
 from random import Random
@@ -33,6 +33,7 @@ from tests.engine.simulation.swarm_plan import (
     NARROW,
     PLAIN,
     POISON,
+    QUEUE,
     SCHEDULER,
     SCHEDULES,
     Deed,
@@ -46,6 +47,7 @@ from timeball.application.commands import Commands
 from timeball.config.settings import HousekeepingSettings, SchedulerSettings, WorkerSettings
 from timeball.current import AttemptContext
 from timeball.domain.execution import ClaimedExecution, Failed, FinishedAttempt, Outcome, Succeeded
+from timeball.domain.freeze import Afterwards, FreezeScope
 from timeball.domain.handler import Handler
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.lifecycle import Decision, Postpone
@@ -100,11 +102,15 @@ TO_BE_MET = frozenset(
         f"skipped: {SkipReason.MISFIRE}",
         f"skipped: {SkipReason.OVERLAP}",
         f"skipped: {SkipReason.EXPIRED}",
+        f"skipped: {SkipReason.FREEZE}",
+        "work frozen",
+        "freeze ended early",
+        "queue paused",
     }
 )
 _KEPT = (
     *("job", "job_version", "due", "ready", "blocked", "running", "finished", "attempt", "skip_range"),
-    *("node", "shard", "queue", "running_limit", "live_key", "audit"),
+    *("node", "shard", "queue", "queue_interval", "freeze_period", "running_limit", "live_key", "audit"),
 )
 
 
@@ -436,6 +442,14 @@ class Swarm:
                 self.nodes[deed.node].die()
             case What.FREEZE:
                 self._freeze(deed)
+            case What.HOLD:
+                await self._hold(store, deed)
+            case What.LET_GO:
+                await self._let_go(store)
+            case What.PAUSE:
+                self.seen["queue paused"] += 1
+                until = self.clock.now() + timedelta(seconds=deed.seconds)
+                await Commands(store, store.env).queues.pause("default", until=until)
             case What.SAVE:
                 await _remember(store)
                 self._saved = len(self.acknowledged)
@@ -465,6 +479,30 @@ class Swarm:
         if deed.work == NARROW:
             await Commands(store, store.env).queues.limit(NARROW, 2)
         self.acknowledged += await Commands(store, store.env).jobs.enqueue_many(spec, [payload] * deed.amount)
+
+    async def _hold(self, store: Store, deed: Deed) -> None:
+        """A freeze of everything, of the usual queue, or of a schedule, if it is there."""
+        scope, target, job_id = FreezeScope.JOB, None, None
+        if deed.work in SCHEDULES:
+            job = await store.jobs.find_by_name(deed.work)
+            if job is None:
+                return
+            job_id = job.id
+        elif deed.work == QUEUE:
+            scope, target = FreezeScope.QUEUE, "default"
+        else:
+            scope = FreezeScope.INSTALLATION
+        self.seen["work frozen"] += 1
+        until, afterwards = self.clock.now() + timedelta(seconds=deed.seconds), Afterwards(deed.afterwards)
+        await Commands(store, store.env).freezes.add(scope, target, job_id, until=until, afterwards=afterwards)
+
+    async def _let_go(self, store: Store) -> None:
+        """End the freeze that would end last."""
+        freezes = (await store.freezes.list()).freezes
+        last = max(freezes, key=lambda freeze: (freeze.until_at, freeze.id), default=None)
+        if last is not None and last.until_at > self.clock.now():
+            self.seen["freeze ended early"] += 1
+            await Commands(store, store.env).freezes.end(last.id)
 
     def _freeze(self, deed: Deed) -> None:
         self.seen["frozen"] += 1

@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from timeball.domain.freeze import Afterwards
 from timeball.domain.policies import Misfire, Overlap
 
 SCHEDULER, WORKER = "scheduler", "worker"
@@ -27,7 +28,12 @@ LOOPS = {
 # Work: schedules by their overlap, which end after so many occurrences, and one-offs.
 SCHEDULES = tuple(overlap.value for overlap in Overlap)
 MISFIRES = tuple(misfire.value for misfire in Misfire)
+AFTERWARDS = tuple(afterwards.value for afterwards in Afterwards)
 PLAIN, NARROW, POISON = "plain", "narrow", "poison"
+
+EVERYTHING, QUEUE = "everything", "queue"
+# The share of seeds with freezes and pauses. They are drawn apart, so that the other seeds mean what they always meant.
+_HELD_SHARE = 0.3
 
 CUT, KILL = "cut", "kill"
 # Of so many points of one turn each may be struck; none of them passes more.
@@ -46,6 +52,9 @@ class What(StrEnum):
     WORK = "work"
     KILL = "kill"
     FREEZE = "freeze"
+    HOLD = "hold"
+    LET_GO = "let go"
+    PAUSE = "pause"
     SAVE = "save"
     FALL_BACK = "fall back"
 
@@ -68,6 +77,8 @@ class Deed:
     misfire: str = Misfire.ALL.value
     # How many seconds each execution has to begin; 0 if it may begin at any time.
     within: int = 0
+    # Which occurrences run after a freeze that holds *work*: everything, the usual queue, or a schedule.
+    afterwards: str = ""
     # How many are made, or how often a node that wakes goes on before it looks at any clock.
     amount: int = 0
 
@@ -161,7 +172,33 @@ def draw(seed: int) -> Plan:
             deeds.append(
                 Deed(what=What.WORK, work=PLAIN, amount=rng.choice((1, 5)), within=expiry.choice((0, 0, 1, 4)))
             )
-    return Plan(seed=seed, nodes=nodes, ends=rng.choice((0.1, 0.5)), deeds=tuple(deeds))
+    return Plan(seed=seed, nodes=nodes, ends=rng.choice((0.1, 0.5)), deeds=tuple(_with_freezes(seed, deeds)))
+
+
+def _with_freezes(seed: int, deeds: list[Deed]) -> list[Deed]:
+    """Among the deeds of some seeds: freezes, of which some are ended early, and pauses of the usual queue with an end."""
+    rng = Random(f"{seed} holds")
+    if rng.random() >= _HELD_SHARE:
+        return deeds
+    for _ in range(rng.randint(1, 4)):
+        # Not before the first schedules are there.
+        place = rng.randint(len(SCHEDULES) + 2, len(deeds))
+        deeds = [*deeds[:place], _hold(rng), *deeds[place:]]
+        if rng.random() < 0.4:
+            place = rng.randint(place, len(deeds))
+            deeds = [*deeds[:place], Deed(what=What.LET_GO), *deeds[place:]]
+    return deeds
+
+
+def _hold(rng: Random) -> Deed:
+    if rng.random() < 0.25:
+        return Deed(what=What.PAUSE, seconds=rng.choice((1, 5, 20)))
+    return Deed(
+        what=What.HOLD,
+        work=rng.choice((EVERYTHING, QUEUE, *SCHEDULES)),
+        seconds=rng.choice((2, 10, 30)),
+        afterwards=rng.choice(AFTERWARDS),
+    )
 
 
 def _first_work(rng: Random) -> Iterator[Deed]:

@@ -126,7 +126,7 @@ async def end_freeze(
     """End a freeze now: what it held back goes on. Its record is kept as long as the history."""
     target = await _find(freeze, context)
     try:
-        check_version("freeze", target.epoch, parse_if_match(if_match))
+        check_version("freeze", target.version, parse_if_match(if_match))
     except Conflict as error:
         raise precondition_error(error) from error
     await context.commands.freezes.end(target.id, caller.as_actor(reason))
@@ -145,7 +145,7 @@ async def _find(reference: str, context: ApiContext) -> Freeze:
 
 
 def _etag(freeze: Freeze) -> dict[str, str]:
-    return {"ETag": f'"{freeze.epoch}"'}
+    return {"ETag": f'"{freeze.version}"'}
 
 
 def freeze_document(freeze: Freeze, now: datetime) -> Document:

@@ -285,7 +285,8 @@ UNION ALL
 SELECT NULL, id
 FROM timeball.freeze_period
 WHERE ended_at IS NULL
-  AND until_at <= coalesce(:now, now());
+  AND until_at <= coalesce(:now, now())
+ORDER BY name, freeze_id;
 
 -- name: read_back_claim
 -- The executions of a claim whose reply was lost, in the order of the reply.

@@ -251,11 +251,15 @@ RETURNING due.id;
 -- Wait for the promotions that are under way, and let none begin: as lock_out_claims, which a change of freezes needs as well.
 LOCK TABLE timeball.freeze_period IN EXCLUSIVE MODE;
 
+-- fragment: new_epoch
+-- After all others, and after any that a failover may have lost: a scheduler must not take one for the other.
+greatest((SELECT coalesce(max(epoch), 0) + 1 FROM timeball.freeze_period), (extract(epoch FROM clock.moment) * 1000000)::bigint)
+
 -- name: add_freeze
 -- After lock_out_promotions. The clock is read after the locks: every claim that began later sees the freeze.
 INSERT INTO timeball.freeze_period (id, queue, tag, job_id, from_at, until_at, afterwards, actor, reason, created_at, epoch)
 SELECT :id, :queue, :tag, :job_id, greatest(:from::timestamptz, clock.moment), :until, :afterwards, :actor, :reason, clock.moment,
-       (SELECT coalesce(max(epoch), 0) + 1 FROM timeball.freeze_period)
+       {new_epoch}
 FROM (SELECT coalesce(:now, clock_timestamp()) AS moment) AS clock
 WHERE :until::timestamptz > clock.moment
 RETURNING *;
@@ -271,7 +275,7 @@ UPDATE timeball.freeze_period
 SET until_at = greatest(from_at, clock.moment),
     ended_by = :actor,
     ended_at = clock.moment,
-    epoch = (SELECT max(epoch) + 1 FROM timeball.freeze_period)
+    epoch = {new_epoch}
 FROM (SELECT coalesce(:now, clock_timestamp()) AS moment) AS clock
 WHERE id = :id
   AND ended_at IS NULL
