@@ -250,6 +250,28 @@ async def test_what_was_enqueued_before_a_freeze_and_has_not_begun_waits(
     await check_promises(store)
 
 
+async def test_what_a_freeze_puts_back_is_as_it_was(store: Store, commands: Commands, worker: Hands) -> None:
+    """Every column of the row goes with it, into `due` and back."""
+    job = await create(store, start_within_seconds=500, priority=7, tags=["money"], unique_key="k")
+    await commands.executions.trigger(job.id, payload='{"n": 1}', actor=ANA)
+    (before,) = await table(store, "ready")
+    freeze = await freeze_scope(commands, "tag", job.id)
+
+    assert await worker.claim() == []
+    (waiting,) = await table(store, "due")
+    shared = before.keys() & waiting.keys() - {"run_at"}
+    assert {name: waiting[name] for name in shared} == {name: before[name] for name in shared}
+    assert (waiting["run_at"], waiting["frozen_run_at"]) == (freeze.until_at, before["run_at"])
+    assert (waiting["kind"], waiting["shard"]) == ("snooze", job.shard)
+
+    node = await start_scheduler(store)
+    await node.run_until(at(100))
+    (after,) = await table(store, "ready")
+    assert {name: after[name] for name in before if name != "run_at"} == {
+        name: before[name] for name in before if name != "run_at"
+    }
+
+
 async def test_what_runs_goes_on_in_a_freeze(
     store: Store, commands: Commands, node: ManualScheduler, worker: Hands
 ) -> None:

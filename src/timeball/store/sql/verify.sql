@@ -398,7 +398,7 @@ WITH broken AS (
     JOIN timeball.job ON job.id = due.job_id AND job.version = due.version
     WHERE due.kind = 'occurrence'
       AND due.origin = 'schedule'
-      AND due.expires_at IS DISTINCT FROM timeball.expiry(due.run_at, job.start_within_seconds, job.expires_at)
+      AND due.expires_at IS DISTINCT FROM timeball.expiry(coalesce(due.frozen_run_at, due.run_at), job.start_within_seconds, job.expires_at)
 )
 SELECT broken.*, job.name AS job, count(*) OVER () AS total
 FROM broken
