@@ -39,6 +39,7 @@ _EXECUTOR, _HEARTBEAT = "tests/engine/worker/test_executor.py", "tests/engine/te
 _LIFECYCLE, _OCCURRENCES = "tests/domain/test_lifecycle.py", "tests/domain/scheduling/test_occurrences.py"
 _SCHEDULES = "tests/sdk/test_schedule_calls.py"
 _WATCH = "tests/engine/worker/test_contracts.py"
+_REFERENCES, _WEBHOOK = "tests/engine/worker/test_references.py", "tests/handlers/builtin/test_webhook.py"
 _DISPATCHER, _RECEIVER = "tests/engine/test_ticket_publisher.py", "tests/engine/test_ticket_claimer.py"
 
 
@@ -64,6 +65,63 @@ def _one(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 
 MUTANTS = (
+    # what the code that does the work is told
+    _one(
+        "references resolved by the instant of the attempt",
+        "engine/worker/executor.py",
+        "scheduled_for=claimed.scheduled_for, execution_id",
+        "scheduled_for=claimed.run_at, execution_id",
+        f"{_REFERENCES}::test_a_retry_is_called_with_its_own_attempt_and_fence_and_with_the_same_instant",
+    ),
+    _one(
+        "a retry with the attempt number of the first",
+        "engine/worker/executor.py",
+        "attempt=claimed.attempt, fence=claimed.fence",
+        "attempt=1, fence=claimed.fence",
+        f"{_REFERENCES}::test_a_retry_is_called_with_its_own_attempt_and_fence_and_with_the_same_instant",
+    ),
+    _one(
+        "references resolved by the schedule of the present version",
+        f"{_SQL}/jobs.sql",
+        "WHERE id = :job_id\n  AND version = :version\nUNION ALL",
+        "WHERE id = :job_id\nUNION ALL",
+        f"{_REFERENCES}::test_the_schedule_is_that_of_the_version_that_the_execution_cites",
+    ),
+    _one(
+        "a failed attempt for a schedule that cannot be read",
+        "engine/worker/executor.py",
+        "        except StoreUnavailable as error:\n            return Snoozed(",
+        "        except NotImplementedError as error:\n            return Snoozed(",
+        f"{_REFERENCES}::test_an_execution_whose_schedule_cannot_be_read_waits_without_a_failed_attempt",
+    ),
+    _one(
+        "references unchecked for handlers that are not known here",
+        "application/commands/requests.py",
+        "        elif REFERENCE_MARK in payload:\n",
+        "        elif False:\n",
+        "tests/api/test_payload_references.py::test_a_wrong_reference_is_refused_at_every_door",
+    ),
+    _one(
+        "a secret that a reference names",
+        "domain/payload_references.py",
+        "        elif _SECRET in value:\n",
+        "        elif False:\n",
+        "tests/domain/test_payload_references.py::test_a_wrong_reference_is_refused_with_its_place_and_what_was_expected",
+    ),
+    _one(
+        "a payload that sets what a webhook tells",
+        "handlers/builtin/webhook.py",
+        '_RESERVED_PREFIXES = ("proxy-", HEADER_PREFIX)',
+        '_RESERVED_PREFIXES = ("proxy-",)',
+        f"{_WEBHOOK}::test_a_payload_that_could_never_be_sent_is_refused_when_the_job_is_created",
+    ),
+    _one(
+        "a signature of headers by the key of the body",
+        "handlers/occurrence.py",
+        "    derived = hmac.digest(key, _KEY_PURPOSE, hashlib.sha256)\n",
+        "    derived = key\n",
+        f"{_WEBHOOK}::test_what_a_signed_request_tells_is_signed_with_its_body_by_old_and_new_secret",
+    ),
     # what runs
     _one(
         "a claim with the payload of another version",

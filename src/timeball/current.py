@@ -131,6 +131,7 @@ class AttemptContext:
         "halt_reason",
         "halted",
         "has_noticed",
+        "payload",
         "task",
     )
 
@@ -138,6 +139,8 @@ class AttemptContext:
         self, claimed: ClaimedExecution, clock: Clock, open_sink: Callable[[AttemptContext], AttemptSink]
     ) -> None:
         self.claimed = claimed
+        # What the handler is called with: references in it have their values by then.
+        self.payload = claimed.payload
         self.clock = clock
         self.halted: StopReason | None = None
         self.halt_reason = ""

@@ -208,6 +208,59 @@ async def test_a_payload_that_a_worker_converts_is_accepted(client: httpx.AsyncC
     assert (await client.post("/jobs", json=GOOD | {"payload": payload})).status_code == 201
 
 
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"order": {"$now": "attempt"}},
+        {"order": {"$now": "fence"}, "note": {"$text": "no. {attempt}"}},
+        {"order": 7, "note": {"$now": "scheduled_for"}},
+        {"order": 7, "note": {"$now": "previous_scheduled_for"}},
+        {"order": {"$literal": 7}},
+    ],
+    ids=str,
+)
+async def test_a_reference_is_accepted_where_its_value_fits(client: httpx.AsyncClient, payload: dict[str, Any]) -> None:
+    response = await client.post("/jobs", json=GOOD | {"payload": payload})
+
+    assert response.status_code == 201, response.text
+
+
+@pytest.mark.parametrize(
+    ("payload", "detail"),
+    [
+        ({"order": {"$now": "scheduled_for"}}, "expected a whole number"),
+        ({"order": {"$now": "scheduled_date"}}, "expected a whole number"),
+        ({"order": {"$now": "execution_id"}}, "expected a whole number"),
+        ({"order": {"$text": "order {attempt}"}}, "expected a whole number"),
+        ({"order": {"$now": "previous_scheduled_for"}}, "expected a whole number"),
+        ({"order": 7, "note": {"$now": "attempt"}}, "note: it is not valid"),
+    ],
+    ids=str,
+)
+async def test_a_reference_is_refused_where_its_value_does_not_fit(
+    client: httpx.AsyncClient, payload: dict[str, Any], detail: str
+) -> None:
+    response = await client.post("/jobs", json=GOOD | {"payload": payload})
+
+    assert response.status_code == 422
+    (error,) = response.json()["errors"]
+    assert error["pointer"] == f"/payload/{'note' if 'note' in payload else 'order'}"
+    assert detail in error["detail"]
+
+
+async def test_a_reference_that_is_null_at_first_is_refused_where_null_does_not_fit(
+    client: httpx.AsyncClient, store: Store
+) -> None:
+    def since(order: str) -> None: ...
+
+    await publish(store, declared(since))
+
+    response = await client.post("/jobs", json=GOOD | {"payload": {"order": {"$now": "previous_scheduled_for"}}})
+
+    assert response.status_code == 422
+    assert "null at the first occurrence" in response.json()["hint"]
+
+
 async def test_a_payload_may_fit_the_contract_of_any_live_worker(client: httpx.AsyncClient, store: Store) -> None:
     def with_currency(order: int, currency: str) -> None: ...
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.test_pages import ids
-from tests.support.factories import enqueue, make_job, make_node
+from tests.support.factories import due_rows, enqueue, make_job, make_node
 from timeball.store.store import Store
 
 __all__ = ["ids"]
@@ -170,6 +170,42 @@ async def test_the_editor_shows_what_the_next_run_lands_on(browser: Browser, sto
     told = await browser.post("/api/v1/schedules/preview", json={"schedule": "0 3 * * *", "queue": "default"})
     landing = told.json()["landing"]
     assert ([one["label"] for one in landing["jobs"]], landing["need"], landing["slots"]) == (["reindex"], 2, 1)
+
+
+async def test_the_editor_shows_the_payload_of_the_next_run_or_what_is_wrong_with_its_references(
+    browser: Browser,
+) -> None:
+    form = {"kind": "cron", "schedule": "0 3 * * *", "timezone": "UTC"}
+
+    right = await browser.submit("/parts/schedule", **form, payload='{"at": {"$text": "at {scheduled_for}."}}')
+    wrong = await browser.submit("/parts/schedule", **form, payload='{"at": {"$now": "tomorrow"}}')
+    plain = await browser.submit("/parts/schedule", **form, payload='{"at": "$now"}')
+    unfinished = await browser.submit("/parts/schedule", **form, payload='{"at": {"$now"')
+
+    assert re.search(r"Payload of the next run.*at \d{4}-\d\d-\d\dT03:00:00Z\.", right.text, re.DOTALL)
+    assert "$now names tomorrow, expected scheduled_for" in wrong.text
+    for page in (right, wrong, plain, unfinished):
+        assert "At 03:00 every day" in page.text
+    for page in (plain, unfinished):
+        assert "Payload of the next run" not in page.text
+        assert "error" not in page.text
+
+
+async def test_a_job_and_an_execution_are_shown_with_the_values_of_their_references(
+    browser: Browser, store: Store
+) -> None:
+    payload = {"at": {"$text": "at {scheduled_for}, try {attempt}"}}
+    job = await make_job(store, name="etl", schedule="0 3 * * *", payload=payload)
+    (row,) = await due_rows(store)
+
+    of_job = (await browser.get(f"/jobs/{job.id}")).text
+    of_execution = (await browser.get(f"/executions/{row.id}")).text
+
+    for page, heading in ((of_job, "At the next run"), (of_execution, "As attempt 1 gets it")):
+        assert heading in page
+        assert re.search(r"at \d{4}-\d\d-\d\dT03:00:00Z, try 1", page)
+        assert "{scheduled_for}" in page
+    assert "attempt changes with each attempt" in of_execution
 
 
 @pytest.mark.parametrize("back", ["//evil.example/", "https://evil.example", "/\\evil.example", "/jobs\n"])

@@ -19,6 +19,7 @@ from timeball.domain.handler import Handler, RunStyle
 from timeball.domain.job import Job
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.node import Lease, NodeKind
+from timeball.domain.payload_references import VersionSchedule
 from timeball.domain.scheduling.civil_time import MICROSECOND
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId
 from timeball.engine.lease import HeldLease
@@ -286,6 +287,7 @@ def make_executor(
     hand_over: Callable[[FinishedAttempt], None] = lambda _: None,
     retry_gate: RetryGate | None = None,
     lease: HeldLease | None = None,
+    read_schedule: Callable[[JobId, int], Awaitable[VersionSchedule]] | None = None,
 ) -> Executor:
     return Executor(
         env,
@@ -296,8 +298,13 @@ def make_executor(
         lease or held_lease(env),
         hand_over,
         _no_sink,
+        read_schedule or no_schedule,
         retry_gate=retry_gate,
     )
+
+
+async def no_schedule(_job_id: JobId, _version: int) -> VersionSchedule:
+    raise AssertionError("no payload of these tests needs the schedule of its job")
 
 
 def _no_sink(_context: AttemptContext) -> Any:

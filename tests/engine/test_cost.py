@@ -70,6 +70,29 @@ async def test_a_thousand_executions_take_a_few_statements(
     assert asked["record_transitions"] == asked["attempt_facts"] == 0, "nothing was given back"
 
 
+@pytest.mark.parametrize(
+    ("payload", "reads"),
+    [
+        ('{"price": "$5", "$ref": 1}', 0),
+        ('{"key": {"$text": "{execution_id}-{attempt}"}}', 0),
+        ('{"day": {"$now": "scheduled_date"}}', 1),
+    ],
+)
+async def test_a_schedule_is_read_only_for_payloads_that_refer_to_it(
+    store: Store, env: Env, heard: Heard, worker_node: WorkerNode, payload: str, reads: int
+) -> None:
+    await Commands(store, env).jobs.enqueue_many(JobSpec(handler=HANDLER), [payload] * 10)
+    asked: Counter[str] = Counter()
+    env.fault = lambda point: asked.update([point.removesuffix(".before")] if point.endswith(".before") else [])
+
+    await worker_node.start()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while await finished(store) < 10:
+            await asyncio.sleep(0.02)
+
+    assert asked["schedule_of_version"] == 10 * reads
+
+
 async def test_an_execution_takes_a_few_hundredths_of_a_commit(
     fresh_database: FreshDatabase, store: Store, env: Env, worker_node: WorkerNode
 ) -> None:

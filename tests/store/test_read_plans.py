@@ -231,6 +231,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "open_version": (_JOB | {"effective_from": NOW, "tzdata": None}, 1 + SOME // RECURRING),
     "close_versions": (_JOB | {"closes_at": NOW, "tzdata": None}, SOME // RECURRING),
     "versions_of_job": (_JOB, SOME // RECURRING),
+    "schedule_of_version": (_JOB | {"version": 2}, 2),
     "is_unlimited": (_JOB, 3 * MANY // RECURRING),
     "put_under_limit": (_JOB | {"limit_key": "limit 77"}, 3 * MANY // RECURRING),
     "add_executions": ({"executions": json(_EXECUTIONS), "promotion_window": timedelta(0)}, PAGE),

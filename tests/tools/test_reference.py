@@ -81,7 +81,7 @@ def jobs_in(path: Path) -> list[dict[str, Any]]:
     return [job for job in map(json.loads, blocks) if "handler" in job]
 
 
-@pytest.mark.parametrize("name", ["webhooks", "commands", "mail"])
+@pytest.mark.parametrize("name", ["webhooks", "commands", "mail", "payload-references"])
 def test_the_jobs_of_the_how_to_pages_are_taken(name: str, tmp_path: Path) -> None:
     box = BuiltinHandlers(HandlerSettings(), SystemClock(), tmp_path)
     catalogue = HandlerCatalogue(box.known, ())

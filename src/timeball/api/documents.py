@@ -25,11 +25,12 @@ from timeball.api.responses import (
     page_document,
 )
 from timeball.application.commands.requests import JobRequest
-from timeball.application.queries.executions import ExecutionView
+from timeball.application.queries.executions import ExecutionView, ResolvedPayload
 from timeball.application.queries.jobs import FireTime
 from timeball.domain.execution import Attempt, Execution, ExecutionState
 from timeball.domain.job import Job, JobView, redefine_job, spec_of
 from timeball.domain.job_fields import JobSpec
+from timeball.domain.payload_references import OF_ATTEMPT
 from timeball.domain.search import PageRequest, ResultPage
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.ids import ExecutionId, format_execution_id, format_id, format_job_id
@@ -100,12 +101,26 @@ def full_execution_document(view: ExecutionView) -> Document:
     """An execution with its payload, result, attempts and timeline; secrets hidden."""
     return execution_document(view.execution) | {
         "payload": redact(orjson.loads(view.payload)),
+        "resolved": None if view.resolved is None else _resolved_document(view.resolved),
         "result": redact(view.execution.result),
         "fingerprint": view.fingerprint,
         "stop_requested": view.stop,
         "attempt_list": [attempt_document(attempt) for attempt in view.attempts],
         "timeline": _timeline(view),
     }
+
+
+def _resolved_document(resolved: ResolvedPayload) -> Document:
+    return {
+        "payload": resolved_payload_document(resolved.payload),
+        "attempt": resolved.attempt,
+        "changes_by_attempt": [str(name) for name in resolved.references if name in OF_ATTEMPT],
+    }
+
+
+def resolved_payload_document(payload: str | None) -> Any:
+    """A payload with the values of its references; secrets hidden."""
+    return None if payload is None else redact(orjson.loads(payload))
 
 
 def attempt_document(attempt: Attempt) -> Document:

@@ -207,11 +207,12 @@ def preview_schedule(
     count: int = 10,
     queue: str | None = None,
     job: str | None = None,
+    payload: Any = None,
 ) -> ApiRequest[FireTimes]:
     """When a schedule would fire, in words and as instants, with notes where the clock changes.
 
     *name* is the name of the job, from which `H` in its schedule is derived. With a *queue*, also what else runs there at the next
-    instant, and how many slots that needs; *job* is not counted.
+    instant, and how many slots that needs; *job* is not counted. With a *payload*, also what its references stand for then.
     """
     body = {
         "schedule": schedule,
@@ -225,6 +226,7 @@ def preview_schedule(
         "count": count,
         "queue": queue,
         "job": job,
+        "payload": payload,
     }
     return post("/schedules/preview", parse_model(FireTimes), body)
 

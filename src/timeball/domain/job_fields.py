@@ -230,7 +230,7 @@ class JobSpec:
     handler: Annotated[str, JobField(WHAT, "Handler", Label(), PLAIN,
         about="The name of the code that runs.")]
     payload: Annotated[Any, JobField(WHAT, "Payload", Json(),
-        about="What the handler is given: any JSON, up to 256 KB.")] = field(default_factory=dict)
+        about="What the handler is given: any JSON, up to 256 KB, with references to the run.")] = field(default_factory=dict)
     tags: Annotated[tuple[str, ...], JobField(WHAT, "Tags", Labels(50), HANDLER_OPTION | PLAIN | SPARSE,
         about="Words to find jobs by.")] = ()
 

@@ -27,6 +27,7 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from timeball.domain.handler import Handler, HandlerOptions, PayloadMismatch, RunStyle
+from timeball.domain.payload_references import check_resolved
 from timeball.domain.values.json_text import encode_object
 from timeball.errors import InvalidInput, TimeballError
 from timeball.handlers.payloads import arguments_mismatch, counted, name_of, payload_mismatch, schema_of, shape_of
@@ -85,6 +86,10 @@ class ModelBinder(Generic[P]):
                 shows_value=False,
             ) from None
 
+    def check_stored(self, payload: str) -> None:
+        """The same for a payload that may have references."""
+        check_resolved(payload, self.check)
+
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The payload for these fields."""
         if args:
@@ -94,7 +99,7 @@ class ModelBinder(Generic[P]):
                 hint=f"its fields are {', '.join(self._fields)}",
             )
         payload = encode_object(dict(kwargs))
-        self.check(payload)
+        self.check_stored(payload)
         return payload
 
     @property

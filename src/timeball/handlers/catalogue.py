@@ -146,7 +146,8 @@ class HandlerCatalogue:
     def checker(self, name: str) -> Callable[[str], object] | None:
         """A function that refuses payloads which this handler could never accept."""
         handler = self.find(name)
-        return handler.binder.check if handler is not None and isinstance(handler.binder, ModelBinder) else None
+        binder = None if handler is None else handler.binder
+        return binder.check_stored if isinstance(binder, ModelBinder) else None
 
     def entries(self) -> list[HandlerDescription]:
         """All handlers, by name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any
 
@@ -14,6 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from timeball.domain.handler import PayloadMismatch
+from timeball.domain.payload_references import check_resolved
 from timeball.domain.values.field_errors import (
     FieldError,
     describe_unknown_name,
@@ -212,6 +213,10 @@ def check_payload(schema: Mapping[str, Any], name: str, payload: str) -> None:
     validator = _validator(orjson.dumps(schema, option=orjson.OPT_SORT_KEYS).decode())
     if validator is None:
         return
+    check_resolved(payload, partial(_check_by, validator, schema, name))
+
+
+def _check_by(validator: Any, schema: Mapping[str, Any], name: str, payload: str) -> None:
     value = orjson.loads(payload)
     if validator.is_valid(value):
         return
@@ -261,7 +266,11 @@ def _validator(schema: str) -> Any:
         return None
 
 
-_NUMERIC_TEXT = {"type": "string", "pattern": r"^\s*[-+]?(\d|\.\d|[iI]nf|[nN]a[nN])"}
+# To the end of the text: an instant begins with a number, too.
+_NUMERIC_TEXT = {
+    "type": "string",
+    "pattern": r"^\s*[-+]?((\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)?|[iI]nf[a-zA-Z]*|[nN]a[nN])\s*$",
+}
 _FORMATS_OF_NUMBERS = frozenset({"date-time", "date", "time", "duration"})
 _NAMED = ("properties", "$defs", "patternProperties")
 

@@ -11,13 +11,15 @@ import orjson
 
 from timeball.domain.execution import SKIP_STOP, Origin
 from timeball.domain.job_changes import JobChange, JobSnapshot, closing_tzdata, skipped_with_tzdata
+from timeball.domain.job_fields import SPEC_FIELDS
+from timeball.domain.payload_references import VersionSchedule
 from timeball.domain.scheduling.schedule import Once
 from timeball.domain.values.ids import ExecutionId, JobId, first_id_at, format_execution_id, occurrence_id
 from timeball.domain.wakeup import Wakeup
 from timeball.errors import Conflict, NotFound
 from timeball.store.db.columns import changed_fields, execution_request_columns, job_columns, json_text, write_audit
 from timeball.store.db.notifier import WAKEUP_MARGIN, Notifier
-from timeball.store.db.rows import job_from, pending_from, timetable_from
+from timeball.store.db.rows import job_from, pending_from, rule_from, timetable_from
 from timeball.store.enqueue import name_conflict
 from timeball.store.types import PARKED_AT, AuditEntry, ExecutionRequest
 
@@ -105,6 +107,13 @@ class JobStore:
         given = {id_: id_ for id_ in ids}
         rows = await self._database.fetch("timetables", ids=list(ids))
         return {given[row["id"]]: timetable_from(given[row["id"]], row) for row in rows}
+
+    async def schedule_of(self, job_id: JobId, version: int) -> VersionSchedule:
+        """When a job runs by one of its versions; NotFound if that version is not kept."""
+        row = await self._database.fetch_row("schedule_of_version", job_id=job_id, version=version)
+        if row is None:
+            raise NotFound("version of the job", f"{job_id} {version}")
+        return VersionSchedule(rule_from(row), row["timezone"] or SPEC_FIELDS["timezone"].default)
 
     async def find_by_name(self, name: str, connection: WithinConnection | None = None) -> Job | None:
         """The job of this name that is not deleted."""

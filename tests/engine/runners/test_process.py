@@ -124,6 +124,13 @@ async def test_a_program_that_an_isolated_handler_starts_finds_the_occurrence_in
     )
 
 
+async def test_an_isolated_handler_is_called_with_the_values_of_its_references(runner: ProcessRunner) -> None:
+    context = Attempt("add", '{"a": {"$now": "attempt"}, "b": 2}')
+    context.payload = '{"a": 3, "b": 2}'
+
+    assert result_of(await run_attempt(runner, context)) == 5
+
+
 async def test_a_coroutine_runs_in_a_child_too(runner: ProcessRunner) -> None:
     assert result_of(await run(runner, "add", a=1, b=2)) == 3
 

@@ -18,6 +18,7 @@ from tests.engine.support import (
     ManualRunner,
     held_lease,
     make_executor,
+    no_schedule,
     registry,
     until,
 )
@@ -464,6 +465,7 @@ async def test_the_words_of_one_that_has_spoken_are_closed_with_it(env: Env, fin
         held_lease(env),
         findings.append,
         lambda _context: Words(),
+        no_schedule,
         closed.append,
     )
     claims = [claim(number=1), claim(number=2)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -15,7 +17,7 @@ from uuid import UUID
 import httpx
 import pytest
 
-from tests.engine.runners.support import patience
+from tests.engine.runners.support import patience, until
 from tests.handlers.builtin.support import RudeServer, answer, rude_server
 from tests.support import pace
 from timeball.api.app import make_api
@@ -144,6 +146,40 @@ async def test_a_worker_runs_what_comes_in_the_box_and_keeps_no_secret(parts, se
     assert '"$secret":"CANARY"' in told
     assert CANARY not in told
     assert isinstance(sent.id, UUID)
+
+
+async def test_a_backfill_of_three_days_sends_three_different_requests(parts, server, worker_log):
+    url = server.on("/report", answer())
+    job = JobSpec(
+        name="report",
+        handler="http.webhook",
+        payload={
+            "url": url,
+            "json": {"file": {"$text": "report-{scheduled_date}.csv"}, "since": {"$now": "previous_scheduled_for"}},
+        },
+        schedule="30 23 * * *",
+        timezone="America/New_York",
+    )
+    created = await parts.commands.jobs.create(job)
+    days = [datetime(2026, 3, number, 12, tzinfo=UTC) for number in (7, 10)]
+
+    await parts.commands.executions.backfill(created.job_id, *days)
+    await until(lambda: len(server.requests) == 3, "three requests arrive")
+
+    requests = sorted(server.requests, key=lambda request: request.headers["timeball-scheduled-for"])
+    assert [request.headers["timeball-scheduled-for"] for request in requests] == [
+        "2026-03-08T04:30:00Z",
+        "2026-03-09T03:30:00Z",
+        "2026-03-10T03:30:00Z",
+    ], "the clocks of New York went forward on the second day"
+    assert [json.loads(request.body) for request in requests] == [
+        {"file": "report-2026-03-07.csv", "since": "2026-03-07T04:30:00Z"},
+        {"file": "report-2026-03-08.csv", "since": "2026-03-08T04:30:00Z"},
+        {"file": "report-2026-03-09.csv", "since": "2026-03-09T03:30:00Z"},
+    ]
+    assert {request.headers["timeball-origin"] for request in requests} == {"backfill"}
+    assert {request.headers["timeball-job"] for request in requests} == {"report"}
+    assert len({request.headers["timeball-execution"] for request in requests}) == 3
 
 
 async def test_an_editors_webhook_gets_no_secret_that_is_not_bound_to_its_host(parts, server, worker_log):

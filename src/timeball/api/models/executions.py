@@ -81,10 +81,23 @@ class TimelinePointOut(BaseModel):
     what: str
 
 
+class ResolvedPayloadOut(BaseModel):
+    """A payload with the values of its references."""
+
+    payload: Any
+    attempt: int = Field(description="The last attempt that got it, or the next one that will.")
+    changes_by_attempt: list[Literal["attempt", "fence"]] = Field(
+        description="The references that have another value in each attempt."
+    )
+
+
 class ExecutionFull(ExecutionOut):
     """An execution with its payload, result, attempts and timeline."""
 
     payload: Any
+    resolved: ResolvedPayloadOut | None = Field(
+        description="The payload as its handler gets it; null if it has no references, or was given to no handler."
+    )
     result: Any
     fingerprint: str | None
     stop_requested: str | None

@@ -195,6 +195,9 @@ class PreviewIn(RequestModel):
         None, description="Show also what else runs in this queue at the next instant, and its slots."
     )
     job: ShortText | None = Field(None, description="The job that gets this schedule: it is not counted.")
+    payload: Any = Field(
+        default={}, description="Show also this payload with the values that its references have at the next instant."
+    )
 
 
 class FireTimeOut(BaseModel):
@@ -232,6 +235,9 @@ class NextOut(BaseModel):
     description: str
     next: list[FireTimeOut]
     landing: InstantLoadOut | None = None
+    payload: Any = Field(
+        None, description="The payload of the next occurrence with the values of its references; null if it has none."
+    )
 
 
 class CheckOut(BaseModel):

@@ -102,6 +102,7 @@ router = APIRouter(prefix="/executions", tags=["executions"])
 _COLUMNS = list(EXECUTION_EXAMPLE)
 _FULL_EXAMPLE = EXECUTION_EXAMPLE | {
     "payload": {},
+    "resolved": None,
     "result": {"status": 200},
     "fingerprint": None,
     "stop_requested": None,

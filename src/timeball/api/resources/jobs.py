@@ -20,6 +20,7 @@ from timeball.api.documents import (
     given_fields,
     job_request,
     jobs_page,
+    resolved_payload_document,
     selected_job,
     wait_for_execution,
 )
@@ -71,6 +72,7 @@ from timeball.application.commands.requests import Actor, JobRequest
 from timeball.domain.expiry import Expiry
 from timeball.domain.job import JobView
 from timeball.domain.job_fields import SPEC_FIELDS
+from timeball.domain.payload_references import VersionSchedule
 from timeball.domain.search import ExecutionFilter, JobOrder, PageRequest
 from timeball.domain.values.ids import ExecutionId, format_execution_id, format_job_id
 from timeball.domain.values.redaction import refuse_redacted
@@ -83,6 +85,7 @@ router = APIRouter(prefix="/jobs", tags=["jobs"])
 _COLUMNS = [name for name in JobOut.model_fields if name != "last_execution"]
 _FULL_EXAMPLE = EXECUTION_EXAMPLE | {
     "payload": {},
+    "resolved": None,
     "result": None,
     "fingerprint": None,
     "stop_requested": None,
@@ -489,15 +492,25 @@ _NEXT_EXAMPLE = {
     "next": [
         {"at": INSTANT_EXAMPLE, "local": "2026-11-16T06:00:00+00:00", "is_due": True, "is_frozen": False, "note": None}
     ],
+    "payload": {"file": "report-2026-11-16.csv"},
 }
 
 
 @router.get("/{job}/next", response_model=NextOut, **route_options(Role.VIEWER, _NEXT_EXAMPLE, fails=[404]))
 async def next_of_job(job: JobRef, context: Context, count: Annotated[int, Query(ge=1, le=100)] = 10) -> Response:
-    """The next times of a job, with notes where the clock changes, and marks where it is frozen."""
+    """The next times of a job, with notes where the clock changes and marks where it is frozen; and the payload of the next one, if it
+    has references."""
     target = await context.queries.jobs.find(job)
     times = await context.queries.jobs.next_times_of(target, count)
-    return json_response({"description": target.rule.describe(), "next": [fire_time_document(time) for time in times]})
+    schedule = VersionSchedule(target.rule, target.timezone)
+    payload = context.queries.jobs.next_payload(target.payload, schedule, times, target.id)
+    return json_response(
+        {
+            "description": target.rule.describe(),
+            "next": [fire_time_document(time) for time in times],
+            "payload": resolved_payload_document(payload),
+        }
+    )
 
 
 def check_run_payload(body: RunIn | None, caller: CurrentCaller) -> RunIn:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.documents import fire_time_document
+from timeball.api.documents import fire_time_document, resolved_payload_document
 from timeball.api.models import FullList, PageOut, ShortText
 from timeball.api.models.jobs import RevisionOut
 from timeball.api.models.system import (
@@ -34,8 +34,10 @@ from timeball.application.queries.forecast import InstantLoad, InstantLoadReques
 from timeball.application.queries.jobs import FieldChange, FireTime, Revision
 from timeball.domain.explain.diagnosis import Diagnosis, worst_status
 from timeball.domain.explain.explanation import Explanation, Gate
+from timeball.domain.payload_references import VersionSchedule, check_references
 from timeball.domain.scheduling.schedule import parse_schedule
-from timeball.domain.values.ids import format_execution_id, format_id, format_job_id
+from timeball.domain.values.ids import JobId, format_execution_id, format_id, format_job_id
+from timeball.domain.values.json_text import to_json
 from timeball.domain.values.redaction import redact_fields_in_list
 from timeball.version import __version__
 
@@ -128,6 +130,7 @@ _PREVIEW_EXAMPLE = {
         "slots": 8,
         "left_out": False,
     },
+    "payload": {"file": "report-2027-03-28.csv"},
 }
 _AUDIT_EXAMPLE = {
     "id": "aud_01JCV3V1KC8M2T4QZ5R7N9X0AB",
@@ -149,7 +152,12 @@ _AUDIT_EXAMPLE = {
     **route_options(
         Role.VIEWER,
         _PREVIEW_EXAMPLE,
-        request={"schedule": "30 2 * * *", "timezone": "Europe/Berlin", "queue": "batch"},
+        request={
+            "schedule": "30 2 * * *",
+            "timezone": "Europe/Berlin",
+            "queue": "batch",
+            "payload": {"file": {"$text": "report-{scheduled_date}.csv"}},
+        },
         has_body=True,
         fails=[409],
     ),
@@ -157,21 +165,28 @@ _AUDIT_EXAMPLE = {
 async def preview_schedule(body: PreviewIn, context: Context, idempotency_key: IdempotencyKey = None) -> Response:
     """When a schedule would fire, in words and as instants, with notes where the clock changes.
 
-    With a `queue`, also what else runs there at the next instant, and how many slots that needs.
+    With a `queue`, also what else runs there at the next instant, and how many slots that needs. With a `payload`, also what its
+    references stand for then.
     """
     now = context.queries.now()
     after = optional_instant(body.after, "after", body.timezone) or now
-    rule = parse_schedule(**body.model_dump(exclude={"after", "count", "queue", "job"}), now=now)
+    rule = parse_schedule(**body.model_dump(exclude={"after", "count", "queue", "job", "payload"}), now=now)
     times = context.queries.jobs.next_times(rule, body.timezone, after, body.count)
     document = {"description": rule.describe(), "next": [fire_time_document(time) for time in times]}
-    return json_response(document | {"landing": await _instant_load(context, body, times)})
+    job_id = None if body.job is None else (await context.queries.jobs.find(body.job)).id
+    payload = to_json(body.payload)
+    check_references(payload)
+    resolved = context.queries.jobs.next_payload(payload, VersionSchedule(rule, body.timezone), times, job_id)
+    landing = await _instant_load(context, body, times, job_id)
+    return json_response(document | {"landing": landing, "payload": resolved_payload_document(resolved)})
 
 
-async def _instant_load(context: ApiContext, body: PreviewIn, times: Sequence[FireTime]) -> Document | None:
+async def _instant_load(
+    context: ApiContext, body: PreviewIn, times: Sequence[FireTime], job_id: JobId | None
+) -> Document | None:
     first = next((time.occurrence.at for time in times if time.occurrence.is_due), None)
     if body.queue is None or first is None:
         return None
-    job_id = None if body.job is None else (await context.queries.jobs.find(body.job)).id
     return instant_load_document(
         await context.queries.forecast.load_at(InstantLoadRequest(at=first, queue=body.queue, job_id=job_id))
     )

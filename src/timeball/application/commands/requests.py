@@ -28,6 +28,7 @@ from timeball.domain.handler import (
     keep_at_most_once,
 )
 from timeball.domain.job_fields import JobSpec
+from timeball.domain.payload_references import REFERENCE_MARK, check_references
 from timeball.domain.values.field_errors import did_you_mean, nearest_names
 from timeball.domain.values.ids import IdempotentRequest
 from timeball.domain.values.json_text import to_json
@@ -157,16 +158,18 @@ class ContractChecks:
         check = self._handlers.checker(handler)
         if check is not None:
             check(payload)
+        elif REFERENCE_MARK in payload:
+            check_references(payload)
 
     def check_payloads(self, handler: str, payloads: Sequence[str], actor: Actor) -> None:
         """The same for many; the error points to the number of the payload."""
         self.check_owner(handler, actor)
         check = self._handlers.checker(handler)
-        if check is None:
-            return
         for number, payload in enumerate(payloads):
+            if check is None and REFERENCE_MARK not in payload:
+                continue
             try:
-                check(payload)
+                (check or check_references)(payload)
             except InvalidInput as error:
                 raise error.below(str(number)) from None
 

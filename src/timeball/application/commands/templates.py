@@ -7,7 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from timeball.application.commands.requests import LOCAL, Actor, JobRequest, check_version
-from timeball.domain.template import Template, TemplateId, Variable, placeholders, spec_from_template
+from timeball.domain.payload_references import PayloadReference, check_references
+from timeball.domain.template import (
+    Template,
+    TemplateId,
+    Variable,
+    fill_placeholders,
+    placeholders,
+    spec_from_template,
+)
 from timeball.domain.values.ids import IdempotentRequest, JobId
 from timeball.domain.values.json_text import to_json
 from timeball.domain.values.text import check_description, check_label
@@ -110,8 +118,12 @@ class TemplateCommands:
             spec, id_ = spec_from_template(job, {}), JobId(self._env.new_id())
             prepared, _ = self._jobs.prepare_one(spec, self._env.clock.now(), id_, actor)
             self._contracts.check_owner(prepared.handler, actor)
-            # A payload with placeholders can only be checked when they are filled in.
-            if not any(placeholders(job.get("payload"))):
+            # A payload with placeholders can only be checked when they are filled in, but for its references.
+            names = set(placeholders(job.get("payload")))
+            if names:
+                filled = fill_placeholders(job["payload"], dict.fromkeys(names, PayloadReference.SCHEDULED_FOR.value))
+                check_references(to_json(filled))
+            else:
                 self._contracts.check_payload(prepared.handler, prepared.payload, actor)
         except InvalidInput as error:
             raise error.below("job") from error

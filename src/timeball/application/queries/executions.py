@@ -8,7 +8,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from timeball.domain.bulk_operation import Operation, OperationId, OperationItem
-from timeball.domain.execution import Attempt, Execution
+from timeball.domain.execution import Attempt, Execution, ExecutionState
+from timeball.domain.payload_references import (
+    PayloadReference,
+    ReferenceValues,
+    has_references,
+    references_in,
+    resolve_references,
+)
 from timeball.domain.search import (
     DeadLetterGroup,
     DeadLetterGrouping,
@@ -30,6 +37,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class ResolvedPayload:
+    """A payload with the values that its references have in an attempt: the last one, or the next of an execution that waits."""
+
+    payload: str
+    attempt: int
+    references: Sequence[PayloadReference]
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutionView:
     """An execution with its unsuccessful attempts, its payload, and the reason if it is asked to stop."""
 
@@ -38,6 +54,7 @@ class ExecutionView:
     payload: str
     fingerprint: str | None
     stop: str | None
+    resolved: ResolvedPayload | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +92,27 @@ class ExecutionQueries:
         attempts = await self._store.history.attempts(execution.id)
         extras = await self._listing.execution_extras(execution.id)
         payload = extras.get("payload_text") or "null"
-        return ExecutionView(execution, attempts, payload, extras.get("fingerprint"), extras.get("stop"))
+        resolved = await self._resolved(execution, payload)
+        return ExecutionView(execution, attempts, payload, extras.get("fingerprint"), extras.get("stop"), resolved)
+
+    async def _resolved(self, execution: Execution, payload: str) -> ResolvedPayload | None:
+        has_begun = execution.state.is_final or execution.state is ExecutionState.RUNNING
+        if not has_references(payload) or (has_begun and not execution.attempts):
+            return None
+        ahead = 0 if has_begun else 1
+        values = ReferenceValues(
+            scheduled_for=execution.scheduled_for,
+            execution_id=execution.id,
+            attempt=execution.attempts + ahead,
+            fence=execution.fence + ahead,
+        )
+        try:
+            schedule = await self._store.jobs.schedule_of(execution.job_id, execution.version)
+            resolved = resolve_references(payload, values.with_schedule(schedule))
+        except (NotFound, InvalidInput):
+            # The version of the job is no longer kept, or the payload was written past the checks.
+            return None
+        return ResolvedPayload(resolved, values.attempt, references_in(payload))
 
     async def page(self, execution_filter: ExecutionFilter, request: PageRequest) -> ResultPage[Execution]:
         """A page of executions, the latest first."""

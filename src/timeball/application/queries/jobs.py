@@ -15,6 +15,7 @@ import orjson
 
 from timeball.domain.freeze import Freeze, frozen_windows, window_at
 from timeball.domain.job import Job, JobView
+from timeball.domain.payload_references import VersionSchedule, preview_payload
 from timeball.domain.scheduling.civil_time import changes_between
 from timeball.domain.scheduling.schedule import Cron, Occurrence, Schedule
 from timeball.domain.search import JobFilter, JobOrder, PageRequest, RecentRuns, ResultPage
@@ -156,6 +157,16 @@ class JobQueries:
         return [
             replace(time, is_frozen=window_at(windows, time.occurrence.at + job.jitter) is not None) for time in times
         ]
+
+    def next_payload(
+        self, payload: str, schedule: VersionSchedule, times: Sequence[FireTime], job_id: JobId | None = None
+    ) -> str | None:
+        """The payload of the first of these times, with the values of its references; None if there is no such time, or no reference."""
+        first = next((time.occurrence.at for time in times if time.occurrence.is_due), None)
+        # A wrong payload is refused where it is written; a stored one that is wrong is shown as it is.
+        with suppress(InvalidInput):
+            return None if first is None else preview_payload(payload, schedule, first, job_id)
+        return None
 
     def clock_changes(self, rule: Schedule, after: datetime, count: int) -> list[FireTime]:
         """The occurrences that the clock changes of about a year move, skip or repeat; none for other schedules than cron."""

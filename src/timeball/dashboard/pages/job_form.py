@@ -10,6 +10,7 @@ import orjson
 from starlette.responses import Response
 
 from timeball.api.auth import Role
+from timeball.api.documents import resolved_payload_document
 from timeball.api.models.jobs import job_document
 from timeball.api.resources.system import instant_load_document
 from timeball.application.queries.forecast import InstantLoadRequest
@@ -19,12 +20,14 @@ from timeball.dashboard.formatting import format_seconds, pluralize
 from timeball.dashboard.internal_api import ApiProblem
 from timeball.domain.job import Job
 from timeball.domain.job_fields import OPTION_FIELDS, SPEC_FIELDS, TIME_FIELDS, Choice, JobField, Labels, Section, Whole
+from timeball.domain.payload_references import VersionSchedule, check_references
 from timeball.domain.policies import OnGap, OnRepeat
 from timeball.domain.scheduling.civil_time import zone_names
 from timeball.domain.scheduling.schedule import Manual, Once, Schedule, ScheduleKind, parse_schedule
 from timeball.domain.values.field_errors import unexpected_value
+from timeball.domain.values.json_text import to_json
 from timeball.domain.values.wording import format_duration, parse_duration
-from timeball.errors import InvalidInput
+from timeball.errors import InvalidInput, InvalidJson
 
 router = PageRouter()
 
@@ -262,6 +265,7 @@ async def preview_schedule(context: PageContext) -> Response:
     times = queries.jobs.next_times(rule, zone, now, _PREVIEWED)
     job = context.form.get("job", "")
     current = await queries.jobs.find(job) if job else None
+    payload, payload_error = _next_payload(context, VersionSchedule(rule, zone), current, times)
     return context.page(
         "partials/schedule_preview.html",
         error=None,
@@ -273,7 +277,24 @@ async def preview_schedule(context: PageContext) -> Response:
         zone=zone,
         compared=None if current is None else _comparison(context, current, times),
         landing=await _landing(context, current, times),
+        payload=payload,
+        payload_error=payload_error,
     )
+
+
+def _next_payload(
+    context: PageContext, schedule: VersionSchedule, job: Job | None, times: Sequence[FireTime]
+) -> tuple[Any, InvalidInput | None]:
+    """The payload of the form with the values of its references at the next run; or why they cannot be used."""
+    try:
+        payload = to_json(parse_json_field(context.form.get("payload", "").strip() or "{}", "payload"))
+        check_references(payload)
+    except InvalidInput as error:
+        # What is not JSON yet is being typed.
+        return None, None if isinstance(error, InvalidJson) else error
+    queries = context.site.queries
+    resolved = queries.jobs.next_payload(payload, schedule, times, None if job is None else job.id)
+    return resolved_payload_document(resolved), None
 
 
 def _rule(form: dict[str, str], zone: str, now: Any) -> Schedule:

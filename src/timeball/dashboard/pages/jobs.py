@@ -12,6 +12,7 @@ from markupsafe import Markup
 from starlette.responses import Response
 
 from timeball.api.auth import Role
+from timeball.api.documents import resolved_payload_document
 from timeball.api.models.jobs import job_document
 from timeball.api.params import check_payload_search, execution_filter, job_filter
 from timeball.api.resources.system import revision_document
@@ -32,6 +33,7 @@ from timeball.dashboard.pages.operations import (
 )
 from timeball.domain.execution import ExecutionState
 from timeball.domain.job import Job, JobStatus, JobView
+from timeball.domain.payload_references import VersionSchedule
 from timeball.domain.scheduling.schedule import Once
 from timeball.domain.search import ExecutionFilter, JobFilter, JobOrder, PageRequest, RecentRuns, ResultPage, where
 from timeball.domain.values.ids import JobId, format_execution_id
@@ -187,8 +189,11 @@ async def job_page(context: PageContext) -> Response:
 
 async def _overview(context: PageContext, job: Job) -> dict[str, Any]:
     runs = (await context.site.queries.jobs.recent_runs([job.id], _LONG_STRIP))[job.id]
+    times = await context.site.queries.jobs.next_times_of(job, 5)
+    schedule = VersionSchedule(job.rule, job.timezone)
+    payload = context.site.queries.jobs.next_payload(job.payload, schedule, times, job.id)
     latest = await _executions(context, job.id, None, 8)
-    return {"runs": runs, "latest": latest[0]}
+    return {"runs": runs, "latest": latest[0], "next_payload": resolved_payload_document(payload)}
 
 
 async def _executions_tab(context: PageContext, job: Job) -> dict[str, Any]:

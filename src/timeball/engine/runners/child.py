@@ -338,7 +338,7 @@ class ChildSession:
 
     def _call(self, handler: Handler, context: AttemptContext) -> Any:
         self._is_interruptible = True
-        value = invoke(handler, context.claimed.payload)
+        value = invoke(handler, context.payload)
         self._is_interruptible = False
         return asyncio.run(_interruptibly(value, context)) if is_async(handler) else value
 

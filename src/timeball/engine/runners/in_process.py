@@ -40,7 +40,7 @@ class CoroutineRunner:
         token = RUNNING.set(context)
         context.interrupt_by(partial(context.cancel_task, task))
         try:
-            outcome = outcome_of_return(await invoke(handler, context.claimed.payload))
+            outcome = outcome_of_return(await invoke(handler, context.payload))
         except BaseException as error:
             end_forked_copy(context)
             if isinstance(error, asyncio.CancelledError) and task.cancelling() and not context.is_halted:
@@ -198,7 +198,7 @@ class _Call:
         if self.context.is_halted:
             return outcome_of_halt(self.context)
         try:
-            outcome = outcome_of_return(self.scope.run(invoke, self.handler, self.context.claimed.payload))
+            outcome = outcome_of_return(self.scope.run(invoke, self.handler, self.context.payload))
         except BaseException as error:
             end_forked_copy(self.context)
             return outcome_of_error(error, self.handler.options.no_retry)

@@ -261,7 +261,8 @@ class ChildProcess:
         self.runs += 1
         for output in self._outputs:
             output.begin(context.emit_log)
-        self._writer.write(pack(RunMessage(number=self.runs, claimed=context.claimed)))
+        claimed = context.claimed._replace(payload=context.payload)
+        self._writer.write(pack(RunMessage(number=self.runs, claimed=claimed)))
         try:
             return await self._hear(context)
         finally:

@@ -20,6 +20,7 @@ from typing import Protocol, runtime_checkable
 from timeball.current import AttemptContext, StopReason
 from timeball.domain.execution import ClaimedExecution, ErrorInfo, Failed, Outcome
 from timeball.domain.handler import Handler, RunStyle
+from timeball.domain.payload_references import REFERENCE_MARK, may_have_references
 from timeball.domain.values.ids import ExecutionId
 from timeball.domain.values.text import clean_text
 from timeball.engine.node import Signal
@@ -192,6 +193,9 @@ class AttemptSource(Protocol):
     def next_attempt(self) -> ReadyAttempt | None:
         """The attempt to make next; None if none can be made now."""
 
+    async def resolve_payload(self, context: AttemptContext) -> Outcome | None:
+        """Put the values of references into the payload; an outcome if that cannot be done."""
+
     def finish_attempt(self, handler: Handler, context: AttemptContext, outcome: Outcome, started_at: datetime) -> None:
         """An attempt has ended; its slot is free."""
 
@@ -316,8 +320,12 @@ class AttemptPool:
         # By the database the instant has come; our reading of its clock may lag behind by its uncertainty.
         now = self._env.clock.now()
         started_at = now if now > claimed.run_at else claimed.run_at
+        outcome: Outcome | None = None
         try:
-            outcome = await self._runners[handler.style].run(handler, context)
+            if REFERENCE_MARK in claimed.payload and may_have_references(claimed.payload):
+                outcome = await self._source.resolve_payload(context)
+            if outcome is None:
+                outcome = await self._runners[handler.style].run(handler, context)
         except asyncio.CancelledError:
             message = "the handler cancelled the task it ran in"
             outcome = Failed(ErrorInfo(type="CancelledError", message=message, fingerprint="cancelled-itself"))

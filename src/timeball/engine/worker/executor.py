@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from timeball.current import AttemptContext, AttemptSink, StopReason
@@ -22,8 +22,9 @@ from timeball.domain.execution import (
     outcome_of_stop,
 )
 from timeball.domain.handler import Handler, HandlerSource, RunStyle
+from timeball.domain.payload_references import ReferenceValues, VersionSchedule, needs_schedule, resolve_references
 from timeball.domain.policies import SkipReason
-from timeball.domain.values.ids import ExecutionId, Incarnation
+from timeball.domain.values.ids import ExecutionId, Incarnation, JobId
 from timeball.domain.wakeup import Wakeup
 from timeball.engine.lease import HeldLease
 from timeball.engine.node import Service
@@ -31,9 +32,12 @@ from timeball.engine.runners.base import Runner
 from timeball.engine.worker.admission import RetryGate
 from timeball.engine.worker.attempts import LONGEST_WAIT_SECONDS, AttemptPool, ReadyAttempt, Slots, StartQueue
 from timeball.env import Env
+from timeball.errors import InvalidInput, StoreUnavailable
 from timeball.store.executions import ExecutionStore
 from timeball.telemetry.events import Emit
 
+# How long an execution waits whose references need a schedule that cannot be read.
+_SCHEDULE_PAUSE = timedelta(seconds=1)
 # How long a due execution may wait here while no slot becomes free.
 _PATIENCE_SECONDS = 0.02
 
@@ -42,7 +46,7 @@ class Executor:
     """Runs executions in the worker's slots, and hands over every outcome.
 
     *retry_gate* decides about each start; without one every attempt is made. *open_sink* opens the log of an attempt that writes one,
-    and *close_sink* is called when such an attempt has ended.
+    and *close_sink* is called when such an attempt has ended. *read_schedule* tells when a job ran by one of its versions.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class Executor:
         lease: HeldLease,
         hand_over: Callable[[FinishedAttempt], None],
         open_sink: Callable[[AttemptContext], AttemptSink],
+        read_schedule: Callable[[JobId, int], Awaitable[VersionSchedule]],
         close_sink: Callable[[ClaimedExecution], None] = lambda _: None,
         retry_gate: RetryGate | None = None,
     ) -> None:
@@ -67,6 +72,7 @@ class Executor:
         self._open_sink = open_sink
         self._close_sink = close_sink
         self._retry_gate = retry_gate
+        self._read_schedule = read_schedule
         self._attempts = AttemptPool(env, runners, slots, self)
         self._start_timer: asyncio.TimerHandle | None = None
         self._patience_timer: asyncio.TimerHandle | None = None
@@ -179,6 +185,23 @@ class Executor:
             self._conclude(claimed, Snoozed(delay), None)
             return None
         return handler
+
+    async def resolve_payload(self, context: AttemptContext) -> Outcome | None:
+        """Put the values of this attempt into its payload; an outcome if its schedule cannot be read now, or a reference is wrong."""
+        claimed = context.claimed
+        values = ReferenceValues(
+            scheduled_for=claimed.scheduled_for, execution_id=claimed.id, attempt=claimed.attempt, fence=claimed.fence
+        )
+        try:
+            if needs_schedule(claimed.payload):
+                values = values.with_schedule(await self._read_schedule(claimed.job_id, claimed.version))
+            context.payload = resolve_references(claimed.payload, values)
+        except StoreUnavailable as error:
+            return Snoozed(_SCHEDULE_PAUSE, f"the schedule of the job could not be read: {error}")
+        except InvalidInput as error:
+            info = ErrorInfo(type="InvalidInput", message=str(error), fingerprint="wrong-reference")
+            return Failed(info, is_retryable=False)
+        return None
 
     def finish_attempt(self, handler: Handler, context: AttemptContext, outcome: Outcome, started_at: datetime) -> None:
         """An attempt has ended."""

@@ -70,6 +70,7 @@ class WorkerNode(BaseNode):
             self.heartbeat.lease,
             self.recorder.hand_over,
             self.log_writer.open_sink,
+            store.jobs.schedule_of,
             self.log_writer.close_sink,
             self.retry_gate,
         )

@@ -203,6 +203,20 @@ SELECT id, CASE WHEN schedule ILIKE '%h%' THEN name END AS name, version, name I
 FROM timeball.job
 WHERE id = ANY (:ids::uuid[]);
 
+-- name: schedule_of_version
+-- When a job runs by one of its versions. An enqueued one-off has no other version than its own.
+SELECT name, kind, {timing_columns}
+FROM timeball.job
+WHERE id = :job_id
+  AND version = :version
+UNION ALL
+SELECT kept.name, kept.kind, {kept.timing_columns}
+FROM timeball.job_version
+CROSS JOIN LATERAL jsonb_populate_record(NULL::timeball.job, job_version.definition) AS kept
+WHERE job_version.job_id = :job_id
+  AND job_version.version = :version
+LIMIT 1;
+
 -- name: find_job_by_name
 SELECT *, payload::text AS payload_text
 FROM timeball.job
