@@ -10,6 +10,8 @@
 process that a handler forks inherits the variable and the worker's connections, which it must not use. There every use raises
 `OutsideRun`, and a copy that returns from the handler is ended (`end_forked_copy`).
 
+What a handler writes with `logging` becomes lines of its execution's log, too (`LogCapture`).
+
 A handler can answer with a control signal instead of a result or an error:
 
     return Snooze("30s")                 run me again in 30 s; this attempt does not count
@@ -21,6 +23,7 @@ Control signals are not errors: they pass through `except Exception`, as `asynci
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -348,3 +351,58 @@ _LEVELS = frozenset({"debug", "info", "warning", "error", "critical"})
 def _level(name: str) -> str:
     lowered = clean_text(name).lower()
     return lowered if lowered in _LEVELS else "info"
+
+
+_OWN_LOGGER = "timeball"
+
+
+class LogCapture(logging.Handler):
+    """Turns log records of a running handler into lines of its execution's log; other records go where they went before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        context = RUNNING.get(None)
+        if context is None or _is_ours(record):
+            _pass_on(self, record)
+            return
+        # A process that a handler forked may go on logging, only not here.
+        if not context.is_forked_copy:
+            context.emit_log(_level_of(record), self.format(record))
+
+    def install(self) -> None:
+        """Start capturing, once the user's modules are imported: `logging.basicConfig` does nothing after this.
+
+        An unconfigured root logger lets only warnings through; it is opened to `info`.
+        One capture serves all workers of a process: a second one would write every line twice.
+        """
+        root = logging.getLogger()
+        if any(isinstance(handler, LogCapture) for handler in root.handlers):
+            return
+        if not root.handlers and root.level == logging.WARNING:
+            root.setLevel(logging.INFO)
+        root.addHandler(self)
+
+    def remove(self) -> None:
+        """Stop capturing."""
+        logging.getLogger().removeHandler(self)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.name == _OWN_LOGGER or record.name.startswith(f"{_OWN_LOGGER}.")
+
+
+def _pass_on(capture: LogCapture, record: logging.LogRecord) -> None:
+    """Without the capture, a record without any other handler would have been written to stderr."""
+    is_alone = logging.getLogger().handlers == [capture]
+    if is_alone and logging.lastResort is not None and record.levelno >= logging.lastResort.level:
+        logging.lastResort.handle(record)
+
+
+def _level_of(record: logging.LogRecord) -> str:
+    for least, name in ((50, "critical"), (40, "error"), (30, "warning"), (20, "info")):
+        if record.levelno >= least:
+            return name
+    return "debug"

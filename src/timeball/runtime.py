@@ -32,7 +32,7 @@ from timeball.version import __version__
 if TYPE_CHECKING:
     from timeball.application.events import EventHub
     from timeball.application.queries import Queries
-    from timeball.engine.runners.base import Runner
+    from timeball.engine.worker.attempts import Runner
     from timeball.store.access import ApiKeyStore, IdempotencyKeyStore, SessionStore
     from timeball.store.search.listing import ListingStore
     from timeball.telemetry.metrics import MetricsSource
@@ -206,7 +206,7 @@ def make_supervisor(
 ) -> Supervisor:
     """The nodes that this process runs; *trouble* says how the process ended that ran them before."""
     if with_worker:
-        from timeball.engine.runners.base import LogCapture
+        from timeball.current import LogCapture
 
         LogCapture().install()
     nodes = _NodeFactory(parts, emit, registry or Registry(), app_reference, trouble)

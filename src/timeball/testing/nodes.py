@@ -16,10 +16,10 @@ from timeball.domain.node import Node, NodeKind
 from timeball.domain.values.ids import ExecutionId, Incarnation, format_execution_id
 from timeball.domain.values.wording import format_duration
 from timeball.engine.node import Service
-from timeball.engine.runners.base import Runner
 from timeball.engine.runners.in_process import CoroutineRunner, ThreadRunner
 from timeball.engine.scheduler.scheduler import Scheduler
 from timeball.engine.scheduler.shards import ShardBalancer
+from timeball.engine.worker.attempts import Runner
 from timeball.engine.worker.node import WorkerNode
 from timeball.errors import ExecutionFailed, ResultTimeout
 from timeball.handlers.binding import style_of

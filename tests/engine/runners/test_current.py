@@ -10,9 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from tests.engine.runners.support import NOON, Attempt
-from timeball.current import RUNNING, AttemptContext, OutsideRun, StopReason, current, end_forked_copy
+from timeball.current import RUNNING, AttemptContext, LogCapture, OutsideRun, StopReason, current, end_forked_copy
 from timeball.domain.execution import Origin
-from timeball.engine.runners.base import LogCapture
 
 
 @contextmanager

@@ -21,12 +21,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from timeball.current import RUNNING, AttemptContext, StopReason, end_forked_copy
+from timeball.current import RUNNING, AttemptContext, LogCapture, StopReason, end_forked_copy
 from timeball.domain.execution import Cancelled, ClaimedExecution, ErrorInfo, Failed, Outcome, Snoozed, Succeeded
 from timeball.domain.handler import Handler, HandlerSource
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.json_text import check_result
-from timeball.engine.runners.base import LogCapture
 from timeball.engine.runners.outcome import describe_error, outcome_of_error, outcome_of_return
 from timeball.env import SystemClock
 from timeball.errors import NotFound

@@ -24,11 +24,24 @@ from timeball.domain.payload_references import REFERENCE_MARK, may_have_referenc
 from timeball.domain.values.ids import ExecutionId
 from timeball.domain.values.text import clean_text
 from timeball.engine.node import Signal
-from timeball.engine.runners.base import Runner
 from timeball.env import Clock, Env
 
 # The longest time that a due execution may wait for a slot before the worker gives it back.
 LONGEST_WAIT_SECONDS = 0.25
+
+
+class Runner(Protocol):
+    """Runs handlers, one attempt per call."""
+
+    async def run(self, handler: Handler, context: AttemptContext) -> Outcome:
+        """Run one attempt (`context.claimed`) to its outcome; whatever the handler does, this does not raise.
+
+        `context.halt(...)` from outside makes it return soon, with the outcome the halt asks for.
+        Only cancelling the surrounding task itself gets a `CancelledError` out of here, after cleaning up.
+        """
+
+    async def stop(self) -> None:
+        """Free what the runner holds. Attempts still running are ended where that is possible."""
 
 
 @runtime_checkable

@@ -28,9 +28,8 @@ from timeball.domain.values.ids import ExecutionId, Incarnation, JobId
 from timeball.domain.wakeup import Wakeup
 from timeball.engine.lease import HeldLease
 from timeball.engine.node import Service
-from timeball.engine.runners.base import Runner
 from timeball.engine.worker.admission import RetryGate
-from timeball.engine.worker.attempts import LONGEST_WAIT_SECONDS, AttemptPool, ReadyAttempt, Slots, StartQueue
+from timeball.engine.worker.attempts import LONGEST_WAIT_SECONDS, AttemptPool, ReadyAttempt, Runner, Slots, StartQueue
 from timeball.env import Env
 from timeball.errors import InvalidInput, StoreUnavailable
 from timeball.store.executions import ExecutionStore

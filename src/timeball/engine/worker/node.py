@@ -11,9 +11,8 @@ from timeball.config.settings import WorkerSettings
 from timeball.domain.handler import HandlerSource, RunStyle
 from timeball.domain.node import Node
 from timeball.engine.node import BaseNode, Service, Signal
-from timeball.engine.runners.base import Runner
 from timeball.engine.worker.admission import ClaimableHandlers, ContractGate, RetryGate, WorkerContracts
-from timeball.engine.worker.attempts import Slots, StartQueue
+from timeball.engine.worker.attempts import Runner, Slots, StartQueue
 from timeball.engine.worker.claimer import Claimer, ClaimReconciler, Sweeper, WakeupBackstop
 from timeball.engine.worker.executor import CancellationPoller, Executor
 from timeball.engine.worker.recorder import LogWriter, Recorder
