@@ -114,7 +114,6 @@ class PageContext:
         self.request = request
         self.site = site
         self.caller = caller
-        self.api = InternalApi(site.api, caller, site.read_cache)
         self.form: dict[str, str] = {}
         self.form_pairs: list[tuple[str, str]] = []
         self.is_anonymous = caller.name == ANONYMOUS.name
@@ -179,6 +178,11 @@ class PageContext:
     def site_url(self, path: str) -> str:
         """A path of the dashboard, below the prefix that it is mounted under."""
         return self._prefix + path
+
+    @cached_property
+    def api(self) -> InternalApi:
+        """The API on behalf of the caller: how a page writes."""
+        return InternalApi(self.site.api, self.caller, self.site.read_cache)
 
     @cached_property
     def _prefix(self) -> str:
