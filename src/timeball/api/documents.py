@@ -1,12 +1,11 @@
-"""Jobs and executions in requests and responses: reading, serialising, expanding, and waiting for an execution."""
+"""Jobs and executions in responses: serialising, expanding, and waiting for an execution."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import orjson
@@ -14,7 +13,7 @@ from fastapi import Depends, Query
 from starlette.responses import Response
 
 from timeball.api.models.executions import ExecutionFull, ExecutionOut
-from timeball.api.models.jobs import JobBody, JobOut, job_document
+from timeball.api.models.jobs import JobOut, job_document
 from timeball.api.params import ApiContext
 from timeball.api.responses import (
     Document,
@@ -24,47 +23,19 @@ from timeball.api.responses import (
     json_response,
     page_document,
 )
-from timeball.application.commands.requests import JobRequest
 from timeball.application.queries.executions import ExecutionView, ResolvedPayload
 from timeball.application.queries.jobs import FireTime
 from timeball.domain.execution import Attempt, Execution, ExecutionState
-from timeball.domain.job import Job, JobView, redefine_job, spec_of
-from timeball.domain.job_fields import JobSpec
+from timeball.domain.job import JobView
 from timeball.domain.payload_references import OF_ATTEMPT
 from timeball.domain.search import PageRequest, ResultPage
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.ids import ExecutionId, format_execution_id, format_id, format_job_id
-from timeball.domain.values.redaction import redact, refuse_redacted
+from timeball.domain.values.redaction import redact
 from timeball.domain.values.wording import parse_duration
 
 if TYPE_CHECKING:
     from timeball.application.queries import Queries
-
-
-def given_fields(body: JobBody) -> dict[str, Any]:
-    """The fields that were given, as `JobSpec` takes them."""
-    fields = body.model_dump(exclude_unset=True, exclude={"unchecked"})
-    if "tags" in fields:
-        fields["tags"] = tuple(fields["tags"])
-    if "payload" in fields:
-        refuse_redacted(fields["payload"])
-    return fields
-
-
-def job_request(body: JobBody) -> JobRequest:
-    """The request for a new job, with the names of the given fields."""
-    fields = given_fields(body)
-    return JobRequest(JobSpec(**fields), fields.keys(), body.unchecked)
-
-
-def copy_spec(job: Job, overrides: dict[str, Any], now: datetime) -> JobSpec:
-    """The spec for a copy of a job; the copy of a named job is called `<name>-copy`, unless another name is given."""
-    # The number of shards does not matter: only the checked fields are used.
-    changed = redefine_job(job, overrides, now, 1)
-    name = changed.name if "name" in overrides or changed.name is None else f"{changed.name}-copy"
-    # Two jobs under one unique key would be one.
-    unique_key = changed.unique_key if "unique_key" in overrides else None
-    return replace(spec_of(changed), name=name, unique_key=unique_key, payload=orjson.loads(changed.payload))
 
 
 def execution_document(execution: Execution) -> Document:

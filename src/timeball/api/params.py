@@ -1,4 +1,4 @@
-"""What a route is given: the parts of the process that it calls; path, query and header parameters, and the filters they become."""
+"""What a route is given: the parts of the process that it calls, the job in a body, and parameters with the filters they become."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from timeball.api.errors import HttpProblem
 from timeball.api.limits import HeavyRequestLimiter
 from timeball.api.middleware import IdempotencyRecords
 from timeball.api.models import ShortText
+from timeball.api.models.jobs import JobBody
+from timeball.application.commands.requests import JobRequest
 from timeball.config.settings import Settings
 from timeball.domain.execution import Origin, parse_states
 from timeball.domain.job import JobStatus
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.scheduling.civil_time import parse_instant
 from timeball.domain.scheduling.schedule import ScheduleKind
 from timeball.domain.search import (
@@ -36,6 +39,7 @@ from timeball.domain.search import (
 )
 from timeball.domain.values.field_errors import describe_mismatch, describe_value
 from timeball.domain.values.ids import ExecutionId, JobId
+from timeball.domain.values.redaction import refuse_redacted
 from timeball.env import Env
 from timeball.errors import quote_text
 from timeball.telemetry.events import Emit
@@ -139,6 +143,22 @@ async def limit_heavy_request(request: Request) -> AsyncIterator[None]:
 
 
 _NUMBERED_DEFAULT, _NUMBERED_MOST = 20, 100
+
+
+def given_fields(body: JobBody) -> dict[str, Any]:
+    """The fields that were given, as `JobSpec` takes them."""
+    fields = body.model_dump(exclude_unset=True, exclude={"unchecked"})
+    if "tags" in fields:
+        fields["tags"] = tuple(fields["tags"])
+    if "payload" in fields:
+        refuse_redacted(fields["payload"])
+    return fields
+
+
+def job_request(body: JobBody) -> JobRequest:
+    """The request for a new job, with the names of the given fields."""
+    fields = given_fields(body)
+    return JobRequest(JobSpec(**fields), fields.keys(), body.unchecked)
 
 
 def parse_if_match(if_match: str | None) -> int | None:

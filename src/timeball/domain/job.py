@@ -9,6 +9,8 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
+import orjson
+
 from timeball.domain.expiry import Expiry
 from timeball.domain.job_fields import (
     SPEC_FIELDS,
@@ -250,6 +252,16 @@ def redefine_job(job: Job, changes: Mapping[str, Any], now: datetime, shards: in
         pause_reason=job.pause_reason,
         created_at=job.created_at,
     )
+
+
+def copy_spec(job: Job, overrides: dict[str, Any], now: datetime) -> JobSpec:
+    """The spec for a copy of a job; the copy of a named job is called `<name>-copy`, unless another name is given."""
+    # The number of shards does not matter: only the checked fields are used.
+    changed = redefine_job(job, overrides, now, 1)
+    name = changed.name if "name" in overrides or changed.name is None else f"{changed.name}-copy"
+    # Two jobs under one unique key would be one.
+    unique_key = changed.unique_key if "unique_key" in overrides else None
+    return replace(spec_of(changed), name=name, unique_key=unique_key, payload=orjson.loads(changed.payload))
 
 
 def without_other_kinds(spec: JobSpec, changes: Mapping[str, Any]) -> JobSpec:

@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from timeball.api.auth import Caller, CurrentCaller, Role
-from timeball.api.documents import job_request
 from timeball.api.errors import MAX_ERRORS, HttpProblem
 from timeball.api.models.executions import BulkCreated, BulkJobsIn, BulkOut, JobBulkIn
 from timeball.api.models.jobs import JobIn, SyncIn, SyncOut
@@ -28,6 +27,7 @@ from timeball.api.params import (
     IdempotencyKey,
     check_payload_search,
     job_filter,
+    job_request,
     optional_instant,
 )
 from timeball.api.resources.operations import (

@@ -13,12 +13,9 @@ from timeball.api.documents import (
     ExecutionSelection,
     JobSelection,
     WaitParam,
-    copy_spec,
     execution_response,
     executions_page,
     fire_time_document,
-    given_fields,
-    job_request,
     jobs_page,
     resolved_payload_document,
     selected_job,
@@ -62,6 +59,8 @@ from timeball.api.params import (
     PageParams,
     ReasonParam,
     allowed_execution_filter,
+    given_fields,
+    job_request,
     optional_instant,
     parse_if_match,
     within_job,
@@ -70,7 +69,7 @@ from timeball.api.responses import ByteOrderMark, Document, ExportFormat, export
 from timeball.application.commands.jobs import CreatedJob
 from timeball.application.commands.requests import Actor, JobRequest
 from timeball.domain.expiry import Expiry
-from timeball.domain.job import JobView
+from timeball.domain.job import JobView, copy_spec
 from timeball.domain.job_fields import SPEC_FIELDS
 from timeball.domain.payload_references import VersionSchedule
 from timeball.domain.search import ExecutionFilter, JobOrder, PageRequest

@@ -9,11 +9,10 @@ from fastapi import APIRouter, Path
 from starlette.responses import Response
 
 from timeball.api.auth import Caller, CurrentCaller, Role
-from timeball.api.documents import given_fields
 from timeball.api.models import PageOut
 from timeball.api.models.jobs import JobCreated, TemplateIn, TemplateOut, TemplatePatch, TemplateUse, TemplateWritten
 from timeball.api.openapi import CREATED_EXAMPLE, INSTANT_EXAMPLE, JOB_EXAMPLE, page_example, route_options
-from timeball.api.params import ApiContext, Context, IdempotencyKey, IfMatch, PageParams, parse_if_match
+from timeball.api.params import ApiContext, Context, IdempotencyKey, IfMatch, PageParams, given_fields, parse_if_match
 from timeball.api.resources.jobs import creation_response, precondition_error
 from timeball.api.responses import Document, json_bytes, json_response, page_document
 from timeball.domain.template import Template, placeholders
