@@ -126,20 +126,20 @@ class Enqueuer:
         is_shown: bool,
         skips_taken_names: bool,
     ) -> list[Any]:
-        note = self._database.env.new_id()
+        note = None if audit is None else self._database.env.new_id()
 
         async def work(within: WithinConnection | None) -> list[Any]:
             rows = await self._write_new(jobs, firsts, within, wakeup, is_shown=is_shown)
             inserted = {row["job_id"] for row in rows}
             if not skips_taken_names:
                 _refuse_taken_names(job for job in jobs if job.id not in inserted)
-            if rows and audit is not None and within is not None:
+            if rows and audit is not None and note is not None and within is not None:
                 await self._audit_created(within, note, audit, [job for job in jobs if job.id in inserted])
             return rows
 
         if connection is not None:
             return await work(connection)
-        if audit is not None:
+        if note is not None:
             return await self._database.once(work, note)
         # Of several jobs, none is written if the name of one is taken.
         has_names = len(jobs) > 1 and any(job.name is not None for job in jobs)
