@@ -15,7 +15,6 @@ from fastapi.routing import APIRoute
 from timeball.api.auth import Caller, CurrentCaller, KeyLookup, Role
 from timeball.api.errors import HttpProblem
 from timeball.api.limits import HeavyRequestLimiter
-from timeball.api.middleware import IdempotencyRecords
 from timeball.api.models import ShortText
 from timeball.api.models.jobs import JobBody
 from timeball.application.commands.requests import JobRequest
@@ -46,6 +45,7 @@ from timeball.telemetry.events import Emit
 from timeball.telemetry.metrics import MetricsSource
 
 if TYPE_CHECKING:
+    from timeball.api.middleware import IdempotencyRecords
     from timeball.application.commands import Commands
     from timeball.application.events import EventHub
     from timeball.application.queries import Queries
