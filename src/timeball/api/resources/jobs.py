@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
@@ -66,7 +66,6 @@ from timeball.api.params import (
     within_job,
 )
 from timeball.api.responses import ByteOrderMark, Document, ExportFormat, export_response, json_bytes, json_response
-from timeball.application.commands.jobs import CreatedJob
 from timeball.application.commands.requests import Actor, JobRequest
 from timeball.domain.expiry import Expiry
 from timeball.domain.job import JobView, copy_spec
@@ -76,6 +75,9 @@ from timeball.domain.search import ExecutionFilter, JobOrder, PageRequest
 from timeball.domain.values.ids import ExecutionId, format_execution_id, format_job_id
 from timeball.domain.values.redaction import refuse_redacted
 from timeball.errors import Conflict
+
+if TYPE_CHECKING:
+    from timeball.application.commands.jobs import CreatedJob
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
