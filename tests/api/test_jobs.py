@@ -232,7 +232,7 @@ async def test_trigger_cancel_and_retry_act_on_executions(client: httpx.AsyncCli
 async def test_a_trigger_says_by_when_it_must_have_begun(
     client: httpx.AsyncClient, store: Store, clock: VirtualClock
 ) -> None:
-    await created(client, name="a", start_within_seconds=60, timezone="Europe/Berlin")
+    await created(client, name="a", schedule="manual", start_within_seconds=60, timezone="Europe/Berlin")
 
     async def expiry_of(**body: Any) -> datetime:
         answer = await client.post("/jobs/a/trigger", json=body)
@@ -300,6 +300,20 @@ async def test_a_duplicate_takes_overrides(client: httpx.AsyncClient) -> None:
 
     assert (copy.status_code, copy.json()["name"], copy.json()["schedule"]) == (201, "a-copy", "0 6 * * *")
     assert (moved.json()["name"], moved.json()["kind"], moved.json()["tags"]) == ("b", "once", ["x"])
+
+
+async def test_a_duplicate_does_not_take_an_expiry_that_has_passed(
+    client: httpx.AsyncClient, clock: VirtualClock
+) -> None:
+    at, expires_at = clock.now() + timedelta(seconds=10), clock.now() + timedelta(seconds=20)
+    await created(client, name="a", scheduled_at=at.isoformat(), expires_at=expires_at.isoformat())
+
+    in_time = await client.post("/jobs/a/duplicate", json={"name": "b"})
+    clock.advance("20s")
+    too_late = await client.post("/jobs/a/duplicate", json={"name": "c"})
+
+    assert datetime.fromisoformat(in_time.json()["expires_at"]) == expires_at
+    assert too_late.json()["expires_at"] is None
 
 
 async def test_a_backfill_runs_past_occurrences(client: httpx.AsyncClient, clock: VirtualClock) -> None:

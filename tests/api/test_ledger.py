@@ -111,6 +111,21 @@ async def test_the_filters_and_the_order_are_kept_from_page_to_page(client: http
     assert told == [at(number) for number in (70, 65, 60, 55, 50, 45, 40, 15, 10, 5)]
 
 
+async def test_an_occurrence_that_expired_is_one_entry(client: httpx.AsyncClient, store: Store) -> None:
+    """Whichever part skipped it: the scheduler before its promotion, or the sweep in the queue."""
+    node = await start_scheduler(store)
+    await create(store, name="late", interval_seconds=60, start_within_seconds=10, overlap="allow")
+    await node.run_until(START + seconds(61))
+    node.clock.advance_to(START + seconds(130))
+    await store.executions.expire_waiting(10)
+    await node.tick()
+
+    document = await get(client, "/jobs/late/occurrences", until=at(150))
+
+    told = [(entry["scheduled_for"], entry["verdict"], entry["reason"]) for entry in document["data"]]
+    assert told == [(at(60), "skipped", "expired"), (at(120), "skipped", "expired")]
+
+
 async def test_occurrences_are_filtered_by_reason(client: httpx.AsyncClient, job: Job) -> None:
     missed = await get(client, reason="misfire")
     paused = await get(client, reason="paused,overlap", verdict="skipped")

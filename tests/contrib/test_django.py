@@ -191,6 +191,14 @@ def test_queue_priority_and_time_are_kept(tasks: Any) -> None:
     assert again.task.run_after == later
 
 
+def test_a_task_may_expire(tasks: Any) -> None:
+    importlib.import_module("dataclasses").replace(tasks.fail_at_first, expires="10m").enqueue(times=1)
+
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT expires_at - run_at FROM timeball.execution")
+        assert cursor.fetchall() == [(timedelta(minutes=10),)]
+
+
 def test_an_enqueue_is_part_of_the_transaction_around_it(tasks: Any, worker: Worker) -> None:
     from bookshop.checkout import place_order
     from bookshop.models import Order

@@ -67,6 +67,15 @@ async def test_tickets_for_what_is_gone_claim_nothing(store: Store) -> None:
     assert await tables_of(store, finished) == ["finished"]
 
 
+async def test_a_ticket_for_what_has_expired_claims_nothing(store: Store, clock: VirtualClock) -> None:
+    expired = await enqueue(store, start_within_seconds=5)
+    clock.advance("5s")
+    await store.executions.expire_waiting(10)
+
+    assert await claim(store, [expired]) == TicketClaimResult([], [])
+    assert await tables_of(store, expired) == ["finished"]
+
+
 async def test_the_same_ticket_twice_is_one_claim(store: Store) -> None:
     one, two = [await enqueue(store) for _ in range(2)]
 

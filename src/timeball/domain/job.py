@@ -256,6 +256,9 @@ def redefine_job(job: Job, changes: Mapping[str, Any], now: datetime, shards: in
 
 def copy_spec(job: Job, overrides: dict[str, Any], now: datetime) -> JobSpec:
     """The spec for a copy of a job; the copy of a named job is called `<name>-copy`, unless another name is given."""
+    if job.expires_at is not None and job.expires_at <= now:
+        # A copy that has expired before it exists is of no use.
+        overrides = {"expires_at": None} | overrides
     # The number of shards does not matter: only the checked fields are used.
     changed = redefine_job(job, overrides, now, 1)
     name = changed.name if "name" in overrides or changed.name is None else f"{changed.name}-copy"
@@ -323,6 +326,7 @@ def _expires_at(spec: JobSpec, rule: Schedule) -> datetime | None:
         raise InvalidInput(
             f"expires_at is {format_instant(instant)}, expected an instant after {format_instant(rule.scheduled_at)}, when it runs",
             field="expires_at",
+            hint="move it too, or set it to null",
         )
     return instant
 
