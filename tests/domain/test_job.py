@@ -248,6 +248,7 @@ EXPECTED: list[tuple[str, Any, str]] = [
     ("start_within_seconds", 0, "start_within_seconds is 0, expected 1 to"),
     ("start_within_seconds", "10m", 'start_within_seconds is "10m", expected a whole number from 1'),
     ("expires_at", "soon", "expires_at"),
+    ("expires_at", utc(2020, 1, 1), "expires_at is 2020-01-01T00:00:00Z, expected an instant after"),
     ("tags", "mail", "tags is str, expected a list of texts"),
     ("tags", ["a", 7], "tags is int, expected text"),
     ("tags", [str(number) for number in range(51)], "tags has 51 entries, expected at most 50"),
