@@ -515,6 +515,20 @@ MUTANTS = (
         "        unpark=True,\n",
         f"{_SCHEDULER}::test_the_scheduler_resumes_a_job_when_its_pause_is_over",
     ),
+    _one(
+        "an edit that takes the time away means now",
+        "domain/job.py",
+        "    if not spec.has_time:\n",
+        "    if False:\n",
+        "tests/domain/test_job.py::test_an_edit_that_takes_the_time_away_is_refused",
+    ),
+    _one(
+        "a declared job without a time runs at every sync",
+        "domain/job_changes.py",
+        "    if not spec.has_time:\n",
+        "    if False:\n",
+        "tests/api/test_sync.py::test_a_manual_job_is_left_as_it_is_and_one_without_a_time_is_refused",
+    ),
     # the dead
     _one(
         "a renewal after the lease has run out",

@@ -32,9 +32,9 @@ def has_curl() -> None:
         give_up_on(ServiceMissing("curl is not installed: apt-get install curl"))
 
 
-def curls() -> list[str]:
-    """Every curl command of the README, with its continuation lines."""
-    blocks = re.findall(r"(?s)```sh\n(.*?)```", README.read_text(encoding="utf-8"))
+def curls(page: Path = README) -> list[str]:
+    """Every curl command of a page, with its continuation lines."""
+    blocks = re.findall(r"(?s)```sh\n(.*?)```", page.read_text(encoding="utf-8"))
     commands = re.findall(r"(?ms)^curl .*?(?=^\w|\Z)", "\n".join(blocks))
     return [command.strip() for command in commands]
 

@@ -84,6 +84,12 @@ async def test_a_queue_that_a_living_worker_names_is_listed_before_anything_wait
     assert 'name=mail"' not in (await browser.get("/queues")).text
 
 
+async def test_the_address_of_other_dashboards_leads_to_the_queues(browser: Browser) -> None:
+    page = await browser.get("/admin/queues")
+
+    assert (page.status_code, page.url.path) == (200, "/queues")
+
+
 async def test_a_queue_that_no_worker_serves_is_marked(browser: Browser, store: Store) -> None:
     await make_node(store, NodeKind.WORKER, slots=1, queues=("other",))
     await enqueue(store, queue="mail")

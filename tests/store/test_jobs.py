@@ -305,8 +305,10 @@ async def test_a_recurring_job_that_is_due_at_once_still_goes_through_due(store:
 
 
 async def test_a_manual_job_has_no_execution(store: Store) -> None:
-    await make_job(store)
+    await make_job(store, schedule="manual")
 
+    row = await only_row(store, "job")
+    assert (row["kind"], row["schedule"]) == ("manual", None)
     assert await table(store, "execution") == []
 
 

@@ -21,6 +21,7 @@ from timeball.api.resources import (
     bulk_jobs,
     calendars,
     cluster,
+    drop_in,
     events,
     executions,
     forecast,
@@ -94,6 +95,7 @@ def make_api(
         catalogue=parts.catalogue,
         holder=parts.env.new_id(),
         longest_stream=parts.settings.api.longest_stream,
+        zone=parts.settings.api.timezone,
         heavy_requests=HeavyRequestLimiter(),
     )
     install_error_handlers(app)
@@ -119,6 +121,7 @@ def all_routes() -> tuple[BaseRoute, ...]:
     whole.include_router(metrics.prometheus_router)
     for router in _ROUTERS:
         whole.include_router(router, prefix=PREFIX)
+    whole.include_router(drop_in.router)
     return tuple(whole.routes)
 
 

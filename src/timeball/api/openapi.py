@@ -197,6 +197,7 @@ _TAGS = {
     "events": "Changes as they happen, as server-sent events.",
     "system": "Statistics, health, the doctor, the audit.",
     "time": "Timelines, forecasts, calendars and previews of schedules.",
+    "drop-in": "For clients that were written for a home-made scheduler: one-off jobs as types with data.",
 }
 
 

@@ -123,6 +123,8 @@ class ApiContext:
     holder: UUID
     # A stream of events ends after this time, and its reader connects again.
     longest_stream: timedelta
+    # The zone of times without an offset, in the drop-in routes.
+    zone: str
     heavy_requests: HeavyRequestLimiter
 
 

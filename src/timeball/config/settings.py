@@ -41,6 +41,7 @@ from timeball.config.sources import (
     unknown_variables,
 )
 from timeball.domain.node import Lease
+from timeball.domain.scheduling.civil_time import load_zone
 from timeball.domain.values.text import check_label
 from timeball.errors import InvalidInput, SettingsError, quote_text
 
@@ -199,6 +200,9 @@ class ApiSettings(_Section):
         ge=1_000,
         description="How many values the body of a request that creates many jobs may contain.",
     )
+    timezone: str = Field(
+        default="UTC", description="The IANA time zone of times without an offset, in the drop-in routes."
+    )
     stream_minutes: float = Field(
         default=60, gt=0, le=1_440, description="After how long the server ends an event stream; clients reconnect."
     )
@@ -238,6 +242,15 @@ class ApiSettings(_Section):
     idle_seconds: float = Field(
         default=15, gt=0, le=_A_YEAR, description="How long a connection stays open between requests."
     )
+
+    @field_validator("timezone")
+    @classmethod
+    def _zone_is_one(cls, zone: str) -> str:
+        try:
+            load_zone(zone)
+        except InvalidInput as error:
+            raise ValueError(f"cannot be used: {error}") from None
+        return zone
 
     @field_validator("trusted_proxies")
     @classmethod

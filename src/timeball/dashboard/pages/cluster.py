@@ -46,6 +46,12 @@ async def queues(context: PageContext) -> Response:
     return context.page("queues.html", part="partials/queues.html", rows=rows, workers=workers, left_out=left_out)
 
 
+@router.get("/admin/queues")
+async def admin_queues(context: PageContext) -> Response:
+    """Where other schedulers have their queues: the address that people have bookmarked leads here."""
+    return context.go(context.site_url("/queues"))
+
+
 @router.get("/queues/one")
 async def queue(context: PageContext) -> Response:
     """One queue. Its name may contain any character, so it is a parameter and not a part of the path."""
