@@ -123,7 +123,7 @@ def test_the_usual_spellings_of_data_become_a_payload(type_: str, data: Any, pay
         ("email", {"message": "a", "body": "b"}, "message and body are both given", "data/body"),
         ("write_file", {"fileName": "a", "file_name": "b"}, "fileName and file_name are both given", "data/file_name"),
         ("write_file", {"path": 7, "fileName": "b"}, "path is int, expected text", "data/path"),
-        ("email", "hello", "data of the type email is no object", "data"),
+        ("email", "hello", "data of the type email is not an object", "data"),
         ("test.echo", {"token": "••••••"}, "••••••", "data"),
     ],
 )

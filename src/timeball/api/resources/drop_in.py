@@ -102,7 +102,7 @@ def payload_of(type_: str, data: Any, field: str = "data") -> Any:
     if type_ not in _HANDLERS:
         return data
     if not isinstance(data, dict):
-        raise InvalidInput(f"{field} of the type {type_} is no object", field=field, hint="send a JSON object")
+        raise InvalidInput(f"{field} of the type {type_} is not an object", field=field, hint="send a JSON object")
     handler, payload = _HANDLERS[type_], dict(data)
     for name, spellings in _SPELLINGS.get(handler, {}).items():
         if (spelt := _spelling(data, spellings, field)) is not None:
