@@ -19,7 +19,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from timeball.api.auth import Caller, CurrentCaller, Role
-from timeball.api.documents import copy_spec
 from timeball.api.models import InstantText, Label, ReasonIn, RequestModel, ShortText
 from timeball.api.openapi import EXECUTION_ID, INSTANT_EXAMPLE, export_options, route_options
 from timeball.api.params import ApiContext, Context, ExecutionRef, IdempotencyKey
@@ -38,7 +37,7 @@ from timeball.application.commands.jobs import CreatedJob
 from timeball.application.commands.requests import Actor, JobRequest
 from timeball.domain.bulk_operation import OperationAction, OperationItem, OperationSubject
 from timeball.domain.execution import Execution, ExecutionState
-from timeball.domain.job import Job
+from timeball.domain.job import Job, copy_spec
 from timeball.domain.job_fields import SPEC_FIELDS, JobSpec
 from timeball.domain.scheduling.civil_time import parse_instant
 from timeball.domain.search import ExecutionFilter, PageRequest, ResultPage, SearchRelation, SearchTerm, where
