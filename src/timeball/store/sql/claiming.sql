@@ -54,7 +54,7 @@ claimed AS (
 ),
 started AS (
     SELECT id, job_id, least(fence, 9223372036854775806) + 1 AS fence, least(attempts, 2147483646) + 1 AS attempt, lost, handler,
-           coalesce(payload, job_payload)::text AS payload, run_at, scheduled_for, timeout_ms, queue, priority, origin, version, job_name, expires_at
+           coalesce(payload, job_payload, 'null')::text AS payload, run_at, scheduled_for, timeout_ms, queue, priority, origin, version, job_name, expires_at
     FROM picked
 )
 
@@ -290,7 +290,7 @@ ORDER BY name, freeze_id;
 
 -- name: read_back_claim
 -- The executions of a claim whose reply was lost, in the order of the reply.
-SELECT running.id, running.job_id, running.fence, running.attempts, running.lost, running.handler, coalesce(running.payload, timeball.payload_of(running.job_id, running.version))::text AS payload,
+SELECT running.id, running.job_id, running.fence, running.attempts, running.lost, running.handler, coalesce(running.payload, timeball.payload_of(running.job_id, running.version), 'null')::text AS payload,
        running.run_at, running.scheduled_for, job.timeout_ms, running.queue, running.priority,
        running.origin, running.version, job.name, running.expires_at, running.claim_id, running.stop
 FROM timeball.running
