@@ -196,3 +196,16 @@ def _problem(
     response = Response(orjson.dumps(document), status, media_type=PROBLEM_MEDIA_TYPE)
     response.headers.update(headers or {})
     return response
+
+
+def etag_of_version(version: int) -> dict[str, str]:
+    """The header that tells the version of a resource."""
+    return {"ETag": f'"{version}"'}
+
+
+def precondition_error(error: Conflict) -> HttpProblem | Conflict:
+    """A Conflict about the version as a failed precondition (412); any other Conflict stays one."""
+    version = error.facts.get("version")
+    if version is None:
+        return error
+    return HttpProblem(412, "precondition_failed", str(error), hint=error.hint, headers=etag_of_version(version))

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
 from timeball.api.auth import CurrentCaller, Role
+from timeball.api.errors import precondition_error
 from timeball.api.models import FullList
 from timeball.api.models.system import FreezeIn, FreezeOut
 from timeball.api.openapi import INSTANT_EXAMPLE, route_options
 from timeball.api.params import ApiContext, Context, IdempotencyKey, IfMatch, optional_instant, parse_if_match
-from timeball.api.resources.jobs import precondition_error
 from timeball.api.responses import Document, json_response
 from timeball.application.commands.requests import check_version
 from timeball.domain.freeze import Afterwards, Freeze, FreezeId, FreezeScope, format_freeze_id

@@ -21,7 +21,7 @@ from timeball.api.documents import (
     selected_job,
     wait_for_execution,
 )
-from timeball.api.errors import HttpProblem
+from timeball.api.errors import HttpProblem, etag_of_version, precondition_error
 from timeball.api.models import PageOut, ReasonIn
 from timeball.api.models.executions import ExecutionFull, ExecutionIds, ExecutionOut
 from timeball.api.models.jobs import (
@@ -245,14 +245,6 @@ async def _change(job: str, body: JobPatch, context: ApiContext, actor: Actor, i
     return json_response(job_document(view) | {"warnings": warnings}, headers=_etag(view))
 
 
-def precondition_error(error: Conflict) -> HttpProblem | Conflict:
-    """A Conflict about the version as a failed precondition (412); any other Conflict stays one."""
-    version = error.facts.get("version")
-    if version is None:
-        return error
-    return HttpProblem(412, "precondition_failed", str(error), hint=error.hint, headers=_etag_of_version(version))
-
-
 _DELETE: dict[str, Any] = route_options(Role.EDITOR, None, status=204, fails=[404, 409, 412])
 
 
@@ -273,7 +265,7 @@ async def delete_job(
             "precondition_failed",
             f"the job has version {target.version}, expected {expected}",
             hint="read the job again, and repeat the request with its ETag",
-            headers=_etag_of_version(target.version),
+            headers=etag_of_version(target.version),
         )
     await context.commands.jobs.delete(target.id, caller.as_actor(reason))
     return Response(status_code=204)
@@ -530,8 +522,4 @@ async def cancel_or_conflict(context: ApiContext, execution_id: ExecutionId, act
 
 
 def _etag(view: JobView) -> dict[str, str]:
-    return _etag_of_version(view.job.version)
-
-
-def _etag_of_version(version: int) -> dict[str, str]:
-    return {"ETag": f'"{version}"'}
+    return etag_of_version(view.job.version)

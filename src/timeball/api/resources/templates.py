@@ -9,11 +9,12 @@ from fastapi import APIRouter, Path
 from starlette.responses import Response
 
 from timeball.api.auth import Caller, CurrentCaller, Role
+from timeball.api.errors import precondition_error
 from timeball.api.models import PageOut
 from timeball.api.models.jobs import JobCreated, TemplateIn, TemplateOut, TemplatePatch, TemplateUse, TemplateWritten
 from timeball.api.openapi import CREATED_EXAMPLE, INSTANT_EXAMPLE, JOB_EXAMPLE, page_example, route_options
 from timeball.api.params import ApiContext, Context, IdempotencyKey, IfMatch, PageParams, given_fields, parse_if_match
-from timeball.api.resources.jobs import creation_response, precondition_error
+from timeball.api.resources.jobs import creation_response
 from timeball.api.responses import Document, json_bytes, json_response, page_document
 from timeball.domain.template import Template, placeholders
 from timeball.domain.values.ids import format_id
