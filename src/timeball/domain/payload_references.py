@@ -24,13 +24,12 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 import orjson
 
 from timeball.domain.scheduling.civil_time import MICROSECOND, format_instant, load_zone
-from timeball.domain.scheduling.schedule import Schedule
 from timeball.domain.values.field_errors import (
     FieldError,
     describe_value,
@@ -41,6 +40,9 @@ from timeball.domain.values.field_errors import (
 )
 from timeball.domain.values.ids import ExecutionId, JobId, format_execution_id, occurrence_id
 from timeball.errors import InvalidInput, quote_text
+
+if TYPE_CHECKING:
+    from timeball.domain.scheduling.schedule import Schedule
 
 _NOW, _TEXT, _LITERAL, _SECRET = "$now", "$text", "$literal", "$secret"
 _KEYS = (_NOW, _TEXT, _LITERAL)
