@@ -78,9 +78,7 @@ async def test_all_addresses_lie_below_the_prefix(parts: ServerRuntime) -> None:
         for path in VIEWS:
             page = (await browser.get(f"/below{path}")).text
             foreign = [
-                href
-                for href in re.findall(r'(?:href|action|hx-get|data-executions)="(/[^"]*)"', page)
-                if not href.startswith("/below")
+                href for href in re.findall(r'(?:href|action|hx-get)="(/[^"]*)"', page) if not href.startswith("/below")
             ]
             assert not foreign, path
 
@@ -103,7 +101,7 @@ async def test_a_mark_of_one_execution_leads_to_it(browser: Browser) -> None:
     page = (await browser.get("/timeline")).text
     table = (await browser.get("/timeline?view=table")).text
 
-    leads = re.search(r'data-go="(exe_\w+)"', page)
+    leads = re.search(r'data-go="/executions/(exe_\w+)"', page)
     assert leads
     assert f'href="/executions/{leads[1]}"' in table
 

@@ -215,6 +215,17 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "ledger_records_back": (_LEDGER, 3 * _WAITING_OF_JOB + 4 * 3 + PARTITIONS),
     "ledger_records_back, only skips": (_LEDGER | {"reads": "skips"}, 3 * _WAITING_OF_JOB + 4 * 3 + PARTITIONS),
     "ledger_versions": (_JOB, SOME // RECURRING),
+    "ledger_ranges": (_JOB | {"until": NOW + timedelta(days=1), "limit": 2}, 2),
+    "skips": (
+        {
+            "start": NOW - timedelta(hours=1),
+            "until": NOW,
+            "first_id": UUID(int=0),
+            "last_id": UUID(int=2**128 - 1),
+            "limit": PAGE,
+        },
+        (3 + PARTITIONS) * PAGE,
+    ),
     # Jobs.
     "live_keys": ({"keys": [f"key {n}" for n in range(1, PAGE + 1)]}, PAGE),
     "find_jobs": ({"ids": ids(JOB)}, PAGE),
@@ -410,6 +421,17 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "rollup_series, of a handler": (_WINDOW | {"handler": "handler 1", "all_of_handler": "handler 1"}, 60),
     "rollup_groups": (_GROUPS, 40 * HANDLERS),
     "rollup_groups, of a job": (_GROUPS | {"series": id_(JOB + 1)}, 40),
+    "missed_of_jobs": ({"since": NOW - timedelta(hours=24), "limit": PAGE}, 2 * PAGE),
+    "rollup_days": (
+        {
+            "job_id": id_(JOB + 1),
+            "edges": [NOW - timedelta(days=day) for day in range(7, -1, -1)],
+            "since": NOW - timedelta(days=7),
+            "until": NOW,
+            "late_bucket": 5,
+        },
+        7 * 24,
+    ),
     "rollup_tallies": (
         _WINDOW | {"series": ids(JOB, HANDLERS), "untils": [NOW] * HANDLERS},
         60 * HANDLERS,

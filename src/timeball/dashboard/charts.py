@@ -1,8 +1,10 @@
-"""Charts as SVG: no inline style, colours by class, and a sentence for screen readers."""
+"""Charts as SVG, and a calendar as a table: no inline style, colours by class, and a sentence for screen readers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
 
 from markupsafe import Markup, escape
 
@@ -97,6 +99,55 @@ def _meter(share: float, tone: str, label: str, width: int, height: int) -> Mark
         f'<rect class="{tone}" width="{share * width:g}" height="{height}" rx="3"/>'
     )
     return _svg("gauge", width, height, label, body)
+
+
+@dataclass(frozen=True, slots=True)
+class DaySquare:
+    """A day of a calendar: its words; and its tone, page and icon, unless there was nothing on it."""
+
+    date: date
+    title: str
+    tone: str = ""
+    href: str | None = None
+    icon: Markup | None = None
+
+
+_WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+
+
+def calendar(days: Sequence[DaySquare], caption: str, narrow_weeks: int) -> Markup:
+    """A square for each day from a Monday on, weeks beside each other; a narrow screen shows only the last weeks."""
+    weeks = [days[number : number + 7] for number in range(0, len(days), 7)]
+    classes = ["wide-only" if number < len(weeks) - narrow_weeks else "" for number in range(len(weeks))]
+    head = "".join(
+        _month(week[0].date, number, name) for number, (week, name) in enumerate(zip(weeks, classes, strict=True))
+    )
+    lines = "".join(
+        f'<tr><th scope="row">{weekday}</th>'
+        + "".join(_square(week[place], name) for week, name in zip(weeks, classes, strict=True) if place < len(week))
+        + "</tr>"
+        for place, weekday in enumerate(_WEEKDAYS)
+    )
+    return Markup(
+        f'<table class="heat days"><caption class="unseen">{escape(caption)}</caption>'
+        f'<thead><tr><th scope="col"><span class="unseen">Weekday</span></th>{head}</tr></thead><tbody>{lines}</tbody></table>'
+    )
+
+
+def _month(monday: date, number: int, name: str) -> str:
+    """The name of a month above its first week."""
+    text = f"{monday:%b}" if number == 0 or monday.day <= 7 else ""
+    return f'<th scope="col" class="{name}">{text}</th>'
+
+
+def _square(day: DaySquare, name: str) -> str:
+    title = escape(day.title)
+    if day.href is None:
+        return f'<td class="{name}" title="{title}"></td>'
+    return (
+        f'<td class="{day.tone} {name}"><a href="{escape(day.href)}" title="{title}" aria-label="{title}">'
+        f"{day.icon or ''}</a></td>"
+    )
 
 
 # A page may have a thousand bars: numbers and classes are written as they are, and only texts are escaped.

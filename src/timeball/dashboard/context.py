@@ -373,6 +373,7 @@ _TARGET_PATHS = {
     "dead": "/dead",
     "dead_letters": "/dead",
     "keys": "/keys",
+    "timeline": "/timeline?span=1d",
     "database": "/doctor",
 }
 
@@ -384,6 +385,8 @@ def target_url(context: PageContext, target: tuple[str, str] | None) -> str | No
     kind, name = target
     if kind == "queue":
         return context.url("/queues/one", name=name)
+    if kind == "ledger":
+        return context.url(f"/jobs/{name}", tab="ledger", verdict="skipped")
     if kind == "handler":
         return context.url("/jobs", q=search_term(name, "handler"))
     path = _TARGET_PATHS.get(kind)

@@ -39,6 +39,12 @@ STATES = {
     "active": StateStyle("check", "good"),
     "paused": StateStyle("pause", "warn"),
     "finished": StateStyle("flag", "calm"),
+    # Verdicts of the ledger about occurrences and days.
+    "ran": StateStyle("check", "good"),
+    "late": StateStyle("clock", "wait"),
+    "missed": StateStyle("alert", "warn"),
+    "waiting": StateStyle("queue", "wait"),
+    "expected": StateStyle("clock", "calm"),
     # Outcomes of an attempt.
     "failed": StateStyle("cross", "bad"),
     "timed_out": StateStyle("clock", "bad"),

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
 from markupsafe import Markup, escape
 
 from timeball.application.queries.timeline import BandStep
-from timeball.dashboard.formatting import format_milliseconds, frozen_words, pluralize
+from timeball.dashboard.formatting import format_milliseconds, frozen_words, iso, pluralize
 from timeball.domain.forecast.timeline import MarkRow, TimelineMark
 from timeball.domain.freeze import Freeze
+from timeball.domain.policies import SkipReason
+from timeball.domain.scheduling.verdicts import describe_skips
 
 SPANS = {
     "1h": timedelta(hours=1),
@@ -147,13 +151,16 @@ def _tick(local: datetime, step: timedelta) -> AxisTick:
     return AxisTick(local, f"{local:%a %-d %b}" if is_day or step >= timedelta(days=1) else f"{local:%H:%M}", is_day)
 
 
-# The drawing: past marks are solid, running ones striped, predicted ones outlined. Positions are percents, so that it fits every width.
+# The drawing: past marks are solid, running ones striped, predicted ones outlined, skipped ones hatched.
+# Positions are percents, so that it fits every width.
 
 ROW_HEIGHT = 28
 BAND_HEIGHT = 52
 _STRIPES = (
-    '<defs><pattern id="stripes" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-    '<rect class="stripe-ground" width="6" height="6"/><rect class="stripe" width="3" height="6"/></pattern></defs>'
+    '<defs><pattern id="stripes" class="tone-live" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<rect fill="var(--wash)" width="6" height="6"/><rect fill="var(--tone)" width="3" height="6"/></pattern>'
+    '<pattern id="hatch" class="tone-warn" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(-45)">'
+    '<rect fill="var(--wash)" width="5" height="5"/><rect fill="var(--tone)" width="2" height="5"/></pattern></defs>'
 )
 
 
@@ -181,7 +188,7 @@ def rows(view: TimeWindow, drawn: Sequence[MarkRow], freezes: Sequence[Freeze] =
     for number in range(1, len(drawn) + 1):
         parts.append(f'<line class="rule" x1="0" x2="100%" y1="{ROW_HEIGHT * number}" y2="{ROW_HEIGHT * number}"/>')
     for number, row in enumerate(drawn):
-        parts += [_mark(view, mark, ROW_HEIGHT * number) for mark in row.marks]
+        parts += [_mark(view, mark, ROW_HEIGHT * number, row) for mark in row.marks]
     return _svg("lines", height, summary(view, drawn), [*parts, *_now(view, height)])
 
 
@@ -202,9 +209,14 @@ def summary(view: TimeWindow, drawn: Sequence[MarkRow]) -> str:
     marks = [mark for row in drawn for mark in row.marks]
     numbers = {kind: sum(mark.count for mark in marks if mark.kind == kind) for kind in ("past", "predicted")}
     runs = sum(mark.count for mark in marks if mark.kind == "running")
+    reasons = Counter[str]()
+    for mark in marks:
+        if mark.kind == "skipped":
+            reasons.update(mark.states)
+    skips = f"; {describe_skips(reasons)}" if reasons else ""
     return (
         f"{view.title}: {pluralize(len(drawn), 'row')}, {pluralize(numbers['past'], 'run')} past, "
-        f"{runs} running, {numbers['predicted']} predicted"
+        f"{runs} running, {numbers['predicted']} predicted{skips}"
     )
 
 
@@ -219,6 +231,8 @@ def band_summary(steps: Sequence[BandStep], slots: int) -> str:
 def mark_tone(mark: TimelineMark) -> str:
     """The colour of a mark: that of its worst outcome."""
     states = mark.states
+    if mark.kind == "skipped":
+        return "tone-warn" if any(reason.is_missed for reason in SkipReason if reason in states) else "tone-calm"
     if states.get("dead"):
         return "tone-bad"
     if mark.kind == "past" and not states.get("succeeded"):
@@ -230,6 +244,9 @@ def mark_title(mark: TimelineMark, view: TimeWindow) -> str:
     """A mark in words."""
     start, end = mark.start, mark.end
     at = f"{start.astimezone(view.zone):%a %H:%M:%S}"
+    if mark.kind == "skipped":
+        last = "" if end == start else f" – {end.astimezone(view.zone):%H:%M:%S}"
+        return f"{describe_skips(mark.states)}: {at}{last}"
     if mark.count > 1:
         until = f"{end.astimezone(view.zone):%H:%M:%S}"
         how = ", ".join(f"{count} {state}" for state, count in mark.states.items()) or mark.kind
@@ -242,7 +259,17 @@ def mark_title(mark: TimelineMark, view: TimeWindow) -> str:
     return f"{at} {next(iter(mark.states), 'ended')} after {lasts}"
 
 
-def _mark(view: TimeWindow, mark: TimelineMark, top: int) -> str:
+def mark_target(mark: TimelineMark, row: MarkRow) -> str | None:
+    """The path of the page of a mark: its execution, or the ledger of a job that skipped several occurrences."""
+    if mark.execution_id is not None:
+        return f"/executions/{mark.execution_id}"
+    if mark.kind != "skipped" or not row.key.startswith("job_"):
+        return None
+    span = urlencode({"tab": "ledger", "verdict": "skipped", "from": iso(mark.start), "until": iso(mark.end)})
+    return f"/jobs/{row.key}?{span}"
+
+
+def _mark(view: TimeWindow, mark: TimelineMark, top: int, row: MarkRow) -> str:
     x = view.percent_of(mark.start)
     width = max(view.percent_of(mark.end) - x, 0.0)
     # A run of a job without history is drawn lower than the others.
@@ -251,7 +278,7 @@ def _mark(view: TimeWindow, mark: TimelineMark, top: int) -> str:
         f"{mark.kind} {mark_tone(mark)}",
         (x, top + 6 + lower, width, ROW_HEIGHT - 12 - lower),
         mark_title(mark, view),
-        mark.execution_id,
+        mark_target(mark, row),
     )
     if mark.count < _MANY or width < 3:
         return drawn

@@ -87,6 +87,11 @@ class SkipReason(StrEnum):
     CLOCK_GAP = "clock_gap"
     FREEZE = "freeze"
 
+    @property
+    def is_missed(self) -> bool:
+        """Whether the occurrence should have run, and nothing was there to run it in time."""
+        return self in (SkipReason.MISFIRE, SkipReason.TOO_OLD, SkipReason.OVER_CAP)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MisfireRule:

@@ -50,6 +50,18 @@ class LedgerBatch:
     looked_at: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRange:
+    """A skip range, and when it was recorded. One that was not counted has two occurrences at least."""
+
+    first: datetime
+    last: datetime
+    count: int
+    reason: str
+    version: int
+    recorded_at: datetime
+
+
 class LedgerStore:
     """Reads the ledger of a job."""
 
@@ -102,6 +114,21 @@ class LedgerStore:
             line for line in lines if read_to is None or (line.key >= read_to if backwards else line.key <= read_to)
         ]
         return LedgerBatch(sorted(lines, key=_by_key, reverse=backwards), read_to, len(rows))
+
+    async def ranges(self, job_id: JobId, until: datetime, limit: int) -> list[RecordedRange]:
+        """The latest skip ranges of a job that begin before an instant, the latest first."""
+        rows = await self._database.fetch("ledger_ranges", job_id=job_id, until=until, limit=limit)
+        return [
+            RecordedRange(
+                first=row["first_at"],
+                last=row["last_at"],
+                count=2 if row["occurrences"] is None else row["occurrences"],
+                reason=row["reason"],
+                version=row["version"],
+                recorded_at=row["recorded_at"],
+            )
+            for row in rows
+        ]
 
     async def versions(self, job_id: JobId) -> list[VersionPeriod]:
         """The versions of a recurring job, the first one first."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import md5
 from itertools import groupby
@@ -19,7 +20,9 @@ from timeball.domain.rollup import (
     RollupCounts,
     RollupPeriod,
     RollupQuery,
+    bucket_of,
 )
+from timeball.domain.values.ids import JobId
 from timeball.store.types import FoldResult
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 _MAX_TRANSACTIONS = 2_000
 _MAX_TRIMMED = 5_000
 _MAX_GROUPS = 1_000
+_MAX_MISSED = 5_000
 _HOUR = timedelta(hours=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -119,6 +123,53 @@ class RollupStore:
             step=step,
         )
         return {id_: [_tally_from(row) for row in own] for id_, own in groupby(rows, lambda row: row["series"])}
+
+    async def missed(self, since: datetime, limit: int = _MAX_MISSED) -> list[MissedOccurrences]:
+        """The jobs that have missed occurrences since an instant, to the hour; the latest first."""
+        rows = await self._database.fetch("missed_of_jobs", since=since, limit=limit)
+        counts: dict[tuple[UUID, str | None], dict[str, int]] = {}
+        for row in rows:
+            counts.setdefault((row["id"], row["name"]), {})[row["reason"]] = row["number"]
+        return [MissedOccurrences(job_id=JobId(id_), name=name, counts=own) for (id_, name), own in counts.items()]
+
+    async def days(self, job_id: JobId, edges: Sequence[datetime], late_after: timedelta) -> list[DayCounts]:
+        """What a recurring job did on each of these days, to the hour; *edges* are their beginnings and the end of the last one."""
+        rows = await self._database.fetch(
+            "rollup_days",
+            job_id=job_id,
+            edges=list(edges),
+            since=edges[0],
+            until=edges[-1],
+            late_bucket=bucket_of(late_after.total_seconds()),
+        )
+        days = [DayCounts() for _ in edges[1:]]
+        for row in rows:
+            day = days[row["day"] - 1]
+            if row["reason"] is None:
+                day = replace(day, ran=row["ran"], dead=row["dead"], late=row["late"])
+            else:
+                day = replace(day, skipped={**day.skipped, row["reason"]: row["skipped"]})
+            days[row["day"] - 1] = day
+        return days
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissedOccurrences:
+    """The occurrences of a job that were missed, by reason."""
+
+    job_id: JobId
+    name: str | None
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayCounts:
+    """What the hours of a day count of a job: occurrences that ran, deaths, late beginnings, and skips by reason."""
+
+    ran: int = 0
+    dead: int = 0
+    late: int = 0
+    skipped: Mapping[str, int] = field(default_factory=dict)
 
 
 def series_of_queue(name: str) -> UUID:

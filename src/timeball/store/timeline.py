@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
@@ -121,6 +122,8 @@ class TimelineRun(NamedTuple):
     worker: UUID | None = None
     finished_at: datetime | None = None
     state: str | None = None
+    # How many occurrences a skip stands for; its state is the reason.
+    number: int = 1
 
     @property
     def is_enqueued(self) -> bool:
@@ -210,6 +213,18 @@ class TimelineStore:
             by_job.setdefault(JobId(row["job_id"]), []).append(row)
         return {id_: _past_from(own, until, is_cut=len(own) >= each) for id_, own in by_job.items()}
 
+    async def skips(self, start: datetime, until: datetime, queue: str | None, limit: int) -> list[TimelineRun]:
+        """The latest skipped occurrences of a span, as runs from their first to their last instant with their reasons as states."""
+        rows = await self._database.fetch(
+            "skips",
+            start=start,
+            until=until,
+            first_id=first_id_at(start),
+            last_id=first_id_at(until + timedelta(milliseconds=1)),
+            limit=limit,
+        )
+        return [TimelineRun._make(row) for row in rows if queue in (None, row["queue"])]
+
     async def next_due(self, limit: int) -> list[dict[str, Any]]:
         """The executions that are due next, the first one first."""
         return [dict(row) for row in await self._database.fetch("next_due", limit=limit)]
@@ -235,7 +250,7 @@ def _window(start: datetime, until: datetime) -> dict[str, Any]:
 
 def _past_from(rows: Sequence[Any], until: datetime, *, is_cut: bool) -> PastRuns:
     # The statements return their columns in the order of the fields of a run.
-    ended = map(TimelineRun._make, rows)
+    ended = starmap(TimelineRun, rows)
     runs = [run for run in ended if run.started_at is not None and run.started_at < until]
     return PastRuns(runs, min((run.started_at for run in runs), default=until) if is_cut else None)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from tests.application.queries.support import ran
+from tests.engine.support import create, start_scheduler
 from tests.support.factories import (
     FAILURE,
     HANDLER,
@@ -114,3 +117,71 @@ async def test_an_execution_far_beyond_its_typical_duration_needs_attention(
 def only(concerns: list[AttentionItem], code: str) -> AttentionItem:
     (found_one,) = [concern for concern in concerns if concern.code == code]
     return found_one
+
+
+async def missed(store: Store, *names: str) -> None:
+    """Jobs of every five seconds of which each missed five, because nothing was alive for 55 seconds."""
+    node = await start_scheduler(store)
+    for name in names:
+        await create(store, name=name, interval_seconds=5)
+    node.clock.advance_to(node.clock.now() + timedelta(seconds=57))
+    await node.tick()
+    await store.rollups.fold()
+
+
+async def concerns(queries: Queries) -> list[AttentionItem]:
+    return [item for item in await queries.doctor.attention() if item.code == "missed"]
+
+
+async def test_a_job_that_missed_occurrences_needs_attention_for_a_day(
+    store: Store, queries: Queries, clock: VirtualClock
+) -> None:
+    await missed(store, "a beat")
+
+    (item,) = await concerns(queries)
+    clock.advance("23h")
+    still = await concerns(queries)
+    clock.advance("2h")
+    later = await concerns(queries)
+
+    assert item.sentence == "a beat: 5 missed, misfire, in the last 24 hours"
+    assert item.command == "timeball ledger 'a beat' --since 24h --verdict skipped"
+    assert item.target is not None
+    assert item.target[0] == "ledger"
+    assert still == [item]
+    assert later == []
+
+
+@pytest.mark.parametrize("number", [5, 6])
+async def test_more_than_five_jobs_that_missed_occurrences_are_one_line(
+    store: Store, queries: Queries, number: int
+) -> None:
+    await missed(store, *(f"job {n}" for n in range(number)))
+
+    items = await concerns(queries)
+
+    assert len(items) == (5 if number == 5 else 1)
+    if number == 6:
+        assert items[0].sentence.startswith("6 jobs: 30 missed, misfire, in the last 24 hours: job ")
+        assert items[0].sentence.endswith(" and 3 more")
+
+
+async def test_what_was_skipped_on_purpose_needs_no_attention(
+    store: Store, queries: Queries, commands: Commands, clock: VirtualClock
+) -> None:
+    job = await make_recurring(store, every=5)
+    await commands.jobs.pause(job.id, None, Actor("ana"))
+    clock.advance("1m")
+    await commands.jobs.resume(job.id, Actor("ana"))
+    await store.rollups.fold()
+
+    assert await concerns(queries) == []
+
+
+async def test_a_deleted_job_that_missed_occurrences_needs_no_attention(
+    store: Store, queries: Queries, commands: Commands
+) -> None:
+    await missed(store, "gone")
+    await commands.jobs.delete((await queries.jobs.find("gone")).id, Actor("ana"))
+
+    assert await concerns(queries) == []

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from tests.application.queries.support import ran
+from tests.engine.support import create, start_scheduler, start_worker
 from tests.support.factories import HANDLER, claim_all, due_row, enqueue, make_job, make_node, make_recurring, put_row
 from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
@@ -243,3 +244,54 @@ async def test_running_rows_are_those_of_claims(store: Store, queries: Queries, 
 
     (mark,) = marks_of(timeline, HANDLER)
     assert (mark.kind, mark.execution_id) == (TimelineMarkKind.RUNNING, format_execution_id(execution))
+
+
+async def skipping(store: Store, clock: VirtualClock) -> None:
+    """A job that missed five occurrences in a silence, and then skipped one because the one before still ran."""
+    node, worker = await start_scheduler(store), await start_worker(store)
+    await create(store, name="beat", interval_seconds=5, queue="mail")
+    await node.run_for(12, worker.work)
+    clock.advance("55s")
+    await node.run_for(1, worker.work)
+    await node.run_for(3)
+    await worker.claim()
+    await node.run_for(6)
+
+
+@pytest.mark.parametrize(("rows_by", "label"), [(RowsBy.JOBS, "beat"), (RowsBy.QUEUES, "mail")])
+async def test_skipped_occurrences_are_marks_with_their_reasons_and_numbers(
+    store: Store, queries: Queries, clock: VirtualClock, rows_by: RowsBy, label: str
+) -> None:
+    start = clock.now()
+    await skipping(store, clock)
+
+    request = around(clock, rows_by=rows_by, start=start, end=clock.now() + timedelta(seconds=4), width=10_000)
+    skips = [
+        mark for mark in marks_of(await queries.timeline.draw(request), label) if mark.kind is TimelineMarkKind.SKIPPED
+    ]
+
+    assert [(mark.start - start, mark.end - start, mark.count, mark.states) for mark in skips] == [
+        (timedelta(seconds=15), timedelta(seconds=35), 5, {"misfire": 5}),
+        (timedelta(seconds=75), timedelta(seconds=75), 1, {"overlap": 1}),
+    ]
+    assert [mark.execution_id is None for mark in skips] == [True, False]
+
+
+async def test_skipped_occurrences_outside_of_a_view_are_not_in_it(
+    store: Store, queries: Queries, clock: VirtualClock
+) -> None:
+    start = clock.now()
+    await skipping(store, clock)
+
+    async def skipped(first: float, last: float, **fields: object) -> int:
+        seconds = [start + timedelta(seconds=number) for number in (first, last)]
+        timeline = await queries.timeline.draw(around(clock, start=seconds[0], end=seconds[1], **fields))
+        marks = [mark for row in timeline.rows for mark in row.marks if mark.kind is TimelineMarkKind.SKIPPED]
+        return sum(mark.count for mark in marks)
+
+    assert await skipped(0, 12) == 0
+    assert await skipped(30, 60) == 5, "it crosses the edge"
+    assert await skipped(40, 70) == 0
+    assert await skipped(0, 80) == 6
+    assert await skipped(0, 80, queue="other") == 0
+    assert await skipped(0, 80, rows_by=RowsBy.WORKERS) == 0

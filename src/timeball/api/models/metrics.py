@@ -132,9 +132,9 @@ class MetricsOut(BaseModel):
 
 
 class MarkOut(BaseModel):
-    """One run, or several that are too close to be drawn apart."""
+    """One run, or several that are too close to be drawn apart; or occurrences that were skipped, whose `states` are the reasons."""
 
-    kind: Literal["past", "running", "predicted"]
+    kind: Literal["past", "skipped", "running", "predicted"]
     start: datetime
     end: datetime
     count: int

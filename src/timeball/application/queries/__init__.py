@@ -13,6 +13,7 @@ from timeball.application.queries.forecast import ForecastQueries
 from timeball.application.queries.handlers import HandlerQueries
 from timeball.application.queries.jobs import JobQueries, TemplateQueries
 from timeball.application.queries.ledger import LedgerQueries
+from timeball.application.queries.ledger_days import LedgerDayQueries
 from timeball.application.queries.metrics import MetricsQueries
 from timeball.application.queries.timeline import TimelineQueries
 from timeball.store.diagnostics import DoctorStore, ExplainStore, GaugeStore
@@ -42,7 +43,9 @@ class Queries:
         self.handlers = HandlerQueries(store)
         self.explain = ExplainQueries(store, ExplainStore(store.database), self.jobs, self.executions)
         self.doctor = DoctorQueries(store, listing, diagnostics, timelines, self.explain, settings)
-        self.ledger = LedgerQueries(store, LedgerStore(store.database))
+        ledger = LedgerStore(store.database)
+        self.ledger = LedgerQueries(store, ledger)
+        self.ledger_days = LedgerDayQueries(store, ledger)
         self.timeline = TimelineQueries(store, timelines)
         self.forecast = ForecastQueries(store, timelines)
         self.calendar = CalendarQueries(store, timelines)

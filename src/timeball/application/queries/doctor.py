@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from timeball.config.settings import find_unknown_variables
 from timeball.domain.explain.diagnosis import Diagnosis, DiagnosisStatus, InstallationFacts, QueueState, diagnose
 from timeball.domain.node import NodeKind, NodeStatus, alive_nodes, report_broker
+from timeball.domain.rollup import OccurrenceCounts, sum_occurrences
 from timeball.domain.scheduling.civil_time import tzdata_version
-from timeball.domain.values.ids import ExecutionId, format_execution_id
-from timeball.domain.values.wording import duration_in_words
+from timeball.domain.scheduling.verdicts import describe_skips
+from timeball.domain.values.ids import ExecutionId, format_execution_id, format_job_id
+from timeball.domain.values.wording import duration_in_words, listed
 from timeball.env import SystemClock
 from timeball.errors import StoreError, quote_text
 from timeball.store.db.migrate import newest_known
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from timeball.config.settings import Settings
     from timeball.domain.explain.explanation import Explanation
     from timeball.store.diagnostics import DoctorStore
+    from timeball.store.rollups import MissedOccurrences
     from timeball.store.search.listing import ListingStore
     from timeball.store.store import Store
     from timeball.store.timeline import TimelineStore
@@ -33,6 +37,9 @@ _OVERRUN_FACTOR = 3
 _MIN_OVERRUN = timedelta(minutes=1)
 _MIN_HISTORY = 3
 _MAX_OF_A_KIND = 10
+# Missed occurrences are reported for a day, to the hour: nobody has to confirm them. More jobs than these are one line together.
+_MISSED_FOR = timedelta(hours=24)
+_MAX_MISSED_JOBS = 5
 # Of more queues, those are checked whose oldest execution waits longest.
 _MAX_QUEUES = 1_000
 # These concern the setup of the installation, not the person on duty.
@@ -124,6 +131,7 @@ class DoctorQueries:
         if facts.workers:
             items += await self._late(facts, listed)
         items += await self._overrunning(facts.now)
+        items += await self._missed(facts.now)
         return sorted(items, key=lambda item: _SEVERITY[item.status])
 
     async def _facts(self) -> InstallationFacts:
@@ -198,6 +206,13 @@ class DoctorQueries:
             why=None if explanation is None else explanation.headline,
         )
 
+    async def _missed(self, now: datetime) -> list[AttentionItem]:
+        """Jobs whose occurrences were due in the last day and will not run, because nothing ran them in time."""
+        missed = await self._store.rollups.missed(now - _MISSED_FOR)
+        if len(missed) > _MAX_MISSED_JOBS:
+            return [_missed_together(missed)]
+        return [_missed_item(one) for one in missed]
+
     async def _overrunning(self, now: datetime) -> list[AttentionItem]:
         """Executions that run much longer than their job usually takes."""
         running = await self._timelines.running(None)
@@ -228,6 +243,33 @@ class DoctorQueries:
                 )
             )
         return items[:_MAX_OF_A_KIND]
+
+
+def _missed_item(missed: MissedOccurrences) -> AttentionItem:
+    shown = format_job_id(missed.job_id)
+    name = missed.name or shown
+    command = f"timeball ledger {quote(name)} --since 24h --verdict skipped"
+    return AttentionItem(
+        code="missed",
+        status=DiagnosisStatus.WARN,
+        sentence=f"{name}: {describe_skips(missed.counts)}, in the last 24 hours",
+        advice=f"see which: {command}",
+        command=command,
+        target=("ledger", shown),
+    )
+
+
+def _missed_together(missed: Sequence[MissedOccurrences]) -> AttentionItem:
+    """One line for many jobs: an outage touches all of them alike."""
+    counts = sum_occurrences(OccurrenceCounts(0, one.counts) for one in missed).skipped
+    names = listed([one.name or format_job_id(one.job_id) for one in missed])
+    return AttentionItem(
+        code="missed",
+        status=DiagnosisStatus.WARN,
+        sentence=f"{len(missed):,} jobs: {describe_skips(counts)}, in the last 24 hours: {names}",
+        advice="see the timeline of that time, or the ledger of each job",
+        target=("timeline", ""),
+    )
 
 
 def broker_check(nodes: Sequence[NodeStatus]) -> HealthCheck:

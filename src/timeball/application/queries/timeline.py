@@ -94,6 +94,7 @@ class TimelineData:
     """Everything that was read for one view."""
 
     past: Sequence[TimelineRun] = ()
+    skips: Sequence[TimelineRun] = ()
     cut_before: datetime | None = None
     running: list[TimelineRun] = field(default_factory=list)
     one_offs: list[TimelineRun] = field(default_factory=list)
@@ -124,6 +125,7 @@ class RowContent:
 
     name: RowName
     past: list[TimelineRun] = field(default_factory=list)
+    skips: list[TimelineRun] = field(default_factory=list)
     running: list[TimelineRun] = field(default_factory=list)
     one_offs: list[TimelineRun] = field(default_factory=list)
     fires: list[FireTimes] = field(default_factory=list)
@@ -144,6 +146,8 @@ def group_by_row(
 
     for run in data.past:
         parts(name_of(run)).past.append(run)
+    for run in data.skips:
+        parts(name_of(run)).skips.append(run)
     for run in data.running:
         parts(name_of(run)).running.append(run)
     for run in data.one_offs:
@@ -156,6 +160,7 @@ def group_by_row(
 def draw_row(parts: RowContent, data: TimelineData, start: datetime, end: datetime, now: datetime) -> MarkRow:
     """A row with its marks; *start* and *end* are those of the view."""
     marks = [_past_mark(run) for run in parts.past]
+    marks += [_skip_mark(run) for run in parts.skips]
     for run in parts.running:
         marks += _running_marks(run, data, now)
     marks += [_one_off_mark(run, data) for run in parts.one_offs]
@@ -171,6 +176,17 @@ def _past_mark(run: TimelineRun) -> TimelineMark:
         end=run.finished_at or run.started_at,
         states={run.state or "": 1},
         execution_id=format_execution_id(run.id),
+    )
+
+
+def _skip_mark(run: TimelineRun) -> TimelineMark:
+    return TimelineMark(
+        kind=TimelineMarkKind.SKIPPED,
+        start=run.started_at,
+        end=run.finished_at or run.started_at,
+        count=run.number,
+        states={run.state or "": run.number},
+        execution_id=format_execution_id(run.id) if run.number == 1 else None,
     )
 
 
@@ -262,6 +278,10 @@ class TimelineQueries:
         if request.start < now:
             sample = await self._timelines.past(request.start, min(request.end, now), request.queue, _SAMPLE)
             data.past, data.cut_before = sample.runs, sample.cut_before
+            # No worker had anything to do with them.
+            if request.rows_by is not RowsBy.WORKERS:
+                end = min(request.end, now)
+                data.skips = await self._timelines.skips(request.start, end, request.queue, _SAMPLE)
         if request.start <= now <= request.end:
             data.running = await self._timelines.running(request.queue)
         if request.end > now:
@@ -337,7 +357,7 @@ class TimelineQueries:
         return [complete.get(row.key, row) for row in rows], len(parts) > request.limit
 
     async def _names_of_jobs(self, data: TimelineData) -> dict[JobId, RowName]:
-        runs = (run for run in (*data.past, *data.running, *data.one_offs) if not run.is_enqueued)
+        runs = (run for run in (*data.past, *data.skips, *data.running, *data.one_offs) if not run.is_enqueued)
         named = await self._timelines.names({run.job_id for run in runs})
         names = {id_: RowName(job.name, format_job_id(id_), job.kind) for id_, job in named.items()}
         for job in (fires.job for fires in data.fires):

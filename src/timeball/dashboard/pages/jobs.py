@@ -21,6 +21,7 @@ from timeball.dashboard.components import Components, time_tag
 from timeball.dashboard.context import PageContext, PageRouter, Undo, browser_zone
 from timeball.dashboard.formatting import format_milliseconds, frozen_words, log_height, state_tone
 from timeball.dashboard.pages.executions import default_until, execution_rows, named_execution_rows
+from timeball.dashboard.pages.ledger import ledger_tab
 from timeball.dashboard.pages.operations import (
     MAX_UNDO_IDS,
     BulkForm,
@@ -45,7 +46,7 @@ router = PageRouter()
 
 
 STATUSES = ("active", "paused", "finished", "running", "dead")
-TABS = ("overview", "executions", "schedule", "settings", "activity")
+TABS = ("overview", "executions", "ledger", "schedule", "settings", "activity")
 _PAGE, _STRIP, _LONG_STRIP = 50, 20, 60
 _TAG_RUNS = 10
 _SMALL: dict[str, Any] = {"class": "small"}
@@ -237,6 +238,7 @@ async def _activity(context: PageContext, job: Job) -> dict[str, Any]:
 _TABS = {
     "overview": _overview,
     "executions": _executions_tab,
+    "ledger": ledger_tab,
     "schedule": _schedule,
     "settings": _settings,
     "activity": _activity,

@@ -20,6 +20,7 @@ router = PageRouter()
 
 _MAX_ROWS = 60
 _WIDTH = 1_200
+_OVER = (TimelineMarkKind.PAST, TimelineMarkKind.SKIPPED)
 # The list on a phone: the latest that ended, and the next ones.
 _PAST_ENTRIES, _NEXT_ENTRIES = 5, 40
 
@@ -71,8 +72,8 @@ def _readable(row: MarkRow) -> MarkRow:
 def _agenda(drawn: Timeline) -> list[tuple[TimelineMark, MarkRow]]:
     """The marks around now in the order of time, each with its row."""
     marks = [(mark, row) for row in drawn.rows for mark in row.marks]
-    ended = [pair for pair in marks if pair[0].kind is TimelineMarkKind.PAST]
-    ahead = [pair for pair in marks if pair[0].kind is not TimelineMarkKind.PAST]
+    ended = [pair for pair in marks if pair[0].kind in _OVER]
+    ahead = [pair for pair in marks if pair[0].kind not in _OVER]
     return nlargest(_PAST_ENTRIES, ended, key=_start_of)[::-1] + nsmallest(_NEXT_ENTRIES, ahead, key=_start_of)
 
 

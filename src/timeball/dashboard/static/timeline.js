@@ -7,7 +7,7 @@ let dragged = false;
 function open(event) {
   const mark = event.target.closest("[data-go]");
   if (!mark || dragged) return;
-  const address = part().dataset.executions + mark.dataset.go;
+  const address = part().dataset.site + mark.dataset.go;
   if (event.ctrlKey || event.metaKey || event.button === 1) window.open(address, "_blank", "noopener");
   else location.href = address;
 }

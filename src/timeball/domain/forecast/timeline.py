@@ -130,16 +130,20 @@ def bucket_load(edges: Sequence[datetime], fires: Iterable[FireTimes]) -> Bucket
 
 
 class TimelineMarkKind(StrEnum):
-    """Solid, striped or outlined."""
+    """Solid, striped, outlined or hatched."""
 
     PAST = "past"
+    SKIPPED = "skipped"
     RUNNING = "running"
     PREDICTED = "predicted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineMark:
-    """One run, or several that are too close to distinguish; *states* counts the states of those that ended."""
+    """One run, or several that are too close to distinguish; *states* counts the states of those that ended.
+
+    A mark of skipped occurrences reaches from the first to the last of them, and *states* counts their reasons.
+    """
 
     kind: TimelineMarkKind
     start: datetime

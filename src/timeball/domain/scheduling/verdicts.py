@@ -15,7 +15,7 @@ id of its first instant. So one id says how far a reader has come, in the record
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -67,6 +67,13 @@ def verdict_of(state: ExecutionState, skip_reason: str | None) -> Verdict:
     if state.is_final:
         return Verdict.RAN
     return Verdict.RUNNING if state is ExecutionState.RUNNING else Verdict.WAITING
+
+
+def describe_skips(counts: Mapping[str, int]) -> str:
+    """Skipped occurrences in words, those that were missed first: `5 missed, misfire; 2 skipped, overlap`."""
+    missed = {reason.value for reason in SkipReason if reason.is_missed}
+    ordered = sorted(counts.items(), key=lambda item: (item[0] not in missed, item[0]))
+    return "; ".join(f"{count:,} {'missed' if reason in missed else 'skipped'}, {reason}" for reason, count in ordered)
 
 
 def key_of_range(first: datetime) -> UUID:

@@ -492,6 +492,8 @@ CREATE TABLE timeball.skip_range (
 
 -- verify_records, ledger_records: the skipped occurrences of a job.
 CREATE INDEX skip_range_by_job ON timeball.skip_range (job_id, first_at);
+-- skips: the skipped occurrences of all jobs in a span.
+CREATE INDEX skip_range_by_time ON timeball.skip_range (first_at);
 -- fold: the rows since a snapshot. Not a BRIN as elsewhere: there are few, and deleted ones leave room for new ones anywhere.
 CREATE INDEX skip_range_by_recorded ON timeball.skip_range (recorded);
 
@@ -769,6 +771,8 @@ CREATE TABLE timeball.rollup (
 
 -- trim_rollups: the oldest of a span.
 CREATE INDEX rollup_by_age ON timeball.rollup (span, at);
+-- missed_of_jobs: the few hours in which occurrences were missed. The words are those of SkipReason.is_missed.
+CREATE INDEX rollup_missed ON timeball.rollup (at, job_id) WHERE span = 'hour' AND skip_reasons && '{misfire,too_old,over_cap}'::text[];
 -- rollup_series: the series of one handler.
 CREATE INDEX rollup_by_handler ON timeball.rollup (span, handler, at) WHERE job_id = '00000000-0000-0000-0000-000000000000'::uuid;
 

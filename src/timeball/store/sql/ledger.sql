@@ -145,3 +145,39 @@ FROM timeball.job_version
 CROSS JOIN LATERAL jsonb_populate_record(NULL::timeball.job, job_version.definition) AS rule
 WHERE job_version.job_id = :job_id
 ORDER BY job_version.version;
+
+-- name: ledger_ranges
+-- The latest skip ranges of a job that begin before an instant.
+SELECT first_at, last_at, occurrences, reason, version, recorded_at
+FROM timeball.skip_range
+WHERE (skip_range.job_id, skip_range.first_at) >= (:job_id::uuid, '-infinity'::timestamptz)
+  AND (skip_range.job_id, skip_range.first_at) < (:job_id::uuid, :until::timestamptz)
+ORDER BY skip_range.job_id DESC, skip_range.first_at DESC
+LIMIT :limit;
+
+-- name: skips
+-- The skipped occurrences of all jobs in a span, for timelines: the latest :limit ranges, and as many single ones. The columns are those of a run.
+-- Rows are compared: see job_situations.
+SELECT span.id, span.job_id, job.handler, job.queue, span.first_at, NULL::uuid AS worker, span.last_at, span.reason, coalesce(span.occurrences, 2) AS number
+FROM (
+    SELECT *
+    FROM timeball.skip_range
+    WHERE first_at < :until::timestamptz
+    ORDER BY first_at DESC
+    LIMIT (SELECT :limit::bigint)
+) AS span
+JOIN timeball.job ON job.id = span.job_id
+WHERE span.last_at >= :start::timestamptz
+UNION ALL
+SELECT id, job_id, handler, queue, scheduled_for, NULL, scheduled_for, reason, 1
+FROM (
+    SELECT *
+    FROM timeball.finished
+    WHERE state <> 'succeeded'
+      AND (state, id) >= ('skipped', :first_id::uuid)
+      AND (state, id) < ('skipped', :last_id::uuid)
+    ORDER BY state DESC, id DESC
+    LIMIT :limit
+) AS single
+WHERE origin = 'schedule'
+  AND scheduled_for >= :start::timestamptz;

@@ -427,3 +427,46 @@ CROSS JOIN LATERAL (
 ) AS rollup
 GROUP BY given.series, date_bin(:step::interval, rollup.at, 'epoch'::timestamptz)
 ORDER BY given.series, at;
+
+-- name: missed_of_jobs
+-- The jobs that have missed occurrences since an instant, and how many for each reason: of the latest :limit hours of all of them.
+WITH part AS MATERIALIZED (
+    SELECT job_id, at, skip_reasons, skip_counts
+    FROM timeball.rollup
+    WHERE span = 'hour'
+      AND skip_reasons && '{misfire,too_old,over_cap}'::text[]
+      AND (at, job_id) >= (:since::timestamptz, '00000000-0000-0000-0000-000000000000'::uuid)
+    ORDER BY at DESC, job_id DESC
+    LIMIT :limit
+)
+SELECT job.id, job.name, skip.reason, sum(skip.number)::bigint AS number, max(part.at) AS at
+FROM part
+JOIN timeball.job ON job.id = part.job_id AND job.deleted_at IS NULL
+CROSS JOIN LATERAL unnest(part.skip_reasons, part.skip_counts) AS skip (reason, number)
+WHERE skip.reason = ANY ('{misfire,too_old,over_cap}'::text[])
+GROUP BY job.id, skip.reason
+ORDER BY at DESC, job.id, skip.reason;
+
+-- name: rollup_days
+-- What the hours of a job count in each day, by the edges of the days: what ran, died or began later than a bucket; and what was skipped for a reason.
+WITH part AS MATERIALIZED (
+    SELECT width_bucket(at, :edges::timestamptz[]) AS day, *
+    FROM timeball.rollup
+    WHERE span = 'hour'
+      AND (job_id, at) >= (:job_id::uuid, :since::timestamptz)
+      AND (job_id, at) < (:job_id::uuid, :until::timestamptz)
+)
+SELECT part.day, NULL AS reason, 0::bigint AS skipped, sum(part.ran)::bigint AS ran, sum(part.dead)::bigint AS dead,
+       coalesce(sum(late.number), 0)::bigint AS late
+FROM part
+CROSS JOIN LATERAL (
+    SELECT sum(sketch.number) AS number
+    FROM unnest(part.lateness_buckets, part.lateness_counts) AS sketch (bucket, number)
+    WHERE sketch.bucket > :late_bucket
+) AS late
+GROUP BY part.day
+UNION ALL
+SELECT part.day, skip.reason, sum(skip.number)::bigint, 0, 0, 0
+FROM part
+CROSS JOIN LATERAL unnest(part.skip_reasons, part.skip_counts) AS skip (reason, number)
+GROUP BY part.day, skip.reason;
