@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from timeball.api.responses import etag_of_version
 from timeball.domain.values.field_errors import FieldError, errors_from_pydantic, summarize
 from timeball.errors import (
     Conflict,
@@ -196,11 +197,6 @@ def _problem(
     response = Response(orjson.dumps(document), status, media_type=PROBLEM_MEDIA_TYPE)
     response.headers.update(headers or {})
     return response
-
-
-def etag_of_version(version: int) -> dict[str, str]:
-    """The header that tells the version of a resource."""
-    return {"ETag": f'"{version}"'}
 
 
 def precondition_error(error: Conflict) -> HttpProblem | Conflict:

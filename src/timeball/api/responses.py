@@ -227,3 +227,8 @@ def cell(value: Any) -> str:
 def text_of_cell(text: str) -> str:
     """The text from which `cell` made a cell."""
     return text[1:] if text.startswith("'") and text[1:].startswith(_FORMULA_PREFIXES) else text
+
+
+def etag_of_version(version: int) -> dict[str, str]:
+    """The header that tells the version of a resource."""
+    return {"ETag": f'"{version}"'}

@@ -21,7 +21,7 @@ from timeball.api.documents import (
     selected_job,
     wait_for_execution,
 )
-from timeball.api.errors import HttpProblem, etag_of_version, precondition_error
+from timeball.api.errors import HttpProblem, precondition_error
 from timeball.api.models import PageOut, ReasonIn
 from timeball.api.models.executions import ExecutionFull, ExecutionIds, ExecutionOut
 from timeball.api.models.jobs import (
@@ -65,7 +65,15 @@ from timeball.api.params import (
     parse_if_match,
     within_job,
 )
-from timeball.api.responses import ByteOrderMark, Document, ExportFormat, export_response, json_bytes, json_response
+from timeball.api.responses import (
+    ByteOrderMark,
+    Document,
+    ExportFormat,
+    etag_of_version,
+    export_response,
+    json_bytes,
+    json_response,
+)
 from timeball.application.commands.requests import Actor, JobRequest
 from timeball.domain.expiry import Expiry
 from timeball.domain.job import JobView, copy_spec
