@@ -9,6 +9,7 @@ import pytest
 
 from tests.api.test_conventions import check_problem
 from tests.support.factories import make_job, make_node, make_recurring
+from timeball.domain.explain.explanation import GATES
 from timeball.store.store import Store
 from timeball.testing import VirtualClock
 
@@ -22,7 +23,7 @@ async def test_explain_has_one_sentence_and_every_gate(client: httpx.AsyncClient
     assert of_job == of_execution
     assert of_job["headline"].startswith("NOT STARTED: it is due at 13:00:00 UTC, in 1 h. Also: no worker is alive")
     assert of_job["stopped_by"] == "run_time"
-    assert len(of_job["gates"]) == 14
+    assert len(of_job["gates"]) == len(GATES)
     assert [gate["verdict"] for gate in of_job["gates"]].count("stopped") == 3
     assert of_job["job_name"] == job.name
     check_problem(await client.get("/jobs/nobody/explain"), 404, "not_found")

@@ -274,7 +274,7 @@ async def test_a_job_that_could_not_begin_is_refused(client: httpx.AsyncClient) 
     before = {"handler": "test.echo", "scheduled_at": "2098-01-01T00:00:00Z", "expires_at": "2098-01-01T00:00:00Z"}
 
     for body, words in (
-        (recurring, "the job is no one-off"),
+        (recurring, "the job is not a one-off"),
         (before, "expected an instant after 2098-01-01T00:00:00Z"),
     ):
         answer = await client.post("/jobs", json=body)
