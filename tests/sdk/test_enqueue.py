@@ -401,25 +401,25 @@ async def test_jobs_are_triggered_paused_and_resumed_by_name(tb: Timeball, node:
 
     await tb.async_sync_schedules()
     with node():
-        assert await (await tb.atrigger("hourly")).aresult(timeout=patience(20)) == "report"
-        assert await (await tb.atrigger("hourly", {"what": "other"})).aresult(timeout=patience(20)) == "other"
-    run = await tb.atrigger("hourly")
-    assert await tb.atrigger(run.job_id, expires="10m")
-    assert tb.trigger("hourly", expires=datetime(2098, 1, 1, tzinfo=UTC))
+        assert await (await tb.jobs.atrigger("hourly")).aresult(timeout=patience(20)) == "report"
+        assert await (await tb.jobs.atrigger("hourly", {"what": "other"})).aresult(timeout=patience(20)) == "other"
+    run = await tb.jobs.atrigger("hourly")
+    assert await tb.jobs.atrigger(run.job_id, expires="10m")
+    assert tb.jobs.trigger("hourly", expires=datetime(2098, 1, 1, tzinfo=UTC))
     expiries = rows(
         "SELECT expires_at - run_at AS span, expires_at FROM timeball.ready ORDER BY expires_at NULLS FIRST"
     )
     assert [row["expires_at"] is None for row in expiries] == [True, False, False]
     assert (expiries[1]["span"], expiries[2]["expires_at"]) == (timedelta(minutes=10), datetime(2098, 1, 1, tzinfo=UTC))
 
-    await tb.apause("hourly", reason="holidays")
+    await tb.jobs.apause("hourly", reason="holidays")
     assert rows("SELECT pause_reason FROM timeball.job") == [{"pause_reason": "holidays"}]
-    await tb.aresume("hourly")
+    await tb.jobs.aresume("hourly")
     assert rows("SELECT paused_at FROM timeball.job") == [{"paused_at": None}]
     with pytest.raises(NotFound, match="there is no job daily"):
-        await tb.atrigger("daily")
+        await tb.jobs.atrigger("daily")
     with pytest.raises(NotFound, match="there is no job job_0"):
-        await tb.apause("job_00000000000000000000000000")
+        await tb.jobs.apause("job_00000000000000000000000000")
 
 
 # opening and closing

@@ -25,7 +25,7 @@ async def test_a_program_runs_the_same(tb: Timeball, node: Callable[[], Abstract
         *await add.aenqueue_many([add.call(2, 2), add.call(3, b=3)]),
         await answer.aenqueue(),
         await answer.options(key="one", delay="1s").aenqueue(),
-        await tb.atrigger("hourly"),
+        await tb.jobs.atrigger("hourly"),
     ]
 
     with node():

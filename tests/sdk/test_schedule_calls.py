@@ -16,6 +16,7 @@ import pytest
 from tests.conftest import FreshDatabase
 from tests.sdk.conftest import ON_ONE_SERVER
 from tests.sdk.drivers import AsyncDriver, Driver, every_async_driver, every_driver, with_psycopg
+from tests.support.pace import patience
 from timeball import Conflict, ConnectionUnknown, InvalidInput, PayloadError, ScheduleError, Settings, Timeball
 from timeball.sdk.handlers import SyncHandlerHandle
 
@@ -134,7 +135,7 @@ def test_a_schedule_runs(tb: Timeball, node: Callable[[], AbstractContextManager
 
     with node():
         greet.schedule(every=1, name="greeting", arguments={"whom": "world"})
-        assert has_run.wait(60)
+        assert has_run.wait(patience(60))
 
     assert greeted[0] == "world"
 
@@ -163,7 +164,7 @@ def test_another_schedule_under_the_name_changes_the_job(rows: Rows, digest: Dig
 
 def test_a_paused_schedule_stays_paused(tb: Timeball, digest: Digest) -> None:
     digest.schedule("0 7 * * *", name="d", arguments={"user_id": 1})
-    tb.pause("d")
+    tb.jobs.pause("d")
 
     changed = digest.schedule("0 8 * * *", name="d", arguments={"user_id": 1})
 
@@ -226,7 +227,7 @@ def test_a_caller_waits_for_a_transaction_that_creates_the_same_name(rows: Rows,
             wait_for_a_lock(rows)
             opened.commit() if has_committed else opened.rollback()
 
-            assert other.result(60).action == ("change" if has_committed else "create")
+            assert other.result(patience(60)).action == ("change" if has_committed else "create")
 
     assert [job["schedule"] for job in rows("SELECT schedule FROM timeball.job")] == ["0 9 * * *"] * 2
 

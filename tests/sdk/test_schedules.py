@@ -185,7 +185,7 @@ def test_a_paused_schedule_stays_paused_when_it_is_declared_again(tb: Timeball, 
     def work() -> None: ...
 
     tb.sync_schedules()
-    tb.pause("hourly")
+    tb.jobs.pause("hourly")
     tb.sync_schedules()
 
     assert rows("SELECT paused_at IS NOT NULL AS is_paused FROM timeball.job") == [{"is_paused": True}]

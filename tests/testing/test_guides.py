@@ -50,11 +50,16 @@ def test_the_page_on_schedules_for_users_is_true(harness: TimeballHarness, fresh
 
     assert guide["subscribe_all"]({17: "Europe/Rome", 18: "Asia/Tokyo"}) == 1
     with psycopg.connect(fresh_database.dsn) as connection:
-        connection.execute("CREATE TABLE users (id int GENERATED ALWAYS AS IDENTITY (START 20), email text)")
-        user = guide["sign_up"](connection, "a@b.co", "Europe/Rome")
+        connection.execute("CREATE TABLE users (id int GENERATED ALWAYS AS IDENTITY (START 20), email text, hour int)")
+        user, other = (guide["sign_up"](connection, f"{name}@b.co", "Europe/Rome") for name in "ab")
+        guide["move"](connection, user, 9)
+        guide["leave"](connection, other)
+    guide["on_holiday"]([18], "2098-01-01")
+    assert guide["paused_users"]() == [18]
     harness.clock.advance("1d")
 
-    assert [len(harness.fired(f"digest-{number}")) for number in (17, 18, user)] == [3, 1, 1]
+    assert [len(harness.fired(f"digest-{number}")) for number in (17, 18, user, other)] == [3, 0, 1, 0]
+    assert harness.fired(f"digest-{user}")[0].local.hour == 9
     assert harness.last(guide["send_digest"]).result is not None
 
 

@@ -203,7 +203,7 @@ def test_a_pause_ends_at_its_time(harness: TimeballHarness, tb: Timeball) -> Non
     def steady() -> None: ...
 
     harness.use(tb)
-    tb.pause("steady", until=minutes(25))
+    tb.jobs.pause("steady", until=minutes(25))
     harness.clock.advance("40m")
 
     assert [fired.at for fired in harness.fired("steady")] == [minutes(30), minutes(40)]
@@ -381,10 +381,10 @@ def test_skipped_and_cancelled_occurrences_have_not_fired(harness: TimeballHarne
     def steady() -> None: ...
 
     harness.use(tb)
-    tb.trigger("steady").cancel()
-    tb.pause("steady")
+    tb.jobs.trigger("steady").cancel()
+    tb.jobs.pause("steady")
     harness.clock.advance("25m")
-    tb.resume("steady")
+    tb.jobs.resume("steady")
     harness.clock.advance("5m")
 
     assert [fired.at for fired in harness.fired("steady")] == [minutes(30)]

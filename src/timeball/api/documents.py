@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from timeball.api.models.executions import ExecutionFull, ExecutionOut
 from timeball.api.models.jobs import JobOut, job_document
+from timeball.api.models.system import fire_time_document
 from timeball.api.params import ApiContext
 from timeball.api.responses import (
     Document,
@@ -24,7 +25,6 @@ from timeball.api.responses import (
     page_document,
 )
 from timeball.application.queries.executions import ExecutionView, ResolvedPayload
-from timeball.application.queries.jobs import FireTime
 from timeball.domain.execution import Attempt, Execution, ExecutionState
 from timeball.domain.job import JobView
 from timeball.domain.payload_references import OF_ATTEMPT
@@ -124,18 +124,6 @@ def _timeline(view: ExecutionView) -> list[Document]:
         points.append((attempt.finished_at, f"attempt {attempt.number} {attempt.outcome}"))
     past = [(at, what) for at, what in points if at is not None]
     return [{"at": at, "what": what} for at, what in sorted(past)]
-
-
-def fire_time_document(time: FireTime) -> Document:
-    """An instant of a schedule."""
-    note = time.occurrence.note
-    return {
-        "at": time.occurrence.at,
-        "local": time.local.isoformat(),
-        "is_due": time.occurrence.is_due,
-        "is_frozen": time.is_frozen,
-        "note": None if note is None else note.kind,
-    }
 
 
 def show_worker(incarnation: UUID | None) -> str | None:

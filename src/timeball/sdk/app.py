@@ -18,13 +18,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from datetime import datetime
-from functools import partial
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
-from timeball.domain.expiry import NEVER, parse_expiry
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import ExecutionId, JobId, parse_id
 from timeball.domain.values.json_text import encode_object, to_json
@@ -61,7 +59,7 @@ if TYPE_CHECKING:
     from timeball.domain.job import Job
     from timeball.env import Env
     from timeball.sdk.embedding import HostAuth, MountedDashboard
-    from timeball.sdk.jobs import ScheduledJob
+    from timeball.sdk.jobs import Jobs, ScheduledJob
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -318,42 +316,18 @@ class Timeball:
         text = encode_object(document) if isinstance(document, dict) else to_json(document)
         return Enqueueable(self._enqueue_client, EnqueueTarget.elsewhere(str(handler)), {}), text
 
+    @cached_property
+    def jobs(self) -> Jobs:
+        """The jobs of the installation: get, list, change, pause, trigger and backfill them by name or id."""
+        # Here and not above: most programs only enqueue, and the models of jobs take a while to import.
+        from timeball.sdk.jobs import Jobs
+
+        return Jobs(self._enqueue_client, self._target_of)
+
     def get_run(self, execution_id: str) -> Run[Any]:
         """The run of an execution by its id (`exe_...`), which another process may have enqueued; the database is not asked yet."""
         id_ = ExecutionId(parse_id("exe", execution_id))
         return Run(self._enqueue_client.background_loop, id_, JobId(id_), is_new=False)
-
-    def trigger(self, job: str, payload: Any = None, *, expires: Duration | datetime | None = None) -> Run[Any]:
-        """Run a job now, in addition to its schedule, by its name or id; *payload* replaces the job's own for this run.
-
-        It is skipped if it has not begun when it *expires*: after a span such as `10m`, or at an instant.
-        """
-        trigger = partial(_trigger, job, payload, expires)
-        return self._triggered(*self._enqueue_client.background_loop.call(trigger))
-
-    async def atrigger(self, job: str, payload: Any = None, *, expires: Duration | datetime | None = None) -> Run[Any]:
-        """Like `trigger`, for coroutines."""
-        trigger = partial(_trigger, job, payload, expires)
-        return self._triggered(*await self._enqueue_client.background_loop.acall(trigger))
-
-    def _triggered(self, job_id: JobId, execution_id: ExecutionId) -> Run[Any]:
-        return Run(self._enqueue_client.background_loop, execution_id, job_id)
-
-    def pause(self, job: str, until: datetime | None = None, reason: str | None = None) -> None:
-        """Start no execution of a job, by its name or id, until `resume` or the instant *until*; *reason* is shown to operators."""
-        self._enqueue_client.background_loop.call(partial(_pause, job, until, reason))
-
-    async def apause(self, job: str, until: datetime | None = None, reason: str | None = None) -> None:
-        """Like `pause`, for coroutines."""
-        await self._enqueue_client.background_loop.acall(partial(_pause, job, until, reason))
-
-    def resume(self, job: str, reason: str | None = None) -> None:
-        """Resume a paused job; occurrences that fell into the pause are skipped."""
-        self._enqueue_client.background_loop.call(partial(_resume, job, reason))
-
-    async def aresume(self, job: str, reason: str | None = None) -> None:
-        """Like `resume`, for coroutines."""
-        await self._enqueue_client.background_loop.acall(partial(_resume, job, reason))
 
     # inside a web application
 
@@ -470,19 +444,3 @@ def _arguments(handler: str, payload: Any) -> Mapping[str, Any]:
             f"the payload for {handler} is a {type(payload).__name__}, expected its arguments by name", field="payload"
         )
     return payload
-
-
-async def _trigger(
-    job: str, payload: Any, expires: Duration | datetime | None, runtime: SdkRuntime
-) -> tuple[JobId, ExecutionId]:
-    found = await runtime.find_job(job)
-    expiry = NEVER if expires is None else parse_expiry(expires, timezone=found.timezone)
-    return found.id, await runtime.commands.executions.trigger(found.id, payload, expiry=expiry)
-
-
-async def _pause(job: str, until: datetime | None, reason: str | None, runtime: SdkRuntime) -> None:
-    await runtime.commands.jobs.pause((await runtime.find_job(job)).id, until, runtime.actor(reason))
-
-
-async def _resume(job: str, reason: str | None, runtime: SdkRuntime) -> None:
-    await runtime.commands.jobs.resume((await runtime.find_job(job)).id, runtime.actor(reason))

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import orjson
 
 from timeball.domain.handler import inherit_options
-from timeball.domain.job import Job
 from timeball.domain.job_fields import JobSpec
-from timeball.domain.values.ids import ExecutionId, JobId, parse_id
-from timeball.errors import NotFound, StoreError
+from timeball.domain.values.ids import ExecutionId, JobId
+from timeball.errors import StoreError
 from timeball.sdk.background_loop import BackgroundLoop
 from timeball.sdk.enqueue_paths import Batcher, DirectPath, ThreadFuture, closed_error
 
@@ -203,17 +202,6 @@ class SdkRuntime:
             return replace(created, job_id=JobId(execution_id))
         execution = await self.parts.store.history.find(execution_id)
         return created if execution is None else replace(created, job_id=execution.job_id)
-
-    async def find_job(self, key: str) -> Job:
-        """The job of this name, or of this id (`job_...`)."""
-        jobs = self.parts.store.jobs
-        job = await jobs.find_by_name(key)
-        if job is None and key.startswith("job_"):
-            job_id = JobId(parse_id("job", key))
-            job = (await jobs.find([job_id])).get(job_id)
-        if job is None or job.deleted_at is not None:
-            raise NotFound("job", key)
-        return job
 
     async def _spec(self, request: EnqueueRequest) -> JobSpec:
         if request.delay is None:

@@ -6,25 +6,48 @@ author: it holds the database's password, so there is nothing that it may not do
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, cast
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Literal, TypeVar, Unpack, cast
 
 import orjson
 from pydantic import Field
 
 from timeball.api.models.jobs import JobOut as Job
 from timeball.api.models.jobs import job_document
+from timeball.api.models.system import ExplanationOut as Explanation
+from timeball.api.models.system import FireTimeOut as FireTime
+from timeball.api.models.system import explanation_document, fire_time_document
 from timeball.application.commands.jobs import DefinedJob
 from timeball.application.commands.requests import JobRequest
+from timeball.domain.expiry import NEVER, parse_expiry
 from timeball.domain.job import JobView
 from timeball.domain.job_fields import JobSpec
-from timeball.sdk.enqueue import SdkRuntime
-from timeball.sdk.schedules import ScheduleRequest
+from timeball.domain.scheduling.civil_time import parse_instant
+from timeball.domain.search import JOB_FIELDS, JobFilter, JobOrder, PageRequest, parse_query
+from timeball.domain.values.field_errors import list_choices, unexpected_value
+from timeball.domain.values.ids import ExecutionId, JobId
+from timeball.domain.values.wording import Duration
+from timeball.errors import InvalidInput, NotFound
+from timeball.sdk.enqueue import EnqueueClient, SdkRuntime
+from timeball.sdk.handlers import EnqueueTarget
+from timeball.sdk.options import InstantInput, UpdateOptions, check_options, job_fields
+from timeball.sdk.runs import Run
+from timeball.sdk.schedules import ScheduleRequest, timing_fields
+from timeball.sdk.transactions import TransactionWork
 from timeball.store.db.database import CallerConnection
 
-__all__ = ["Job", "ScheduleAction", "ScheduledJob", "schedule", "schedule_many"]
+__all__ = ["Explanation", "FireTime", "Job", "Jobs", "ScheduleAction", "ScheduledJob", "schedule", "schedule_many"]
 
+Answer = TypeVar("Answer")
 ScheduleAction = Literal["create", "change", "leave"]
+JobSort = Literal["-created_at", "created_at", "name", "-name"]
+# `Jobs` has a method of this name.
+FireTimes = list[FireTime]
+Runs = list[Run[Any]]
+
+_PAGE = 200
 
 
 class ScheduledJob(Job):
@@ -71,3 +94,281 @@ def _action(defined: DefinedJob) -> ScheduleAction:
 
 def _json(view: JobView, **more: object) -> bytes:
     return orjson.dumps(job_document(view, shows_secrets=True) | more)
+
+
+def _job(view: JobView) -> Job:
+    return Job.model_validate_json(_json(view))
+
+
+class Jobs:
+    """`tb.jobs`: the jobs of the installation, by name or by id (`job_...`); NotFound if there is none.
+
+    Methods for coroutines have an `a` before their names. With *connection*, a change is written in the caller's transaction, and holds
+    if that commits; `get` reads there, too. *reason* is kept in the audit.
+    """
+
+    def __init__(self, client: EnqueueClient, target_of: Callable[[str], EnqueueTarget]) -> None:
+        self._client = client
+        self._target_of = target_of
+
+    # reading
+
+    def get(self, job: str, *, connection: Any = None) -> Job:
+        """A job with its status, its next instant and how it last ended."""
+        return self._client.call_within(connection, partial(_get, job), "get")
+
+    async def aget(self, job: str, *, connection: Any = None) -> Job:
+        """Like `get`, for coroutines."""
+        return await self._client.acall_within(connection, partial(_get, job), "get")
+
+    def list(self, search: str = "", *, sort: JobSort = "-created_at") -> Iterator[Job]:
+        """The jobs that a search finds, such as `name:digest-* status:paused`; read page by page while you go through them."""
+        request: PageRequest | None = PageRequest(limit=_PAGE)
+        while request is not None:
+            jobs, request = self._client.background_loop.call(partial(_page, search, sort, request))
+            yield from jobs
+
+    async def alist(self, search: str = "", *, sort: JobSort = "-created_at") -> AsyncIterator[Job]:
+        """Like `list`, for coroutines: `async for job in tb.jobs.alist(...)`."""
+        request: PageRequest | None = PageRequest(limit=_PAGE)
+        while request is not None:
+            jobs, request = await self._client.background_loop.acall(partial(_page, search, sort, request))
+            for job in jobs:
+                yield job
+
+    def next(self, job: str, count: int = 10) -> FireTimes:
+        """The next instants of a job's schedule, with notes where the clock changes; also while it is paused."""
+        return self._client.background_loop.call(partial(_next, job, count))
+
+    async def anext(self, job: str, count: int = 10) -> FireTimes:
+        """Like `next`, for coroutines."""
+        return await self._client.background_loop.acall(partial(_next, job, count))
+
+    def explain(self, job: str) -> Explanation:
+        """Why a job does not run: a sentence, and every gate that its execution has to pass."""
+        return self._client.background_loop.call(partial(_explain, job))
+
+    async def aexplain(self, job: str) -> Explanation:
+        """Like `explain`, for coroutines."""
+        return await self._client.background_loop.acall(partial(_explain, job))
+
+    # changing
+
+    def update(
+        self,
+        job: str,
+        cron: str | None = None,
+        *,
+        every: Duration | None = None,
+        at: InstantInput | None = None,
+        version: int | None = None,
+        reason: str | None = None,
+        connection: Any = None,
+        **options: Unpack[UpdateOptions],
+    ) -> Job:
+        """Change what is given, and nothing else; it takes effect with the next occurrence.
+
+        Conflict if *version* is given and is not that of the job: another change came first.
+        """
+        work = self._updating(job, cron, every, at, version, reason, options)
+        return self._client.call_within(connection, work, "update")
+
+    async def aupdate(
+        self,
+        job: str,
+        cron: str | None = None,
+        *,
+        every: Duration | None = None,
+        at: InstantInput | None = None,
+        version: int | None = None,
+        reason: str | None = None,
+        connection: Any = None,
+        **options: Unpack[UpdateOptions],
+    ) -> Job:
+        """Like `update`, for coroutines."""
+        work = self._updating(job, cron, every, at, version, reason, options)
+        return await self._client.acall_within(connection, work, "update")
+
+    def pause(
+        self, job: str, until: InstantInput | None = None, reason: str | None = None, *, connection: Any = None
+    ) -> Job:
+        """Start no execution of a job until `resume` or the instant *until*; one without an offset is on the job's clock."""
+        return self._client.call_within(connection, partial(_pause, job, until, reason), "pause")
+
+    async def apause(
+        self, job: str, until: InstantInput | None = None, reason: str | None = None, *, connection: Any = None
+    ) -> Job:
+        """Like `pause`, for coroutines."""
+        return await self._client.acall_within(connection, partial(_pause, job, until, reason), "pause")
+
+    def resume(self, job: str, reason: str | None = None, *, connection: Any = None) -> Job:
+        """Resume a paused job; occurrences that fell into the pause are recorded as skipped."""
+        return self._client.call_within(connection, partial(_resume, job, reason), "resume")
+
+    async def aresume(self, job: str, reason: str | None = None, *, connection: Any = None) -> Job:
+        """Like `resume`, for coroutines."""
+        return await self._client.acall_within(connection, partial(_resume, job, reason), "resume")
+
+    def delete(self, job: str, reason: str | None = None, *, missing_ok: bool = False, connection: Any = None) -> None:
+        """Delete a job: its waiting executions are cancelled, its name is free again, its history stays.
+
+        With *missing_ok* it is no error if there is no such job.
+        """
+        self._client.call_within(connection, partial(_delete, job, reason, missing_ok), "delete")
+
+    async def adelete(
+        self, job: str, reason: str | None = None, *, missing_ok: bool = False, connection: Any = None
+    ) -> None:
+        """Like `delete`, for coroutines."""
+        await self._client.acall_within(connection, partial(_delete, job, reason, missing_ok), "delete")
+
+    # running
+
+    def trigger(
+        self,
+        job: str,
+        payload: Any = None,
+        reason: str | None = None,
+        *,
+        expires: Duration | datetime | None = None,
+    ) -> Run[Any]:
+        """Run a job now, in addition to its schedule; *payload* replaces the job's own for this run.
+
+        It is skipped if it has not begun when it *expires*: after a span such as `10m`, or at an instant.
+        """
+        return self._run(self._client.background_loop.call(partial(_trigger, job, payload, reason, expires)))
+
+    async def atrigger(
+        self,
+        job: str,
+        payload: Any = None,
+        reason: str | None = None,
+        *,
+        expires: Duration | datetime | None = None,
+    ) -> Run[Any]:
+        """Like `trigger`, for coroutines."""
+        return self._run(await self._client.background_loop.acall(partial(_trigger, job, payload, reason, expires)))
+
+    def backfill(self, job: str, start: InstantInput, end: InstantInput, reason: str | None = None) -> Runs:
+        """Run a job once for every occurrence of its schedule after *start*, up to and including *end*."""
+        return self._runs(self._client.background_loop.call(partial(_backfill, job, start, end, reason)))
+
+    async def abackfill(self, job: str, start: InstantInput, end: InstantInput, reason: str | None = None) -> Runs:
+        """Like `backfill`, for coroutines."""
+        return self._runs(await self._client.background_loop.acall(partial(_backfill, job, start, end, reason)))
+
+    def _run(self, ids: tuple[JobId, ExecutionId]) -> Run[Any]:
+        job_id, execution_id = ids
+        return Run(self._client.background_loop, execution_id, job_id)
+
+    def _runs(self, runs: Sequence[tuple[JobId, ExecutionId]]) -> Runs:
+        return [self._run(ids) for ids in runs]
+
+    def _updating(
+        self,
+        job: str,
+        cron: str | None,
+        every: Duration | None,
+        at: InstantInput | None,
+        version: int | None,
+        reason: str | None,
+        options: UpdateOptions,
+    ) -> TransactionWork[SdkRuntime, Job]:
+        check_options(options, UpdateOptions, "update()")
+        has_rhythm = any(value is not None for value in (cron, every, at))
+        fields = {**job_fields(options), **(timing_fields(cron, every, at) if has_rhythm else {})}
+        if not fields and "arguments" not in options:
+            raise InvalidInput("update() was given nothing to change", hint='update("digest-17", "0 8 * * *")')
+
+        async def update(runtime: SdkRuntime, connection: CallerConnection | None) -> Job:
+            target = await runtime.queries.jobs.find(job, connection)
+            handler = self._target_of(fields.get("handler", target.handler))
+            if "arguments" in options:
+                fields["payload"] = orjson.Fragment(handler.encode((), options["arguments"]))
+            await runtime.commands.jobs.update(
+                target.id, fields, runtime.actor(reason), version, connection, is_unchecked=handler.is_declared_here
+            )
+            return await _get(str(target.id), runtime, connection)
+
+        return update
+
+
+async def _get(job: str, runtime: SdkRuntime, connection: CallerConnection | None) -> Job:
+    return _job(await runtime.queries.jobs.view(job, connection))
+
+
+async def _page(
+    search: str, sort: JobSort, request: PageRequest, runtime: SdkRuntime
+) -> tuple[Sequence[Job], PageRequest | None]:
+    page = await runtime.queries.jobs.page(JobFilter(parse_query(search, JOB_FIELDS)), _order(sort), request)
+    following = None if page.next_cursor is None else PageRequest(limit=request.limit, cursor=page.next_cursor)
+    return [_job(view) for view in page.items], following
+
+
+def _order(sort: str) -> JobOrder:
+    try:
+        return JobOrder(sort)
+    except ValueError:
+        raise unexpected_value("sort", sort, list_choices(JobOrder)) from None
+
+
+async def _next(job: str, count: int, runtime: SdkRuntime) -> FireTimes:
+    if not 1 <= count <= _PAGE:
+        raise unexpected_value("count", count, f"1 to {_PAGE}")
+    await runtime.now()
+    target = await runtime.queries.jobs.find(job)
+    times = await runtime.queries.jobs.next_times_of(target, count)
+    return [FireTime.model_validate(fire_time_document(time)) for time in times]
+
+
+async def _explain(job: str, runtime: SdkRuntime) -> Explanation:
+    return Explanation.model_validate_json(orjson.dumps(explanation_document(await runtime.queries.explain.job(job))))
+
+
+async def _pause(
+    job: str,
+    until: InstantInput | None,
+    reason: str | None,
+    runtime: SdkRuntime,
+    connection: CallerConnection | None,
+) -> Job:
+    target = await runtime.queries.jobs.find(job, connection)
+    ends_at = None if until is None else parse_instant(until, target.timezone, "until")
+    await runtime.commands.jobs.pause(target.id, ends_at, runtime.actor(reason), connection)
+    return await _get(str(target.id), runtime, connection)
+
+
+async def _resume(job: str, reason: str | None, runtime: SdkRuntime, connection: CallerConnection | None) -> Job:
+    target = await runtime.queries.jobs.find(job, connection)
+    await runtime.commands.jobs.resume(target.id, runtime.actor(reason), connection)
+    return await _get(str(target.id), runtime, connection)
+
+
+async def _delete(
+    job: str, reason: str | None, missing_ok: bool, runtime: SdkRuntime, connection: CallerConnection | None
+) -> None:
+    try:
+        target = await runtime.queries.jobs.find(job, connection)
+        await runtime.commands.jobs.delete(target.id, runtime.actor(reason), connection)
+    except NotFound:
+        if not missing_ok:
+            raise
+
+
+async def _trigger(
+    job: str, payload: Any, reason: str | None, expires: Duration | datetime | None, runtime: SdkRuntime
+) -> tuple[JobId, ExecutionId]:
+    target = await runtime.queries.jobs.find(job)
+    expiry = NEVER if expires is None else parse_expiry(expires, timezone=target.timezone)
+    actor = runtime.actor(reason)
+    return target.id, await runtime.commands.executions.trigger(target.id, payload, actor, expiry=expiry)
+
+
+async def _backfill(
+    job: str, start: InstantInput, end: InstantInput, reason: str | None, runtime: SdkRuntime
+) -> Sequence[tuple[JobId, ExecutionId]]:
+    await runtime.now()
+    target = await runtime.queries.jobs.find(job)
+    span = (parse_instant(start, target.timezone, "start"), parse_instant(end, target.timezone, "end"))
+    ids = await runtime.commands.executions.backfill(target.id, *span, runtime.actor(reason))
+    return [(target.id, id_) for id_ in ids]

@@ -105,6 +105,12 @@ class ScheduleParams(ScheduleOptions, total=False):
     at: InstantInput
 
 
+class UpdateOptions(ScheduleOptions, total=False):
+    """What `tb.jobs.update(...)` takes beside a new rhythm: what is to be changed."""
+
+    handler: str
+
+
 _UNITS = {"ms": timedelta(milliseconds=1), "seconds": timedelta(seconds=1), None: None}
 # By the word: the name of the field, the unit of a span, and whether it is a list.
 _FIELDS = {line.word: (name, _UNITS[line.unit], isinstance(line.rule, Labels)) for name, line in SPEC_FIELDS.items()}

@@ -43,6 +43,8 @@ double.enqueue(n="1")  # refused: arg-type | reportArgumentType
 send.schedule("@daily", crom="x")  # refused: call-arg | reportCallIssue
 send.schedule(every=object(), name="n")  # refused: arg-type | reportArgumentType
 send.schedule("@daily", overlap="perhaps")  # refused: arg-type | reportArgumentType
+tb.jobs.update("n", prio=1)  # refused: call-arg | reportCallIssue
+tb.jobs.list(sort="size")  # refused: arg-type | reportArgumentType
 send.schedule_many([{"cron": "@daily", "nam": "n"}])  # refused: typeddict-unknown-key | reportArgumentType
 
 number: int = send.enqueue(1, to="x").result()  # refused: assignment | reportAssignmentType

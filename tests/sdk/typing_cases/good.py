@@ -77,12 +77,18 @@ def threads() -> None:
     assert_type(send.enqueue_many(send.call(n, to="x") for n in range(3)), list[Run[str]])
     assert_type(tb.enqueue(double, {"n": 1}).result(), int)
     tb.enqueue("elsewhere", {"n": 1}, queue="q").cancel("no")
-    tb.trigger("beat").state()
+    tb.jobs.trigger("beat").state()
     clean.options(connection=object()).enqueue()
     assert_type(send.schedule("0 7 * * *", name="n", timezone="UTC", arguments={"order_id": 1}), ScheduledJob)
     assert_type(beat.schedule(every="15m", connection=object()).next_run_at, datetime | None)
     job: Job = late.schedule(at=datetime.now(UTC), name=None, overlap="queue")
     print(job.status, send.schedule_many({"cron": "@daily", "name": f"n-{n}"} for n in range(3))["n-1"] == "create")
+    assert_type(tb.jobs.get("n"), Job)
+    assert_type([found.name for found in tb.jobs.list("status:paused", sort="name")], list[str | None])
+    assert_type(tb.jobs.update("n", "@daily", queue="q", version=2, connection=object()).version, int)
+    assert_type(tb.jobs.pause("n", datetime.now(UTC)).status == "paused", bool)
+    assert_type(tb.jobs.next("n")[0].at, datetime)
+    tb.jobs.delete("n", missing_ok=True)
     tb.schedule("http.webhook", every=timedelta(hours=1), name="ping", arguments={"url": "x"}).warnings.sort()
 
 
@@ -94,6 +100,9 @@ async def coroutines() -> None:
     assert_type(await (await tb.aenqueue(double, {"n": 1})).aresult(), int)
     assert_type(await double.aschedule("@hourly", name="d", queue="q"), ScheduledJob)
     assert_type((await tb.aschedule(double, every=5, name="d")).action == "leave", bool)
+    async for found in tb.jobs.alist("name:n-*"):
+        assert_type(found, Job)
+    assert_type((await tb.jobs.aexplain("n")).headline, str)
     await tb.async_sync_schedules()
     await tb.aclose()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -17,6 +17,11 @@ from timeball.api.models import (
     ShortText,
 )
 from timeball.domain.job_fields import MAX_INT32
+from timeball.domain.values.ids import format_execution_id, format_job_id
+
+if TYPE_CHECKING:
+    from timeball.application.queries.jobs import FireTime
+    from timeball.domain.explain.explanation import Explanation, Gate
 
 
 class QueueLimitIn(ReasonIn):
@@ -210,6 +215,18 @@ class FireTimeOut(BaseModel):
     note: Literal["moved_by_gap", "skipped_by_gap", "first_of_repeat", "second_of_repeat"] | None
 
 
+def fire_time_document(time: FireTime) -> dict[str, Any]:
+    """An instant of a schedule."""
+    note = time.occurrence.note
+    return {
+        "at": time.occurrence.at,
+        "local": time.local.isoformat(),
+        "is_due": time.occurrence.is_due,
+        "is_frozen": time.is_frozen,
+        "note": None if note is None else note.kind,
+    }
+
+
 class ConcurrentJobOut(BaseModel):
     """A job that runs at the same instant."""
 
@@ -360,3 +377,33 @@ class ExplanationOut(BaseModel):
     stopped_by: str | None
     likely_start: LikelyStartOut | None
     gates: list[GateOut]
+
+
+def explanation_document(explanation: Explanation) -> dict[str, Any]:
+    """An explanation as the API shows it."""
+    facts, stopped_by, likely = explanation.facts, explanation.stopped_by, explanation.likely_start
+    execution = facts.execution
+    job_id = execution.job_id if execution is not None else None if facts.job is None else facts.job.id
+    return {
+        "checked_at": facts.now,
+        "job_id": None if job_id is None else format_job_id(job_id),
+        "job_name": facts.job and facts.job.name,
+        "execution_id": None if execution is None else format_execution_id(execution.id),
+        "state": None if execution is None else execution.state,
+        "headline": explanation.headline,
+        "stopped_by": stopped_by and stopped_by.name,
+        "likely_start": likely and {"at": likely.at, "give_or_take_seconds": likely.give_or_take.total_seconds()},
+        "gates": [_gate_document(gate) for gate in explanation.gates],
+    }
+
+
+def _gate_document(gate: Gate) -> dict[str, Any]:
+    return {
+        "name": gate.name,
+        "title": gate.title,
+        "verdict": gate.result.verdict,
+        "sentence": gate.result.sentence,
+        "advice": gate.result.advice,
+        "command": gate.result.command,
+        "links": list(gate.result.links),
+    }

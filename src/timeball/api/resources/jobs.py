@@ -15,7 +15,6 @@ from timeball.api.documents import (
     WaitParam,
     execution_response,
     executions_page,
-    fire_time_document,
     jobs_page,
     resolved_payload_document,
     selected_job,
@@ -36,7 +35,7 @@ from timeball.api.models.jobs import (
     TriggerIn,
     job_document,
 )
-from timeball.api.models.system import NextOut
+from timeball.api.models.system import NextOut, fire_time_document
 from timeball.api.openapi import (
     CREATED_EXAMPLE,
     EXECUTION_EXAMPLE,

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.documents import fire_time_document, resolved_payload_document
+from timeball.api.documents import resolved_payload_document
 from timeball.api.models import FullList, PageOut, ShortText
 from timeball.api.models.jobs import RevisionOut
 from timeball.api.models.system import (
@@ -25,6 +25,8 @@ from timeball.api.models.system import (
     NextOut,
     PreviewIn,
     ReadyOut,
+    explanation_document,
+    fire_time_document,
 )
 from timeball.api.openapi import EXECUTION_ID, INSTANT_EXAMPLE, JOB_ID, page_example, probe_options, route_options
 from timeball.api.params import ApiContext, Context, ExecutionRef, IdempotencyKey, JobRef, PageParams, optional_instant
@@ -33,10 +35,9 @@ from timeball.application.queries.doctor import AttentionItem, HealthCheck
 from timeball.application.queries.forecast import InstantLoad, InstantLoadRequest
 from timeball.application.queries.jobs import FieldChange, FireTime, Revision
 from timeball.domain.explain.diagnosis import Diagnosis, worst_status
-from timeball.domain.explain.explanation import Explanation, Gate
 from timeball.domain.payload_references import VersionSchedule, check_references
 from timeball.domain.scheduling.schedule import parse_schedule
-from timeball.domain.values.ids import JobId, format_execution_id, format_id, format_job_id
+from timeball.domain.values.ids import JobId, format_id, format_job_id
 from timeball.domain.values.json_text import to_json
 from timeball.domain.values.redaction import redact_fields_in_list
 from timeball.version import __version__
@@ -369,33 +370,3 @@ async def explain_execution(execution: ExecutionRef, context: Context) -> Respon
 async def explain_job(job: JobRef, context: Context) -> Response:
     """Why a job does not run: explains its running execution, or else the waiting one, or else the job itself."""
     return json_response(explanation_document(await context.queries.explain.job(job)))
-
-
-def explanation_document(explanation: Explanation) -> Document:
-    """An explanation as the API shows it."""
-    facts, stopped_by, likely = explanation.facts, explanation.stopped_by, explanation.likely_start
-    execution = facts.execution
-    job_id = execution.job_id if execution is not None else None if facts.job is None else facts.job.id
-    return {
-        "checked_at": facts.now,
-        "job_id": None if job_id is None else format_job_id(job_id),
-        "job_name": facts.job and facts.job.name,
-        "execution_id": None if execution is None else format_execution_id(execution.id),
-        "state": None if execution is None else execution.state,
-        "headline": explanation.headline,
-        "stopped_by": stopped_by and stopped_by.name,
-        "likely_start": likely and {"at": likely.at, "give_or_take_seconds": likely.give_or_take.total_seconds()},
-        "gates": [_gate_document(gate) for gate in explanation.gates],
-    }
-
-
-def _gate_document(gate: Gate) -> Document:
-    return {
-        "name": gate.name,
-        "title": gate.title,
-        "verdict": gate.result.verdict,
-        "sentence": gate.result.sentence,
-        "advice": gate.result.advice,
-        "command": gate.result.command,
-        "links": list(gate.result.links),
-    }

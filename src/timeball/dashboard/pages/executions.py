@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from timeball.api.auth import Role
 from timeball.api.documents import execution_document, full_execution_document, show_worker
+from timeball.api.models.system import explanation_document
 from timeball.api.params import check_payload_search, execution_filter
-from timeball.api.resources.system import explanation_document
 from timeball.application.queries.executions import ExecutionView
 from timeball.dashboard.context import PageContext, PageRouter, Undo, parse_json_field, worker_names
 from timeball.dashboard.formatting import parse_instant, pretty_json
