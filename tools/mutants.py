@@ -820,6 +820,20 @@ MUTANTS = (
     ),
     # the caller's transaction
     _one(
+        "a promotion that waits for who changes a job",
+        f"{_SQL}/promotion.sql",
+        "        OFFSET 0\n        FOR UPDATE SKIP LOCKED\n",
+        "        OFFSET 0\n        FOR UPDATE\n",
+        f"{_RACES}::test_a_promotion_that_comes_after_a_deletion",
+    ),
+    _one(
+        "a scheduler that asks for a locked row again and again",
+        "engine/scheduler/scheduler.py",
+        "at_once=not refused <= self._refused",
+        "at_once=True",
+        f"{_SCHEDULER}::test_a_job_that_a_long_transaction_changes_holds_up_no_other",
+    ),
+    _one(
         "a taken name ends the caller's transaction",
         f"{_SQL}/jobs.sql",
         "    ON CONFLICT (name) WHERE name IS NOT NULL AND deleted_at IS NULL DO NOTHING\n",

@@ -83,14 +83,13 @@ class ExecutionStore:
     ) -> set[ExecutionId]:
         """Promote these rows of `due` as planned, each only if it still is as it was read; returns the promoted ones.
 
+        A row that a transaction is changing is not promoted, and not waited for: the transaction may be a program's own, and take long.
         Deleting the row and inserting its successor is one statement, so no occurrence is recorded twice, and none is left out.
         Nothing is promoted if the freezes have another epoch than the plans.
         """
-        # The statement locks rows in this order, so that two batches with the same rows do not wait for each other.
-        in_order = sorted(promotions, key=lambda promotion: promotion.row.id.int)
         rows = await self._database.fetch(
             "promote",
-            **promotion_arrays(in_order, self._database.env.new_id),
+            **promotion_arrays(promotions, self._database.env.new_id),
             promotion_window=promotion_window,
             shards=list(ownership.epochs),
             epochs=list(ownership.epochs.values()),

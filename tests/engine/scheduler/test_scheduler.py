@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -34,6 +35,7 @@ from tests.support.factories import (
     table,
     tables_of,
 )
+from tests.support.pace import patience
 from timeball.application.commands import Commands
 from timeball.config.settings import SchedulerSettings
 from timeball.domain.execution import Cancelled, DueKind, Failed, Snoozed
@@ -824,6 +826,30 @@ async def test_a_job_deleted_after_the_reading_is_not_promoted(
     await node.run_for(30)
 
     assert await states(store, job.id) == {}
+    await check_promises(store)
+
+
+async def test_a_job_that_a_long_transaction_changes_holds_up_no_other(
+    store: Store, clock: VirtualClock, node: ManualScheduler, commands: Commands
+) -> None:
+    """The transaction may be a program's own. Its job waits for its end, and the scheduler looks for it no more often than it polls."""
+    changed, other = await create(store, interval_seconds=60), await create(store, interval_seconds=60)
+    await node.run_for(58)
+
+    async with store.database.connection() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        await commands.jobs.delete(changed.id, connection=connection)
+        async with asyncio.timeout(patience(20)):
+            await node.run_for(4)
+        assert list((await states(store, other.id)).values()) == ["ready", "due"]
+        assert list((await states(store, changed.id)).values()) == ["due"]
+        refused = [event.refused for event in node.heard.of(ExecutionsPromoted) if event.refused]
+        assert len(refused) <= 6, "twice in a poll at most"
+        await transaction.rollback()
+    await node.run_for(1)
+
+    assert list((await states(store, changed.id)).values()) == ["ready", "due"]
     await check_promises(store)
 
 

@@ -87,6 +87,7 @@ class Scheduler(Service):
         self._unprepared: deque[DueRow] = deque()
         self._bounds: dict[int, datetime] = {}
         self._owned: dict[int, int] = {}
+        self._refused: set[DueRow] = set()
         self._next_poll = float("-inf")
         self._next_look_at_zones = float("-inf")
 
@@ -259,10 +260,11 @@ class Scheduler(Service):
         if len(waiting) < len(held):
             await self._read_again()
 
-    async def _read_again(self) -> None:
-        """Something that was planned was refused: a row is gone or changed, or a freeze was written or ended."""
+    async def _read_again(self, *, at_once: bool = True) -> None:
+        """Something that was planned was refused: a row is gone, changed or locked, or a freeze was written or ended."""
         self._freezes = await self._freeze_store.list()
-        self.reload()
+        if at_once:
+            self.reload()
 
     async def _now(self) -> datetime:
         return self.env.clock.now()
@@ -348,8 +350,11 @@ class Scheduler(Service):
         skipped = sum(len(promotion.skips) + len(promotion.ranges) for promotion in moved)
         self.emit(ExecutionsPromoted(runs, skipped, len(promotions) - len(moved)))
         self._report_lateness(moved)
-        if len(moved) < len(promotions):
-            await self._read_again()
+        refused = {promotion.row for promotion in promotions if promotion.row.id not in done}
+        if refused:
+            # What was read again as it is, and refused again, is locked by a transaction: the next poll comes back to it.
+            await self._read_again(at_once=not refused <= self._refused)
+        self._refused = refused
 
     def _report_lateness(self, moved: Sequence[Promotion]) -> None:
         """Measured against the exact instants, without jitter. What a freeze has held is not late."""

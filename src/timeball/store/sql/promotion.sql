@@ -67,8 +67,9 @@ WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND
 -- Take rows out of `due`, insert the following occurrence of each recurring job, and record what becomes of the rows: runs go to `ready` (to `blocked`
 -- if limited, back to `due` if they are to run later), skips go into the history.
 -- Compare and set on the row itself: `version` is a column of `due`, because PostgreSQL does not check a joined job again after a lock wait.
--- The look-up with OFFSET 0 can only use the primary key, whatever the planner believes about the size of the table. It locks, and checks again after a
--- lock wait. Only then is the locked row deleted by ctid: servers from before autumn 2025 do not check again what they find by ctid.
+-- The look-up with OFFSET 0 can only use the primary key, whatever the planner believes about the size of the table. It locks what it finds, and only
+-- then is the locked row deleted by ctid: servers from before autumn 2025 do not check again what they find by ctid.
+-- SKIP LOCKED: a row whose job is being changed waits for the end of that transaction, which may be a program's own and take long; others do not.
 -- `given` hides the lengths of the arrays from the planner, which would otherwise plan the statement anew for every length; that takes two milliseconds.
 -- It assumes few rows, so `judged` looks into a set, and rows are deleted by ctid: a join would compare each with each.
 -- A row that was given a limit since it was read goes to `blocked`, whatever the scheduler has planned.
@@ -114,7 +115,7 @@ found AS MATERIALIZED (
           AND due.run_at <= coalesce(:now, now()) + :promotion_window::interval
           AND (SELECT freezes_known.are_known FROM freezes_known)
         OFFSET 0
-        FOR UPDATE
+        FOR UPDATE SKIP LOCKED
     ) AS looked_up
 ),
 gone AS (
