@@ -121,6 +121,27 @@ async def test_looking_through_all_that_is_held_leaves_time_to_move_it(
     assert 5 < asked["look_ahead"] <= 15
 
 
+async def test_daily_schedules_cost_a_look_a_second_however_many_they_are(
+    store: Store, env: Env, clock: VirtualClock, node: ManualScheduler
+) -> None:
+    """A schedule for every user, made by a program: until it is due, it is a row in an index."""
+    jobs = Commands(store, env).jobs
+    asked: list[Counter[str]] = []
+    for number in (1, MANY):
+        await jobs.define_all(
+            [JobSpec(name=f"digest-{user}", handler=HANDLER, schedule=f"{user % 60} 7 * * *") for user in range(number)]
+        )
+        await node.tick()
+        asked.append(asked_of(env))
+        for _ in range(10):
+            clock.advance("1s")
+            await node.tick()
+
+    assert asked[0] == asked[1]
+    assert asked[1]["look_ahead"] == asked[1].total() == 10
+    assert len(node.scheduler._due_heap) == 0
+
+
 async def test_what_lies_further_ahead_is_not_held(store: Store, clock: VirtualClock, node: ManualScheduler) -> None:
     """Or a scheduler would hold, in the end, every job that ever ran."""
     await schedule(store, 50, 60)

@@ -235,7 +235,7 @@ class HandlerHandle(Enqueueable[P, R]):
         """Schedule the handler many times in one transaction, all or none: `digest.schedule_many({"cron": "0 7 * * *", "name": ...} ...)`.
 
         Each of them is a dictionary of what `schedule` takes, and needs a name. Returns what was done, by name: `create`, `change`
-        or `leave`. Thousands a second, where `schedule` makes some hundreds; repeated, it changes nothing.
+        or `leave`. It takes a few statements for each thousand; repeated, it only reads.
         """
         requests = schedule_requests(self._target, schedules)
         return self._enqueue_client.call_within(connection, partial(_schedule_many, requests), "schedule_many")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -58,6 +58,15 @@ class DefinedJob:
     job: Job
     action: SyncAction = SyncAction.CREATE
     view: JobView | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _DefinitionPlan:
+    """What is to be done with many jobs, by their names: those that stay, are created, and are changed."""
+
+    left: dict[str, DefinedJob] = field(default_factory=dict)
+    new: dict[str, tuple[JobSpec, Job, FirstExecution | None]] = field(default_factory=dict)
+    changed: dict[str, tuple[JobSpec, Job]] = field(default_factory=dict)
 
 
 class JobCommands:
@@ -423,11 +432,18 @@ class JobCommands:
         return await self._create_or_change(spec, actor, connection)
 
     async def _create_or_change(
-        self, spec: JobSpec, actor: Actor, connection: WithinConnection | None, declared_by: str | None = None
+        self,
+        spec: JobSpec,
+        actor: Actor,
+        connection: WithinConnection | None,
+        declared_by: str | None = None,
+        present: Job | None = None,
     ) -> DefinedJob:
+        """*present* is the job of this name, if it was read before."""
         assert spec.name is not None
-        for _ in range(_MAX_TRIES):
-            present = await self._store.jobs.find_by_name(spec.name, connection)
+        for attempt in range(_MAX_TRIES):
+            if attempt > 0 or present is None:
+                present = await self._store.jobs.find_by_name(spec.name, connection)
             # The job may be created or deleted by another caller in between: then what is there is looked at again.
             with suppress(NotFound if present is not None else _NameTaken):
                 if present is None:
@@ -461,54 +477,64 @@ class JobCommands:
     async def define_all(
         self, specs: Sequence[JobSpec], actor: Actor = LOCAL, connection: WithinConnection | None = None
     ) -> list[DefinedJob]:
-        """As `define` for many jobs with names, all or none: a few statements for each thousand that are new or unchanged."""
-        _check_names(specs)
-        if connection is not None:
-            return await self._define_slices(specs, actor, connection)
-        defined = await self._store.database.repeat(lambda own: self._define_slices(specs, actor, own))
-        self._store.notifier.tell(Wakeup(look_everywhere=True))
-        return defined
+        """As `define` for many jobs with names, all or none: a few statements for each thousand that are new or unchanged.
 
-    async def _define_slices(
-        self, specs: Sequence[JobSpec], actor: Actor, connection: WithinConnection
-    ) -> list[DefinedJob]:
+        Everything is computed before the first write: a transaction that waits for a busy processor would hold its locks, and be ended.
+        """
+        _check_names(specs)
         # In the order of their names: two callers that define the same jobs wait for each other, and never both.
-        ordered = sorted(specs, key=_name_of)
-        defined: dict[str, DefinedJob] = {}
-        for start in range(0, len(ordered), _DEFINE_BATCH):
-            defined |= await self._define_slice(ordered[start : start + _DEFINE_BATCH], actor, connection)
+        plan = await self._plan_definitions(sorted(specs, key=_name_of), actor, connection)
+        if connection is not None:
+            defined = await self._write_definitions(plan, actor, connection)
+        else:
+            defined = await self._store.database.repeat(lambda own: self._write_definitions(plan, actor, own))
+            self._store.notifier.tell(Wakeup(look_everywhere=True))
         return [defined[_name_of(spec)] for spec in specs]
 
-    async def _prepare_named(self, specs: Sequence[JobSpec], actor: Actor) -> tuple[list[Job], list[FirstExecution]]:
-        """As `prepare`; an error points to the name of its job."""
-        jobs: list[Job] = []
-        openings: list[FirstExecution] = []
-        for number, spec in enumerate(specs, start=1):
-            try:
-                (job,), first = self._prepare_declared([spec], None, actor)
-            except InvalidInput as error:
-                raise error.below(_name_of(spec)) from error
-            jobs.append(job)
-            openings += first
-            if number % _PREPARE_BATCH == 0:
-                await asyncio.sleep(0)
-        return jobs, openings
+    async def _plan_definitions(
+        self, specs: Sequence[JobSpec], actor: Actor, connection: WithinConnection | None
+    ) -> _DefinitionPlan:
+        plan = _DefinitionPlan()
+        for start in range(0, len(specs), _DEFINE_BATCH):
+            part = specs[start : start + _DEFINE_BATCH]
+            present = await self._store.jobs.find_by_names([_name_of(spec) for spec in part], connection)
+            for number, spec in enumerate(part):
+                self._plan_definition(plan, spec, present.get(_name_of(spec)), actor)
+                if number % _PREPARE_BATCH == 0:
+                    await asyncio.sleep(0)
+        return plan
 
-    async def _define_slice(
-        self, specs: Sequence[JobSpec], actor: Actor, connection: WithinConnection
+    def _plan_definition(self, plan: _DefinitionPlan, spec: JobSpec, present: Job | None, actor: Actor) -> None:
+        name = _name_of(spec)
+        if present is None:
+            try:
+                plan.new[name] = spec, *self.prepare([spec], actor)[0]
+            except InvalidInput as error:
+                raise error.below(name) from error
+            return
+        _check_same_job(present, spec)
+        if self.differences(present, spec):
+            plan.changed[name] = spec, present
+        else:
+            plan.left[name] = DefinedJob(present, SyncAction.LEAVE)
+
+    async def _write_definitions(
+        self, plan: _DefinitionPlan, actor: Actor, connection: WithinConnection
     ) -> dict[str, DefinedJob]:
-        present = await self._store.jobs.find_by_names([_name_of(spec) for spec in specs], connection)
-        new = [spec for spec in specs if spec.name not in present]
-        jobs, openings = await self._prepare_named(new, actor)
-        created: set[JobId] = set()
-        if jobs:
+        defined = dict(plan.left)
+        new = list(plan.new.values())
+        for start in range(0, len(new), _DEFINE_BATCH):
+            part = new[start : start + _DEFINE_BATCH]
+            jobs, openings = [job for _, job, _ in part], [opening for _, _, opening in part if opening is not None]
             entry = actor.entry
             rows = await self._store.enqueuer.create(jobs, openings, connection, entry, skips_taken_names=True)
             created = {row.job_id for row in rows}
-        defined = {job.name or "": DefinedJob(job) for job in jobs if job.id in created}
-        for spec in specs:
-            if spec.name not in defined:
-                defined[_name_of(spec)] = await self._create_or_change(spec, actor, connection)
+            defined |= {job.name or "": DefinedJob(job) for job in jobs if job.id in created}
+            for spec, job, _ in part:
+                if job.id not in created:
+                    defined[_name_of(spec)] = await self._create_or_change(spec, actor, connection)
+        for name, (spec, present) in plan.changed.items():
+            defined[name] = await self._create_or_change(spec, actor, connection, present=present)
         return defined
 
     async def undeclared(self, modules: Sequence[str], names: Sequence[str]) -> list[Job]:
