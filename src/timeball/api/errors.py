@@ -15,7 +15,6 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from timeball.api.responses import etag_of_version
 from timeball.domain.values.field_errors import FieldError, errors_from_pydantic, summarize
 from timeball.errors import (
     Conflict,
@@ -204,4 +203,4 @@ def precondition_error(error: Conflict) -> HttpProblem | Conflict:
     version = error.facts.get("version")
     if version is None:
         return error
-    return HttpProblem(412, "precondition_failed", str(error), hint=error.hint, headers=etag_of_version(version))
+    return HttpProblem(412, "precondition_failed", str(error), hint=error.hint, headers={"ETag": f'"{version}"'})
