@@ -79,9 +79,9 @@ _LEDGER = _JOB | {
     "high": UUID(int=2**128 - 1),
     "since": NOW - timedelta(days=DAYS + 1),
     "until": NOW + timedelta(days=1),
-    "reads": "all",
     "limit": 2,
 }
+_LEDGER_PAGE = 3 * _WAITING_OF_JOB + 4 * 3 + PARTITIONS
 _WINDOW = {
     "span": "minute",
     "since": NOW - timedelta(minutes=60),
@@ -209,11 +209,13 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     ),
     # The ledger of a job: a page of each kind of record. Each day of the history gives one row before the page is full.
     "ledger_outlook": (_JOB, 3),
-    "ledger_records": (_LEDGER, 3 * _WAITING_OF_JOB + 4 * 3 + PARTITIONS),
-    "ledger_records, only skips": (_LEDGER | {"reads": "skips"}, 3 * _WAITING_OF_JOB + 4 * 3 + PARTITIONS),
-    "ledger_records, only unfinished": (_LEDGER | {"reads": "unfinished"}, 3 * _WAITING_OF_JOB + 4 * 3),
-    "ledger_records_back": (_LEDGER, 3 * _WAITING_OF_JOB + 4 * 3 + PARTITIONS),
-    "ledger_records_back, only skips": (_LEDGER | {"reads": "skips"}, 3 * _WAITING_OF_JOB + 4 * 3 + PARTITIONS),
+    "ledger_records": (_LEDGER, _LEDGER_PAGE),
+    "ledger_records_back": (_LEDGER, _LEDGER_PAGE),
+    "ledger_skips": (_LEDGER, _LEDGER_PAGE),
+    "ledger_skips_back": (_LEDGER, _LEDGER_PAGE),
+    "ledger_unfinished": (_LEDGER, 3 * _WAITING_OF_JOB),
+    "ledger_unfinished_back": (_LEDGER, 3 * _WAITING_OF_JOB),
+    "ledger_one_off": ({"job_id": id_(ENDED + 78)}, 1),
     "ledger_versions": (_JOB, SOME // RECURRING),
     "ledger_ranges": (_JOB | {"until": NOW + timedelta(days=1), "limit": 2}, 2),
     "skips": (

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class LedgerReads(StrEnum):
-    """Which records are read: all of them, only what was skipped, or only what has not ended."""
+    """Which records are read: all of them, only what was skipped, or only what has not ended; each by a statement of its own."""
 
-    ALL = "all"
-    SKIPS = "skips"
-    UNFINISHED = "unfinished"
+    ALL = "ledger_records"
+    SKIPS = "ledger_skips"
+    UNFINISHED = "ledger_unfinished"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,22 +98,22 @@ class LedgerStore:
         self, job_id: JobId, window: LedgerWindow, reads: LedgerReads, limit: int, *, backwards: bool
     ) -> LedgerBatch:
         """The first records of a window, or the last ones: up to *limit* rows of each kind are read."""
-        rows = await self._database.fetch(
-            "ledger_records_back" if backwards else "ledger_records",
-            job_id=job_id,
-            low=window.low,
-            high=window.high,
-            since=window.since,
-            until=window.until,
-            reads=reads.value,
-            limit=limit,
-        )
+        bounds: dict[str, Any] = {"low": window.low, "high": window.high}
+        if reads is not LedgerReads.UNFINISHED:
+            bounds |= {"since": window.since, "until": window.until}
+        statement = f"{reads.value}_back" if backwards else reads.value
+        rows = await self._database.fetch(statement, job_id=job_id, limit=limit, **bounds)
         read_to = _read_to(rows, limit, backwards=backwards)
         lines = [line_from(row) for row in rows if row["origin"] == Origin.SCHEDULE or row["id"] == job_id]
         lines = [
             line for line in lines if read_to is None or (line.key >= read_to if backwards else line.key <= read_to)
         ]
         return LedgerBatch(sorted(lines, key=_by_key, reverse=backwards), read_to, len(rows))
+
+    async def one_off(self, job_id: JobId) -> LedgerLine | None:
+        """The line of an enqueued one-off that has ended; it has the id of its job."""
+        row = await self._database.fetch_row("ledger_one_off", job_id=job_id)
+        return None if row is None else line_from(row)
 
     async def ranges(self, job_id: JobId, until: datetime, limit: int) -> list[RecordedRange]:
         """The latest skip ranges of a job that begin before an instant, the latest first."""

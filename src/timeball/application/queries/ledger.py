@@ -194,6 +194,9 @@ class _LedgerReading:
         reads = self._query.reads
         if reads is None:
             return None
+        if self._job.is_enqueued:
+            one_off = await self._store.one_off(self._job.id)
+            self._add(() if one_off is None else (one_off,))
         window = self._window()
         while not self._is_full():
             batch = await self._store.records(

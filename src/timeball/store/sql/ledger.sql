@@ -9,39 +9,41 @@ FROM timeball.job
 LEFT JOIN timeball.due ON due.job_id = job.id AND due.kind = 'occurrence'
 WHERE job.id = :job_id;
 
--- fragment: ended_record
+-- Each kind of question has a statement of its own: a statement that names `finished` twice plans and opens all its days twice.
+
+-- fragment: ended
+-- Rows are compared: see job_situations. No record is written more than a day before its instant, so older days are left out.
 SELECT id, scheduled_for AS first_at, scheduled_for AS last_at, 1::bigint AS occurrences, false AS is_range, origin, state,
        timeball.skip_reason(state, reason, attempts, lost) AS reason, version, tzdata
 FROM timeball.finished
-
--- fragment: ended_of_job
--- Rows are compared: see job_situations. No record is written more than a day before its instant, so older days are left out.
-WHERE :reads::text = 'all'
-  AND (finished.job_id, finished.id) > (:job_id::uuid, :low::uuid)
+WHERE (finished.job_id, finished.id) > (:job_id::uuid, :low::uuid)
   AND (finished.job_id, finished.id) < (:job_id::uuid, :high::uuid)
   AND finished.job_id <> finished.id
   AND finished.finished_at >= :since::timestamptz - interval '1 day'
 
--- fragment: skipped_of_job
-WHERE :reads::text = 'skips'
-  AND (finished.job_id, finished.id) > (:job_id::uuid, :low::uuid)
-  AND (finished.job_id, finished.id) < (:job_id::uuid, :high::uuid)
-  AND finished.job_id <> finished.id
-  AND finished.state IN ('skipped', 'cancelled')
-  AND finished.finished_at >= :since::timestamptz - interval '1 day'
+-- fragment: ranges
+SELECT id, first_at, last_at, occurrences, true, 'schedule', NULL, reason, version, tzdata
+FROM timeball.skip_range
+WHERE (skip_range.job_id, skip_range.first_at) >= (:job_id::uuid, :since::timestamptz)
+  AND (skip_range.job_id, skip_range.first_at) <= (:job_id::uuid, :until::timestamptz)
 
--- fragment: other_records
+-- fragment: crossing
 -- A range of skipped occurrences is in the place of its first one. Ranges of a job do not overlap, so at most one crosses the beginning of a span.
-crossing AS (
+SELECT id, first_at, last_at, occurrences, true, 'schedule', NULL, reason, version, tzdata
+FROM (
     SELECT *
     FROM timeball.skip_range
     WHERE (skip_range.job_id, skip_range.first_at) >= (:job_id::uuid, '-infinity'::timestamptz)
       AND (skip_range.job_id, skip_range.first_at) < (:job_id::uuid, :since::timestamptz)
     ORDER BY skip_range.job_id DESC, skip_range.first_at DESC
     LIMIT 1
-),
+) AS crossing
+WHERE last_at >= :since::timestamptz
+
+-- fragment: unfinished
 -- An enqueued execution has the id of its job; the indexes on job_id leave it out, so both are searched.
-unfinished AS (
+SELECT id, scheduled_for AS first_at, scheduled_for AS last_at, 1::bigint AS occurrences, false AS is_range, origin, state, NULL::text AS reason, version, tzdata
+FROM (
     SELECT id, scheduled_for, origin, CASE kind WHEN 'retry' THEN 'retrying' ELSE 'scheduled' END AS state, version, tzdata
     FROM timeball.due
     WHERE job_id = :job_id AND job_id <> id AND kind NOT IN ('occurrence', 'resume')
@@ -69,74 +71,60 @@ unfinished AS (
     SELECT id, scheduled_for, origin, CASE WHEN run_at > coalesce(:now, now()) THEN 'queued' ELSE 'running' END, version, tzdata
     FROM timeball.running
     WHERE id = :job_id
-),
-other AS (
-    SELECT id, first_at, last_at, occurrences, true AS is_range, 'schedule' AS origin, NULL AS state, reason, version, tzdata
-    FROM crossing
-    WHERE :reads::text <> 'unfinished'
-      AND last_at >= :since::timestamptz
-    UNION ALL
-    SELECT id, scheduled_for, scheduled_for, 1, false, origin, state, timeball.skip_reason(state, reason, attempts, lost), version, tzdata
-    FROM timeball.finished
-    WHERE :reads::text <> 'unfinished'
-      AND id = :job_id
-)
+) AS unfinished
+WHERE id = :job_id
+   OR (origin = 'schedule' AND id > :low AND id < :high)
 
 -- name: ledger_records
--- The records of a job between two ids, the earliest first: up to :limit of each kind. The reader puts them in order, because a range has no id of its own in it.
-WITH {other_records}
-SELECT * FROM other
+-- The records of a job between two ids, the earliest first: up to :limit of each kind. The reader puts them in order.
+({ended} ORDER BY finished.job_id, finished.id LIMIT :limit)
 UNION ALL
-({ended_record} {ended_of_job} ORDER BY finished.job_id, finished.id LIMIT :limit)
+({ranges} ORDER BY skip_range.job_id, skip_range.first_at LIMIT :limit)
 UNION ALL
-({ended_record} {skipped_of_job} ORDER BY finished.job_id, finished.id LIMIT :limit)
+({crossing})
 UNION ALL
-(
-    SELECT id, first_at, last_at, occurrences, true, 'schedule', NULL, reason, version, tzdata
-    FROM timeball.skip_range
-    WHERE :reads::text <> 'unfinished'
-      AND (skip_range.job_id, skip_range.first_at) >= (:job_id::uuid, :since::timestamptz)
-      AND (skip_range.job_id, skip_range.first_at) <= (:job_id::uuid, :until::timestamptz)
-    ORDER BY skip_range.job_id, skip_range.first_at
-    LIMIT :limit
-)
-UNION ALL
-(
-    SELECT id, scheduled_for, scheduled_for, 1, false, origin, state, NULL, version, tzdata
-    FROM unfinished
-    WHERE :reads::text IN ('all', 'unfinished')
-      AND (id = :job_id OR (origin = 'schedule' AND id > :low AND id < :high))
-    ORDER BY uuid_send(id)
-    LIMIT :limit
-);
+({unfinished} ORDER BY uuid_send(id) LIMIT :limit);
 
 -- name: ledger_records_back
 -- The same, the latest first.
-WITH {other_records}
-SELECT * FROM other
+({ended} ORDER BY finished.job_id DESC, finished.id DESC LIMIT :limit)
 UNION ALL
-({ended_record} {ended_of_job} ORDER BY finished.job_id DESC, finished.id DESC LIMIT :limit)
+({ranges} ORDER BY skip_range.job_id DESC, skip_range.first_at DESC LIMIT :limit)
 UNION ALL
-({ended_record} {skipped_of_job} ORDER BY finished.job_id DESC, finished.id DESC LIMIT :limit)
+({crossing})
 UNION ALL
-(
-    SELECT id, first_at, last_at, occurrences, true, 'schedule', NULL, reason, version, tzdata
-    FROM timeball.skip_range
-    WHERE :reads::text <> 'unfinished'
-      AND (skip_range.job_id, skip_range.first_at) >= (:job_id::uuid, :since::timestamptz)
-      AND (skip_range.job_id, skip_range.first_at) <= (:job_id::uuid, :until::timestamptz)
-    ORDER BY skip_range.job_id DESC, skip_range.first_at DESC
-    LIMIT :limit
-)
+({unfinished} ORDER BY uuid_send(id) DESC LIMIT :limit);
+
+-- name: ledger_skips
+-- Only what was skipped.
+({ended} AND state IN ('skipped', 'cancelled') ORDER BY finished.job_id, finished.id LIMIT :limit)
 UNION ALL
-(
-    SELECT id, scheduled_for, scheduled_for, 1, false, origin, state, NULL, version, tzdata
-    FROM unfinished
-    WHERE :reads::text IN ('all', 'unfinished')
-      AND (id = :job_id OR (origin = 'schedule' AND id > :low AND id < :high))
-    ORDER BY uuid_send(id) DESC
-    LIMIT :limit
-);
+({ranges} ORDER BY skip_range.job_id, skip_range.first_at LIMIT :limit)
+UNION ALL
+({crossing});
+
+-- name: ledger_skips_back
+-- The same, the latest first.
+({ended} AND state IN ('skipped', 'cancelled') ORDER BY finished.job_id DESC, finished.id DESC LIMIT :limit)
+UNION ALL
+({ranges} ORDER BY skip_range.job_id DESC, skip_range.first_at DESC LIMIT :limit)
+UNION ALL
+({crossing});
+
+-- name: ledger_unfinished
+-- Only what has not ended.
+{unfinished} ORDER BY uuid_send(id) LIMIT :limit;
+
+-- name: ledger_unfinished_back
+-- The same, the latest first.
+{unfinished} ORDER BY uuid_send(id) DESC LIMIT :limit;
+
+-- name: ledger_one_off
+-- The execution of an enqueued one-off, which has the id of its job, if it has ended.
+SELECT id, scheduled_for AS first_at, scheduled_for AS last_at, 1::bigint AS occurrences, false AS is_range, origin, state,
+       timeball.skip_reason(state, reason, attempts, lost) AS reason, version, tzdata
+FROM timeball.finished
+WHERE id = :job_id;
 
 -- name: ledger_versions
 -- The versions of a recurring job, each with the instants that it is responsible for.
