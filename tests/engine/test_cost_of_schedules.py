@@ -132,10 +132,11 @@ async def test_daily_schedules_cost_a_look_a_second_however_many_they_are(
             [JobSpec(name=f"digest-{user}", handler=HANDLER, schedule=f"{user % 60} 7 * * *") for user in range(number)]
         )
         await node.tick()
-        asked.append(asked_of(env))
+        counted = asked_of(env)
         for _ in range(10):
             clock.advance("1s")
             await node.tick()
+        asked.append(counted.copy())
 
     assert asked[0] == asked[1]
     assert asked[1]["look_ahead"] == asked[1].total() == 10
