@@ -40,7 +40,7 @@ TABLES = (
     "template",
     "api_key",
 )
-TABLES += ("settled", "operation", "operation_item")
+TABLES += ("settled", "operation", "operation_item", "queue_interval", "freeze_period")
 
 BY_HAND = JobSpec(name="new", handler=HANDLER, schedule="manual")
 
