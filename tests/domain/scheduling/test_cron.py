@@ -185,6 +185,8 @@ def test_spellings_that_mean_the_same(expression: str, plain: str):
         # No month but the long ones has a 31st, and a plain day beside it that never comes does no harm.
         ("0 0 31W * *", [wall(2024, 1, 31), wall(2024, 3, 29), wall(2024, 5, 31)]),
         ("0 0 31,15W 2 *", [wall(2024, 2, 15), wall(2025, 2, 14), wall(2026, 2, 16)]),
+        # A star that is not the first: the day fields are joined by "or".
+        ("0 0 1W,* * sun", [wall(2024, 1, 2), wall(2024, 1, 3), wall(2024, 1, 4)]),
     ],
 )
 def test_special_days(expression: str, days: list[datetime]):

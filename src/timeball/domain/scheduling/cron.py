@@ -342,7 +342,7 @@ class _DaySearch(CronSim):
             self.nearest_weekdays = self.days_before_last = frozenset[int]()
             return
         # cronsim is given days that it knows, and that begin with a star if ours do, because a star has a meaning there.
-        super().__init__(" ".join([*parts[:-3], "*" if plain.startswith("*") else "L", *parts[-2:]]), wall, reverse)
+        super().__init__(" ".join([*parts[:-3], "*" if terms[0].startswith("*") else "L", *parts[-2:]]), wall, reverse)
         self.parts[3] = parts[-3]
         self.days = {day for day in CronField.DAY.parse(plain) if isinstance(day, int)} if plain else set()
         self.nearest_weekdays = frozenset(int(term[:-1]) for term in terms if _is_added(term) and term.endswith("W"))
