@@ -385,6 +385,20 @@ MUTANTS = (
         f"{_RACES}::test_two_nodes_resume_a_queue_whose_pause_is_over",
     ),
     _one(
+        "a job that fails and is paused by two nodes",
+        f"{_SQL}/finishing.sql",
+        "WHERE job_id = :job_id\nFOR UPDATE;",
+        "WHERE job_id = :job_id;",
+        f"{_RACES}::test_two_nodes_pause_a_job_that_fails",
+    ),
+    _one(
+        "a resumption that does not begin the count of failures anew",
+        f"{_SQL}/finishing.sql",
+        "             AND latest.finished_at > job.updated_at\n",
+        "",
+        f"{_REAPER}::test_a_resumption_begins_the_count_of_failures_anew",
+    ),
+    _one(
         "a promotion from a shard that is not ours",
         f"{_SQL}/promotion.sql",
         "    WHERE shard.owner = :incarnation\n",

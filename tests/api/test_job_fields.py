@@ -32,6 +32,7 @@ ALWAYS: dict[str, Any] = {
     "max_running": 4,
     "limit_key": "2026",
     "start_within_seconds": 71,
+    "pause_after_failures": 6,
     "tags": ["1", "b,c"],
 }
 RECURRING = {

@@ -225,6 +225,7 @@ EXPECTED: list[tuple[str, Any, str]] = [
     ("starts_at", "soon", "starts_at"),
     ("ends_at", "never", "ends_at"),
     ("max_executions", 0, "max_executions is 0, expected 1 to"),
+    ("pause_after_failures", 0, "pause_after_failures is 0, expected 1 to 1000"),
     ("max_executions", "5", 'max_executions is "5", expected a whole number from 1'),
     ("jitter_seconds", -1, "jitter_seconds is -1, expected 0 to 86400"),
     ("jitter_seconds", 1.5, "jitter_seconds is 1.5, expected a whole number from 0 to 86400"),

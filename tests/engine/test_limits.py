@@ -57,7 +57,7 @@ async def test_no_limit_is_exceeded_whichever_else_there_is(store: Store, clock:
     chance, commands = random.Random(seed), Commands(store, store.env)
     node, workers = await start_scheduler(store), [await start_worker(store) for _ in range(3)]
     reaper = Reaper(
-        store.env, ignore, store.nodes, store.executions, store.queues, HousekeepingSettings(), lambda: True
+        store.env, ignore, store.nodes, store.executions, store.jobs, store.queues, HousekeepingSettings(), lambda: True
     )
     await commands.queues.limit("narrow", QUEUE)
     own = await create(store, queue="narrow", max_running=OWN)

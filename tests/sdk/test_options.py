@@ -49,6 +49,7 @@ SCHEDULE: dict[str, Any] = COMMON | {
     "starts_at": datetime(2098, 1, 1, tzinfo=UTC),
     "ends_at": datetime(2099, 1, 1, tzinfo=UTC),
     "max_executions": 12,
+    "pause_after_failures": 6,
 }
 
 

@@ -61,6 +61,7 @@ EVERYTHING: dict[str, Any] = {
     "starts_at": datetime(2026, 3, 4, tzinfo=UTC),
     "ends_at": datetime(2031, 5, 6, tzinfo=UTC),
     "max_executions": 1001,
+    "pause_after_failures": 102,
     "jitter_seconds": 7,
     "misfire": "all",
     "misfire_grace_seconds": 41,
@@ -275,6 +276,7 @@ async def test_a_one_off_ahead_waits_in_due(store: Store, clock: VirtualClock) -
         "retry_of": None,
         "created_by": None,
         "bound_secrets_only": None,
+        "frozen_run_at": None,
         "expires_at": due_at + seconds(70),
     }
 
@@ -583,6 +585,7 @@ _BREACHES = {
     "job_on_gap_check": ["on_gap = 'jump'"],
     "job_on_repeat_check": ["on_repeat = 'third'"],
     "job_max_executions_check": ["max_executions = 0"],
+    "job_pause_after_failures_check": ["pause_after_failures = 0"],
     "job_jitter_seconds_check": ["jitter_seconds = -1"],
     "job_misfire_check": ["misfire = 'first'"],
     "job_misfire_grace_seconds_check": ["misfire_grace_seconds = -1"],

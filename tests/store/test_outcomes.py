@@ -226,6 +226,7 @@ async def test_a_failure_is_recorded_and_waits_for_its_retry(store: Store, runni
         run_at=finished_at + seconds(33),
         watermark=None,
         executions_left=None,
+        frozen_run_at=None,
     )
     assert await only_row(store, "attempt") == {
         "execution_id": running.claimed.id,

@@ -793,6 +793,30 @@ async def test_a_pause_is_made_longer_while_a_node_resumes_its_queue(
     assert (await store.queues.find("q") or {})["paused_until"] == (later if commits else None)
 
 
+# jobs that fail
+
+
+@both_endings
+async def test_two_nodes_pause_a_job_that_fails(
+    race: Race, store: Store, clock: VirtualClock, *, commits: bool
+) -> None:
+    job = await make_recurring(store, 60, pause_after_failures=1)
+    clock.advance("1s")
+    await Commands(store, store.env).executions.trigger(job.id)
+    await record(store, [found(one, Failed(FAILURE, is_retryable=False)) for one in await claim_all(store)])
+
+    result = await race.run(
+        race.ahead.jobs.pause_if_failing(job.id, "timeball"),
+        race.behind.jobs.pause_if_failing(job.id, "timeball"),
+        commits=commits,
+    )
+
+    assert result.second_waited
+    assert result.second is not commits
+    assert [row["action"] for row in await table(store, "audit")].count("job.pause") == 1
+    await check(store, job)
+
+
 # freezes
 
 

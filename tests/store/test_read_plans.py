@@ -260,6 +260,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
         },
         4 * PAGE,
     ),
+    "failures_in_a_row": (_JOB, 2),
     "thaw": ({"until": NOW}, 1),
     "tags_of_jobs": ({"job_ids": ids(JOB), "tags": ["t"]}, 4 * PAGE),
     "park": ({"job_ids": ids(JOB), "ids": ids(DUE + MANY), "run_ats": [NOW] * PAGE, "parked_at": PARKED_AT}, 4 * PAGE),
@@ -482,6 +483,8 @@ _REHEARSAL = "asked by a test of its own small database"
 _FEW_FREEZES = "freezes are few: people make them, and every claim and promotion reads all of them"
 _FEW_INTERVALS = "pauses and limits of queues are few: people make them"
 READS_ALL = {
+    "failing_job": "jobs that fail are few, and wait there for two seconds",
+    "forget_failing_job": "jobs that fail are few, and wait there for two seconds",
     "lock_out_promotions": "a lock, which has no plan",
     "add_freeze": _FEW_FREEZES,
     "find_freeze": _FEW_FREEZES,

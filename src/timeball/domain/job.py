@@ -74,6 +74,7 @@ class Job:
     limit_key: str | None
     unique_key: str | None
     start_within_seconds: int | None
+    pause_after_failures: int | None
     tags: tuple[str, ...]
     shard: int
     expires_at: datetime | None = None

@@ -253,6 +253,8 @@ class JobSpec:
         about="No occurrence lies after this instant.")] = None
     max_executions: Annotated[int | None, JobField(WHEN, "Executions in all", Whole(1, 2**62, "bigint"),
         about="After so many executions the schedule ends.")] = None
+    pause_after_failures: Annotated[int | None, JobField(WHEN, "Pause after failures", Whole(1, 1_000),
+        about="After so many dead executions in a row the job is paused; a resumption or an edit begins the count anew.")] = None
     jitter_seconds: Annotated[int, JobField(WHEN, "Jitter", Whole(0, 86_400), SPARSE,
         about="Spreads jobs that are due together: each runs up to so many seconds late, always by the same span.")] = 0
     misfire_grace_seconds: Annotated[int, JobField(WHEN, "Late by more than", Whole(0, 366 * 86_400), RECURRENCE,

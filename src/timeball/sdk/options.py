@@ -94,6 +94,8 @@ class ScheduleOptions(SharedOptions, total=False):
     starts_at: InstantInput
     ends_at: InstantInput
     max_executions: int
+    pause_after_failures: int
+    """After so many dead executions in a row the job is paused."""
     limit_key: str
 
 

@@ -10,11 +10,12 @@ import asyncpg
 import orjson
 
 from timeball.domain.execution import SKIP_STOP, Origin
-from timeball.domain.job_changes import JobChange, JobSnapshot, closing_tzdata, skipped_with_tzdata
+from timeball.domain.job_changes import JobChange, JobSnapshot, closing_tzdata, pause_job, skipped_with_tzdata
 from timeball.domain.job_fields import SPEC_FIELDS
 from timeball.domain.payload_references import VersionSchedule
 from timeball.domain.scheduling.schedule import Once
 from timeball.domain.values.ids import ExecutionId, JobId, first_id_at, format_execution_id, occurrence_id
+from timeball.domain.values.wording import counted
 from timeball.domain.wakeup import Wakeup
 from timeball.errors import Conflict, NotFound
 from timeball.store.db.columns import changed_fields, execution_request_columns, job_columns, json_text, write_audit
@@ -163,6 +164,37 @@ class JobStore:
         change, holders = await self._database.once(work, note, on=(_OccurrenceRaceError,))
         await self._after_change(change, holders)
         return change
+
+    async def pause_if_failing(self, job_id: JobId, actor: str) -> bool:
+        """Pause a job whose latest executions have all died, as many as it says; once, however many nodes try.
+
+        The count, the pause and its audit row are one transaction.
+        """
+        note = self._database.env.new_id()
+
+        async def work(connection: Connection) -> tuple[JobChange, list[Any]] | None:
+            if await self._database.fetch_row("failing_job", connection, job_id=job_id) is None:
+                return None
+            row = await self._database.fetch_row("failures_in_a_row", connection, job_id=job_id)
+            paused = None
+            if row is not None and row["failures"] >= row["most"]:
+                reason = f"{counted(row['failures'], 'execution')} in a row ended dead"
+                snapshot = await self._snapshot(connection, job_id)
+                change = pause_job(snapshot, None, reason)
+                holders = await self._write(connection, snapshot, change)
+                before, after = changed_fields(snapshot.job, change.job)
+                audit = AuditEntry(actor, reason)
+                await write_audit(
+                    self._database, connection, note, audit, change.action, f"job:{job_id}", before, after
+                )
+                paused = change, holders
+            await self._database.fetch("forget_failing_job", connection, job_id=job_id)
+            return paused
+
+        paused = await self._database.once(work, note, on=(_OccurrenceRaceError,))
+        if paused is not None:
+            await self._after_change(*paused)
+        return paused is not None
 
     async def _snapshot(self, connection: WithinConnection, job_id: JobId) -> JobSnapshot:
         row = await self._database.fetch_row("lock_job", connection, id=job_id)

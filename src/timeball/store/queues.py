@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from timeball.domain.freeze import FreezeId
+from timeball.domain.values.ids import JobId
 from timeball.domain.wakeup import Wakeup
 from timeball.store.db.columns import write_audit
 from timeball.store.types import QueueInterval
@@ -78,16 +79,21 @@ class QueueStore:
         await self._database.once(work, note)
         self._notifier.tell(Wakeup(look_everywhere=True))
 
-    async def tend(self, audit: AuditEntry) -> None:
+    async def tend(self, audit: AuditEntry) -> list[JobId]:
         """Make executions count for the limits of their queues, resume the queues whose pause is over, and note which freezes are.
 
-        Each is resumed and noted once, however many nodes try.
+        Each is resumed and noted once, however many nodes try. Returns the jobs of which an execution has died, if they are to be
+        paused after some: see `JobStore.pause_if_failing`.
         """
+        failing: list[JobId] = []
         for row in await self._database.fetch("tend_queues"):
             if row["freeze_id"] is not None:
                 await self._freezes.note_end(FreezeId(row["freeze_id"]), audit)
+            elif row["job_id"] is not None:
+                failing.append(JobId(row["job_id"]))
             else:
                 await self._resume_if_over(row["name"], audit)
+        return failing
 
     async def _resume_if_over(self, name: str, audit: AuditEntry) -> None:
         note = self._database.env.new_id()

@@ -36,6 +36,7 @@ TABLES = (
     "running_limit",
     "live_key",
     "queue",
+    "freeze_period",
     "node",
     "template",
     "api_key",

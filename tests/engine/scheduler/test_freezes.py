@@ -367,7 +367,14 @@ async def test_the_creation_and_the_end_of_a_freeze_are_audited_once(
     clock.advance("61s")
     for _ in range(2):
         await Reaper(
-            env, lambda _: None, store.nodes, store.executions, store.queues, HousekeepingSettings(), lambda: True
+            env,
+            lambda _: None,
+            store.nodes,
+            store.executions,
+            store.jobs,
+            store.queues,
+            HousekeepingSettings(),
+            lambda: True,
         ).tick()
 
     entries = [

@@ -21,11 +21,23 @@ from tests.engine.support import (
     start_scheduler,
     start_worker,
 )
-from tests.support.factories import FAILURE, enqueue, found, make_node, only_row, record, seconds, table, tables_of
+from tests.support.factories import (
+    FAILURE,
+    enqueue,
+    found,
+    make_node,
+    only_row,
+    read_job,
+    record,
+    seconds,
+    table,
+    tables_of,
+)
 from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
 from timeball.config.settings import HousekeepingSettings
 from timeball.domain.execution import Cancelled, ClaimedExecution, Failed, NotStarted, Outcome, Snoozed, Succeeded
+from timeball.domain.job import Job
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.lifecycle import AttemptFacts
 from timeball.domain.policies import Delivery, Misfire, Overlap
@@ -51,7 +63,9 @@ def make_reaper(store: Store, env: Env, heard: Heard) -> Callable[[], Reaper]:
     """A housekeeper's reaper, whose next sweep is due."""
 
     def make() -> Reaper:
-        return Reaper(env, heard, store.nodes, store.executions, store.queues, HousekeepingSettings(), lambda: True)
+        return Reaper(
+            env, heard, store.nodes, store.executions, store.jobs, store.queues, HousekeepingSettings(), lambda: True
+        )
 
     return make
 
@@ -615,6 +629,86 @@ async def test_a_limit_stays_when_the_pause_of_its_queue_is_over(
     assert (await store.queues.find("q") or {})["max_running"] == 3
 
 
+# jobs that fail
+
+
+async def end_all(store: Store, worker: Hands, outcome: Outcome) -> None:
+    claims = await worker.claim()
+    assert claims
+    await record(store, [found(claimed, outcome) for claimed in claims])
+
+
+DEADLY = Failed(FAILURE, is_retryable=False)
+
+
+@pytest.fixture
+async def worker(store: Store) -> Hands:
+    return await start_worker(store)
+
+
+async def run_and_end(
+    store: Store, clock: VirtualClock, commands: Commands, worker: Hands, job: Job, outcome: Outcome
+) -> None:
+    clock.advance("1s")
+    await commands.executions.trigger(job.id)
+    await end_all(store, worker, outcome)
+
+
+async def test_a_job_is_paused_after_so_many_dead_executions_in_a_row(
+    store: Store, clock: VirtualClock, commands: Commands, worker: Hands, make_reaper: Callable[[], Reaper]
+) -> None:
+    job = await create(store, interval_seconds=3600, pause_after_failures=3)
+    for outcome in (DEADLY, DEADLY, Succeeded(), DEADLY, DEADLY):
+        await run_and_end(store, clock, commands, worker, job, outcome)
+        await make_reaper().tick()
+    assert (await read_job(store, job.id)).paused_at is None, "a success came between"
+
+    await run_and_end(store, clock, commands, worker, job, DEADLY)
+    await make_reaper().tick()
+    await make_reaper().tick()
+
+    paused = await read_job(store, job.id)
+    assert (paused.paused_at, paused.pause_reason) == (clock.now(), "3 executions in a row ended dead")
+    entries = [
+        (row["actor"], row["action"], row["reason"])
+        for row in await table(store, "audit")
+        if row["subject"] == f"job:{job.id}" and row["action"] == "job.pause"
+    ]
+    assert entries == [("timeball", "job.pause", "3 executions in a row ended dead")]
+    assert await table(store, "failing_job") == []
+
+
+async def test_a_resumption_begins_the_count_of_failures_anew(
+    store: Store, clock: VirtualClock, commands: Commands, worker: Hands, make_reaper: Callable[[], Reaper]
+) -> None:
+    job = await create(store, interval_seconds=3600, pause_after_failures=2)
+    for _ in range(2):
+        await run_and_end(store, clock, commands, worker, job, DEADLY)
+    await make_reaper().tick()
+    assert (await read_job(store, job.id)).paused_at is not None
+    clock.advance("10s")
+    await commands.jobs.resume(job.id)
+
+    await run_and_end(store, clock, commands, worker, job, DEADLY)
+    await make_reaper().tick()
+    assert (await read_job(store, job.id)).paused_at is None
+
+    await run_and_end(store, clock, commands, worker, job, DEADLY)
+    await make_reaper().tick()
+    assert (await read_job(store, job.id)).paused_at is not None
+
+
+async def test_a_failure_that_will_be_tried_again_and_a_job_without_the_field_do_not_count(
+    store: Store, clock: VirtualClock, commands: Commands, worker: Hands
+) -> None:
+    patient = await create(store, interval_seconds=3600, pause_after_failures=1)
+    other = await create(store, interval_seconds=3600)
+    await run_and_end(store, clock, commands, worker, patient, Failed(FAILURE))
+    await run_and_end(store, clock, commands, worker, other, DEADLY)
+
+    assert await table(store, "failing_job") == []
+
+
 # whose business it is
 
 
@@ -623,7 +717,14 @@ async def test_only_the_housekeeper_reaps(
 ) -> None:
     is_housekeeper = False
     reaper = Reaper(
-        env, heard, store.nodes, store.executions, store.queues, HousekeepingSettings(), lambda: is_housekeeper
+        env,
+        heard,
+        store.nodes,
+        store.executions,
+        store.jobs,
+        store.queues,
+        HousekeepingSettings(),
+        lambda: is_housekeeper,
     )
     clock.advance("11s")
     await reaper.tick()
@@ -636,7 +737,14 @@ async def test_only_the_housekeeper_reaps(
 
 async def test_waking_does_not_sweep_more_often(store: Store, env: Env, clock: VirtualClock, heard: Heard) -> None:
     reaper = Reaper(
-        env, heard, store.nodes, store.executions, store.queues, HousekeepingSettings(reap_seconds=2), lambda: True
+        env,
+        heard,
+        store.nodes,
+        store.executions,
+        store.jobs,
+        store.queues,
+        HousekeepingSettings(reap_seconds=2),
+        lambda: True,
     )
     await reaper.tick()
     sweeps: list[str] = []

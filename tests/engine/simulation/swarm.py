@@ -110,7 +110,7 @@ TO_BE_MET = frozenset(
 )
 _KEPT = (
     *("job", "job_version", "due", "ready", "blocked", "running", "finished", "attempt", "skip_range"),
-    *("node", "shard", "queue", "queue_interval", "freeze_period", "running_limit", "live_key", "audit"),
+    *("node", "shard", "queue", "queue_interval", "freeze_period", "failing_job", "running_limit", "live_key", "audit"),
 )
 
 
@@ -280,6 +280,7 @@ class SwarmScheduler(SwarmNode):
             emit,
             store.nodes,
             NotingExecutions(store.executions, self.swarm),
+            store.jobs,
             store.queues,
             housekeeping,
             lambda: shards.is_housekeeper,

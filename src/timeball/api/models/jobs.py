@@ -185,6 +185,7 @@ class JobOut(BaseModel):
     limit_key: str | None
     unique_key: str | None
     start_within_seconds: int | None
+    pause_after_failures: int | None
     expires_at: datetime | None
     tags: list[str]
     status: Literal["active", "paused", "finished"]
@@ -279,6 +280,7 @@ class JobOptionParams(TypedDict, total=False):
     limit_key: str | None
     unique_key: str | None
     start_within_seconds: int | None
+    pause_after_failures: int | None
     expires_at: Moment | None
     tags: Sequence[str]
     unchecked: bool

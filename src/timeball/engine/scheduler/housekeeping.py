@@ -12,6 +12,7 @@ from timeball.engine.worker.recorder import record_now
 from timeball.env import Env
 from timeball.store.executions import ExecutionStore
 from timeball.store.history import HistoryStore, RetentionStore
+from timeball.store.jobs import JobStore
 from timeball.store.nodes import NodeStore
 from timeball.store.queues import QueueStore
 from timeball.store.rollups import RollupStore
@@ -42,7 +43,7 @@ class Reaper(Service):
     execution frees a place and never takes one. Places that were freed and not passed on, because their node died in between, are
     passed on here; and executions that are to stop for the next occurrence are asked again. Waiting executions that have not begun in
     time are recorded as skipped, whether or not a worker is there to claim them.
-    Queues whose pause is over are resumed.
+    Queues whose pause is over are resumed, and jobs that have failed too often in a row are paused.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Reaper(Service):
         emit: Emit,
         nodes: NodeStore,
         executions: ExecutionStore,
+        jobs: JobStore,
         queues: QueueStore,
         settings: HousekeepingSettings,
         is_housekeeper: Callable[[], bool],
@@ -58,6 +60,7 @@ class Reaper(Service):
         super().__init__(env, emit)
         self._nodes = nodes
         self._executions = executions
+        self._jobs = jobs
         self._queues = queues
         self._interval = timedelta(seconds=settings.reap_seconds)
         self._is_housekeeper = is_housekeeper
@@ -79,7 +82,8 @@ class Reaper(Service):
         if len(orphans) == _REAP_BATCH or more_may_expire:
             return AT_ONCE
         await self._pass_on_places()
-        await self._queues.tend(_WHEN_OVER)
+        for job_id in await self._queues.tend(_WHEN_OVER):
+            await self._jobs.pause_if_failing(job_id, _WHEN_OVER.actor)
         self._next_sweep = begun + self._interval.total_seconds()
         return self._interval
 

@@ -37,7 +37,9 @@ class SchedulerNode(BaseNode):
         super().__init__(env, emit, store, node, broker=broker_health)
         self.shards = ShardBalancer(env, emit, store.nodes, node.incarnation, self._on_shards)
         self.scheduler = Scheduler(env, emit, store.executions, store.jobs, store.freezes, self.shards, settings)
-        self.reaper = Reaper(env, emit, store.nodes, store.executions, store.queues, housekeeping, self._is_housekeeper)
+        self.reaper = Reaper(
+            env, emit, store.nodes, store.executions, store.jobs, store.queues, housekeeping, self._is_housekeeper
+        )
         self.rollup_writer = RollupWriter(env, emit, store.rollups, housekeeping, self._is_housekeeper)
         self.janitor = Janitor(env, emit, store.history, store.retention, housekeeping, self._is_housekeeper)
         self.ticket_publisher: TicketPublisher | None = None

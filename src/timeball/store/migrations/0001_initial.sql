@@ -77,6 +77,8 @@ CREATE TABLE timeball.job (
     -- An execution that has not begun by then is skipped: so many seconds after its time, or, for a one-off, at this instant.
     start_within_seconds     integer,
     expires_at               timestamptz,
+    -- After so many dead executions in a row the job is paused.
+    pause_after_failures     integer,
     tags                     text[],
     shard                    smallint    NOT NULL,
     version                  integer     NOT NULL,
@@ -148,6 +150,7 @@ CREATE DOMAIN timeball.sound_job AS timeball.job
     CONSTRAINT job_timeout_ms_check CHECK ((VALUE).timeout_ms >= 1)
     CONSTRAINT job_max_running_check CHECK ((VALUE).max_running >= 1)
     CONSTRAINT job_start_within_seconds_check CHECK ((VALUE).start_within_seconds >= 1)
+    CONSTRAINT job_pause_after_failures_check CHECK ((VALUE).pause_after_failures >= 1)
     CONSTRAINT only_a_one_off_expires_at_an_instant CHECK ((VALUE).expires_at IS NULL OR (VALUE).kind = 'once');
 
 -- Whether a job keeps all rules. It never returns false: the cast raises an error that names the broken rule.
@@ -171,7 +174,7 @@ ALTER TABLE timeball.job
     ADD CONSTRAINT job_is_sound EXCLUDE USING btree (id WITH =) WHERE ((
         kind = 'once'
         AND num_nonnulls(name, schedule, interval_seconds, on_gap, on_repeat, max_executions, jitter_seconds, misfire, misfire_grace_seconds, misfire_cap,
-                         misfire_max_age_seconds, overlap, max_running, start_within_seconds) = 0
+                         misfire_max_age_seconds, overlap, max_running, start_within_seconds, pause_after_failures) = 0
         AND least(handler, queue) > ''
         AND length(handler || queue) <= 200
         AND priority BETWEEN 0 AND 100
@@ -371,6 +374,11 @@ ALTER TABLE timeball.due SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_
 ALTER TABLE timeball.ready SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 ALTER TABLE timeball.blocked SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 ALTER TABLE timeball.running SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
+
+-- Jobs with `pause_after_failures` of which an execution has died: the housekeeping counts, pauses the job or not, and deletes the row.
+CREATE TABLE timeball.failing_job (
+    job_id uuid PRIMARY KEY
+);
 
 -- The unfinished execution of each unique key.
 CREATE TABLE timeball.live_key (

@@ -274,19 +274,22 @@ WHERE queue.name = running.queue
 
 -- name: tend_queues
 -- What the housekeeping does for queues, in one statement: make executions count for the limits of their queues, and find the pauses and freezes whose
--- end has come.
+-- end has come, and the jobs of which an execution has died.
 WITH marked AS (
     {counted_for_limit}
 )
-SELECT name, NULL::uuid AS freeze_id
+SELECT name, NULL::uuid AS freeze_id, NULL::uuid AS job_id
 FROM timeball.queue
 WHERE paused_until <= coalesce(:now, now())
 UNION ALL
-SELECT NULL, id
+SELECT NULL, id, NULL
 FROM timeball.freeze_period
 WHERE ended_at IS NULL
   AND until_at <= coalesce(:now, now())
-ORDER BY name, freeze_id;
+UNION ALL
+SELECT NULL, NULL, job_id
+FROM timeball.failing_job
+ORDER BY name, freeze_id, job_id;
 
 -- name: read_back_claim
 -- The executions of a claim whose reply was lost, in the order of the reply.

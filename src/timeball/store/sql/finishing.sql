@@ -145,6 +145,17 @@ ended AS (
     FROM gone
     WHERE target = 'finished'
 ),
+failing AS (
+    INSERT INTO timeball.failing_job (job_id)
+    SELECT DISTINCT gone.job_id
+    FROM gone
+    JOIN timeball.job ON job.id = gone.job_id
+    WHERE gone.state = 'dead'
+      AND gone.job_id <> gone.id
+      AND job.pause_after_failures IS NOT NULL
+    ORDER BY gone.job_id
+    ON CONFLICT DO NOTHING
+),
 waiting AS (
     INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, tzdata, version, queue, priority, handler,
                               queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, expires_at)
@@ -170,6 +181,41 @@ tried AS (
 )
 SELECT id, claim_id, limit_key, queue, priority, run_at, target
 FROM gone;
+
+-- name: failing_job
+-- A job of which an execution has died, to be judged by this transaction alone; no row if another has judged it.
+SELECT job_id
+FROM timeball.failing_job
+WHERE job_id = :job_id
+FOR UPDATE;
+
+-- name: failures_in_a_row
+-- How many of the latest executions of a job died since it was changed or resumed, and after how many it is to be paused; no row if it is not to be.
+-- The order of ids is that of the instants for which they were made.
+SELECT job.pause_after_failures AS most,
+       (
+           SELECT count(*)
+           FROM (
+               SELECT finished.state, finished.finished_at
+               FROM timeball.finished
+               WHERE finished.job_id = job.id
+                 AND finished.job_id <> finished.id
+                 AND finished.state IN ('succeeded', 'dead')
+               ORDER BY finished.id DESC
+               LIMIT job.pause_after_failures
+           ) AS latest
+           WHERE latest.state = 'dead'
+             AND latest.finished_at > job.updated_at
+       ) AS failures
+FROM timeball.job
+WHERE job.id = :job_id
+  AND job.pause_after_failures IS NOT NULL
+  AND job.paused_at IS NULL
+  AND job.deleted_at IS NULL;
+
+-- name: forget_failing_job
+DELETE FROM timeball.failing_job
+WHERE job_id = :job_id;
 
 -- name: already_recorded
 -- What the history says about these claims: the state in which the execution ended with the claim, and the outcome of the attempt.
