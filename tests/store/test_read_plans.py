@@ -209,8 +209,9 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     ),
     # The ledger of a job: a page of each kind of record. Each day of the history gives one row before the page is full.
     "ledger_outlook": (_JOB, 3),
-    "ledger_records": (_LEDGER, _LEDGER_PAGE),
-    "ledger_records_back": (_LEDGER, _LEDGER_PAGE),
+    # The first call of its function plans that.
+    "ledger_records": (_LEDGER, _LEDGER_PAGE + 50),
+    "ledger_records_back": (_LEDGER, _LEDGER_PAGE + 50),
     "ledger_skips": (_LEDGER, _LEDGER_PAGE),
     "ledger_skips_back": (_LEDGER, _LEDGER_PAGE),
     "ledger_unfinished": (_LEDGER, 3 * _WAITING_OF_JOB),

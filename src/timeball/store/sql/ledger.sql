@@ -11,8 +11,8 @@ WHERE job.id = :job_id;
 
 -- Each kind of question has a statement of its own: a statement that names `finished` twice plans and opens all its days twice.
 
--- fragment: ended
--- Rows are compared: see job_situations. No record is written more than a day before its instant, so older days are left out.
+-- fragment: skipped
+-- Rows are compared: see job_situations. The days that are left out: see timeball.ended_of_job.
 SELECT id, scheduled_for AS first_at, scheduled_for AS last_at, 1::bigint AS occurrences, false AS is_range, origin, state,
        timeball.skip_reason(state, reason, attempts, lost) AS reason, version, tzdata
 FROM timeball.finished
@@ -20,6 +20,7 @@ WHERE (finished.job_id, finished.id) > (:job_id::uuid, :low::uuid)
   AND (finished.job_id, finished.id) < (:job_id::uuid, :high::uuid)
   AND finished.job_id <> finished.id
   AND finished.finished_at >= :since::timestamptz - interval '1 day'
+  AND finished.state IN ('skipped', 'cancelled')
 
 -- fragment: ranges
 SELECT id, first_at, last_at, occurrences, true, 'schedule', NULL, reason, version, tzdata
@@ -77,7 +78,9 @@ WHERE id = :job_id
 
 -- name: ledger_records
 -- The records of a job between two ids, the earliest first: up to :limit of each kind. The reader puts them in order.
-({ended} ORDER BY finished.job_id, finished.id LIMIT :limit)
+SELECT id, scheduled_for AS first_at, scheduled_for AS last_at, 1::bigint AS occurrences, false AS is_range, origin, state,
+       timeball.skip_reason(state, reason, attempts, lost) AS reason, version, tzdata
+FROM timeball.ended_of_job(:job_id, :low, :high, :since, :limit)
 UNION ALL
 ({ranges} ORDER BY skip_range.job_id, skip_range.first_at LIMIT :limit)
 UNION ALL
@@ -87,7 +90,9 @@ UNION ALL
 
 -- name: ledger_records_back
 -- The same, the latest first.
-({ended} ORDER BY finished.job_id DESC, finished.id DESC LIMIT :limit)
+SELECT id, scheduled_for AS first_at, scheduled_for AS last_at, 1::bigint AS occurrences, false AS is_range, origin, state,
+       timeball.skip_reason(state, reason, attempts, lost) AS reason, version, tzdata
+FROM timeball.ended_of_job_back(:job_id, :low, :high, :since, :limit)
 UNION ALL
 ({ranges} ORDER BY skip_range.job_id DESC, skip_range.first_at DESC LIMIT :limit)
 UNION ALL
@@ -97,7 +102,7 @@ UNION ALL
 
 -- name: ledger_skips
 -- Only what was skipped.
-({ended} AND state IN ('skipped', 'cancelled') ORDER BY finished.job_id, finished.id LIMIT :limit)
+({skipped} ORDER BY finished.job_id, finished.id LIMIT :limit)
 UNION ALL
 ({ranges} ORDER BY skip_range.job_id, skip_range.first_at LIMIT :limit)
 UNION ALL
@@ -105,7 +110,7 @@ UNION ALL
 
 -- name: ledger_skips_back
 -- The same, the latest first.
-({ended} AND state IN ('skipped', 'cancelled') ORDER BY finished.job_id DESC, finished.id DESC LIMIT :limit)
+({skipped} ORDER BY finished.job_id DESC, finished.id DESC LIMIT :limit)
 UNION ALL
 ({ranges} ORDER BY skip_range.job_id DESC, skip_range.first_at DESC LIMIT :limit)
 UNION ALL
