@@ -23,9 +23,17 @@ if TYPE_CHECKING:
 class LedgerReads(StrEnum):
     """Which records are read: all of them, only what was skipped, or only what has not ended; each by a statement of its own."""
 
-    ALL = "ledger_records"
-    SKIPS = "ledger_skips"
-    UNFINISHED = "ledger_unfinished"
+    ALL = "all"
+    SKIPS = "skips"
+    UNFINISHED = "unfinished"
+
+
+# The statements of each, forwards and backwards.
+_STATEMENTS = {
+    LedgerReads.ALL: ("ledger_records", "ledger_records_back"),
+    LedgerReads.SKIPS: ("ledger_skips", "ledger_skips_back"),
+    LedgerReads.UNFINISHED: ("ledger_unfinished", "ledger_unfinished_back"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +109,7 @@ class LedgerStore:
         bounds: dict[str, Any] = {"low": window.low, "high": window.high}
         if reads is not LedgerReads.UNFINISHED:
             bounds |= {"since": window.since, "until": window.until}
-        statement = f"{reads.value}_back" if backwards else reads.value
-        rows = await self._database.fetch(statement, job_id=job_id, limit=limit, **bounds)
+        rows = await self._database.fetch(_STATEMENTS[reads][backwards], job_id=job_id, limit=limit, **bounds)
         read_to = _read_to(rows, limit, backwards=backwards)
         lines = [line_from(row) for row in rows if row["origin"] == Origin.SCHEDULE or row["id"] == job_id]
         lines = [
