@@ -38,6 +38,8 @@ _FREEZES = "tests/engine/scheduler/test_freezes.py"
 _EXECUTOR, _HEARTBEAT = "tests/engine/worker/test_executor.py", "tests/engine/test_lease.py"
 _LIFECYCLE, _OCCURRENCES = "tests/domain/test_lifecycle.py", "tests/domain/scheduling/test_occurrences.py"
 _SCHEDULES = "tests/sdk/test_schedule_calls.py"
+_CALENDARS, _CALENDAR_STORE = "tests/engine/scheduler/test_calendars.py", "tests/store/test_calendars.py"
+_CALENDAR_RULES, _CALENDARS_OF_API = "tests/domain/scheduling/test_calendars.py", "tests/api/test_calendars.py"
 _WATCH = "tests/engine/worker/test_contracts.py"
 _REFERENCES, _WEBHOOK = "tests/engine/worker/test_references.py", "tests/handlers/builtin/test_webhook.py"
 _DISPATCHER, _RECEIVER = "tests/engine/test_ticket_publisher.py", "tests/engine/test_ticket_claimer.py"
@@ -310,6 +312,109 @@ MUTANTS = (
         "WHERE key = ANY (:keys::text[])\nORDER BY key\nFOR UPDATE;",
         "WHERE key = ANY (:keys::text[])\nORDER BY key;",
         f"{_RACES}::test_an_unblock_counts_what_another_is_unblocking",
+    ),
+    # calendars: one rule of days for every reader, and no job that cites another version than the present one
+    _one(
+        "a scheduler that ignores calendars",
+        "store/db/rows.py",
+        """        version=row["version"],
+        rule=rule_from(row, calendars),
+""",
+        """        version=row["version"],
+        rule=rule_from(dict(row) | {"calendars": None}, calendars),
+""",
+        f"{_CALENDARS}::test_a_job_runs_on_the_days_that_its_calendars_leave",
+    ),
+    _one(
+        "a backfill and a preview that ignore calendars",
+        "store/db/rows.py",
+        """        payload=row["payload_text"],
+        rule=rule_from(row, calendars),
+""",
+        """        payload=row["payload_text"],
+        rule=rule_from(dict(row) | {"calendars": None}, calendars),
+""",
+        f"{_CALENDARS_OF_API}::test_a_backfill_leaves_the_same_days_out",
+    ),
+    _one(
+        "a forecast that ignores calendars",
+        "store/timeline.py",
+        "rule=rule_from(row, calendars),",
+        'rule=rule_from(dict(row) | {"calendars": None}, calendars),',
+        f"{_CALENDARS_OF_API}::test_forecast_timeline_and_feed_use_the_days_of_the_job",
+    ),
+    _one(
+        "a proof that ignores calendars",
+        "store/verify/proof.py",
+        "rule=rule_from(row, calendars),",
+        'rule=rule_from(dict(row) | {"calendars": None}, calendars),',
+        f"{_CALENDARS}::test_a_job_runs_on_the_days_that_its_calendars_leave",
+    ),
+    _one(
+        "a ledger that steps over the days of an interval's calendar",
+        "domain/scheduling/ledger.py",
+        "rule.interval if isinstance(rule, Every) and rule.calendar is None else None",
+        "rule.interval if isinstance(rule, Every) else None",
+        f"{_CALENDARS}::test_an_interval_rests_on_the_days_of_a_calendar",
+    ),
+    _one(
+        "a count that ignores calendars",
+        "domain/scheduling/cron.py",
+        "        return self._named_days.count(start, end)",
+        "        return sum(map(super().matches_day, _days(start, end)))",
+        f"{_CALENDAR_RULES}::test_two_that_move_onto_one_day_are_one",
+    ),
+    _one(
+        "a way back that ignores calendars",
+        "domain/scheduling/cron.py",
+        "        return self._named_days.before(day)",
+        "        return super()._days_before(day)",
+        f"{_CALENDAR_RULES}::test_a_schedule_ends_with_the_last_day_of_only_on",
+    ),
+    _one(
+        "the second pass of the last allowed day",
+        "domain/scheduling/cron.py",
+        """                if period.reading is WallTimeRepeat.ONCE:
+                    return None
+""",
+        """                return None
+""",
+        f"{_CALENDAR_RULES}::test_the_last_allowed_day_may_have_an_hour_twice",
+    ),
+    _one(
+        "a job that cites a version which has changed",
+        "store/enqueue.py",
+        "        if present != cited:",
+        "        if False:",
+        f"{_CALENDAR_STORE}::test_a_job_is_not_written_with_days_that_have_changed",
+    ),
+    _one(
+        "a calendar that changes while a job is written",
+        f"{_SQL}/calendars.sql",
+        "ORDER BY name\nFOR SHARE;",
+        "ORDER BY name;",
+        f"{_CALENDAR_STORE}::test_a_change_waits_for_a_job_that_is_being_written",
+    ),
+    _one(
+        "a calendar that is deleted although a job uses it",
+        "store/calendars.py",
+        "            if rows:\n                raise _in_use",
+        "            if False:\n                raise _in_use",
+        f"{_CALENDAR_STORE}::test_a_calendar_in_use_is_not_deleted",
+    ),
+    _one(
+        "a calendar that skips what is owed",
+        "domain/job_changes.py",
+        "or (is_owed and not job.is_paused)",
+        "or False",
+        f"{_CALENDARS}::test_what_is_owed_runs_before_a_job_follows_its_calendar",
+    ),
+    _one(
+        "days that are kept by the number of their version alone",
+        "store/db/rows.py",
+        """CalendarKey(name, cited["version"], cited["days"])""",
+        """CalendarKey(name, cited["version"], "")""",
+        f"{_CALENDAR_STORE}::test_days_are_kept_by_what_a_job_cites",
     ),
     # promotions
     _one(

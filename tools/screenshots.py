@@ -50,6 +50,7 @@ PAGES = {
     "handlers": "/handlers",
     "handler": "/handlers/one?name=http.webhook",
     "templates": "/templates",
+    "calendars": "/calendars",
     "keys": "/keys",
     "audit": "/audit",
     "operations": "/operations",

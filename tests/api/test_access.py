@@ -16,6 +16,7 @@ from tests.support.factories import FAILURE, claim_all, enqueue, found, make_job
 from timeball.api.app import make_api
 from timeball.api.auth import KeyAuthenticator, is_loopback
 from timeball.application.commands import Commands
+from timeball.application.commands.calendars import DaysRequest
 from timeball.config.settings import Settings
 from timeball.domain.bulk_operation import OperationAction
 from timeball.domain.execution import Failed
@@ -106,6 +107,12 @@ ROUTES: list[tuple[str, str, Any, str, int]] = [
     ("PATCH", "/templates/{template}", {"description": "d"}, "editor", 200),
     ("POST", "/templates/{template}/use", {}, "editor", 201),
     ("DELETE", "/templates/{template}", None, "editor", 204),
+    ("GET", "/calendars", None, "viewer", 200),
+    ("POST", "/calendars", {"name": "{unique}", "days": ["sat"]}, "editor", 201),
+    ("GET", "/calendars/{calendar}", None, "viewer", 200),
+    ("PUT", "/calendars/{calendar}", {"description": "d"}, "editor", 200),
+    ("PATCH", "/calendars/{calendar}", {"days": ["mon"]}, "editor", 200),
+    ("DELETE", "/calendars/{calendar}", None, "editor", 204),
     ("GET", "/operations", None, "viewer", 200),
     ("GET", "/operations/{operation}", None, "viewer", 200),
     ("GET", "/operations/{operation}/items", None, "viewer", 200),
@@ -156,6 +163,7 @@ async def test_security_2_every_route_requires_its_role(
         for role in ("none", *ROLES):
             job = await make_job(store, interval_seconds=3600)
             template = await commands.templates.create(f"template of {job.id}", {"handler": "h"})
+            calendar = await commands.calendars.create(f"calendar of {job.id}", DaysRequest(days=["sat"]))
             operation = await commands.operations.start(OperationAction.CANCEL, [execution])
             freeze = await commands.freezes.add(
                 FreezeScope.QUEUE, "frozen", until=store.env.clock.now() + timedelta(days=1)
@@ -168,10 +176,11 @@ async def test_security_2_every_route_requires_its_role(
                 handler="test.echo",
                 action="pause",
                 template=template.id,
+                calendar=calendar.calendar.name,
                 operation=operation.id,
                 freeze=freeze.id,
             )
-            is_named = pattern.endswith(("/duplicate", "/templates"))
+            is_named = pattern.endswith(("/duplicate", "/templates", "/calendars"))
             body_for_it = body | {"name": f"copy of {job.id}"} if is_named and body else body
             # The drop-in routes lie beside our own prefix.
             url = f"http://localhost:8080{path}" if path.startswith("/api/") else path

@@ -37,6 +37,8 @@ ALWAYS: dict[str, Any] = {
 }
 RECURRING = {
     "timezone": "Europe/Berlin",
+    "skip_on": ["closed", "5"],
+    "only_on": ["open"],
     "starts_at": "2098-01-01T00:00:00Z",
     "ends_at": "2099-01-01T00:00:00Z",
     "max_executions": 12,
@@ -48,7 +50,7 @@ RECURRING = {
     "overlap": "allow",
 }
 JOBS: dict[str, dict[str, Any]] = {
-    "cron": {**ALWAYS, **RECURRING, "schedule": "30 2 * * *", "on_gap": "skip", "on_repeat": "both"},
+    "cron": {**ALWAYS, **RECURRING, "schedule": "30 2 * * *", "on_gap": "skip", "on_repeat": "both", "shift": "next"},
     "every": {**ALWAYS, **RECURRING, "interval_seconds": 77, "scheduled_at": "2098-02-01T00:00:00Z"},
     "once": {**ALWAYS, "scheduled_at": "2098-02-01T00:00:00Z", "expires_at": "2098-02-02T00:00:00Z"},
     "manual": {**ALWAYS, "schedule": "manual"},
@@ -57,6 +59,16 @@ JOBS: dict[str, dict[str, Any]] = {
 ENQUEUED: dict[str, Any] = {name: value for name, value in ALWAYS.items() if name != "name"} | {"unique_key": "31"}
 
 MOMENTS = ("scheduled_at", "starts_at", "ends_at", "expires_at")
+
+# The calendars that they name.
+CALENDARS = {"closed": ["01-06"], "5": ["12-25", "2098-02-03"], "open": ["mon", "tue", "wed", "thu", "fri"]}
+
+
+@pytest.fixture(autouse=True)
+async def calendars(client: httpx.AsyncClient) -> None:
+    for name, days in CALENDARS.items():
+        assert (await client.post("/calendars", json={"name": name, "days": days})).is_success
+
 
 Door = Callable[[httpx.AsyncClient, dict[str, Any], Path], Awaitable[str]]
 

@@ -57,11 +57,14 @@ QUERIES = {
 }
 PATHS = [
     *("/jobs/{}", "/executions/{}", "/queues/{}", "/workers/{}", "/templates/{}", "/operations/{}", "/handlers/{}"),
+    "/calendars/{}",
     *("/executions/{}/logs", "/jobs/{}/next", "/jobs/{}/calendar.ics"),
 ]
 # The route, the other fields of the body, and the fields that get the text.
 BODIES: list[tuple[str, dict[str, Any], list[str]]] = [
     ("/templates", {"name": "t", "job": {"handler": "h"}}, ["name", "description"]),
+    ("/calendars", {"name": "c", "days": ["sat"]}, ["name", "description"]),
+    ("/calendars", {"name": "c"}, ["ics", "country"]),
     ("/jobs/sync", {"jobs": [], "prune": True}, ["declared_by"]),
     ("/jobs/there/pause", {}, ["reason", "until"]),
     ("/queues/q/pause", {}, ["reason"]),

@@ -56,6 +56,8 @@ async def _fill(dsn: str) -> World:
     finally:
         await store.close()
     async with CliSession().connected(load_settings(database_url=dsn, migrate=False)) as client:
+        await client.calendars.create("holidays", ["12-25", "12-26"])
+        await client.calendars.update("holidays", 1, description="the office is closed")
         await client.templates.create("welcome", {"handler": "test.echo", "payload": {"to": "{{to}}"}})
         freeze = await client.freezes.create(datetime.now(UTC) + timedelta(days=9), queue="frozen")
     dead, succeeded = ids

@@ -14,6 +14,7 @@ NOUNS = {
     "queues": "list show pause resume limit purge",
     "workers": "list show drain",
     "templates": "list show create edit use delete",
+    "calendars": "list show create import edit delete",
     "keys": "list create revoke",
     "db": "status migrate",
 }

@@ -34,6 +34,10 @@ def tick() -> None:
 """
 JOBS = '{"name": "a", "handler": "test.echo", "schedule": "manual"}\n{"name": "b", "handler": "test.echo", "interval_seconds": 60}\n'
 JOBS_JSON = '[{"name": "d", "handler": "test.echo", "schedule": "manual"}]'
+DAYS_ICS = (
+    "BEGIN:VCALENDAR\nVERSION:2.0\nPRODID:-//t//EN\nBEGIN:VEVENT\nUID:1\nSUMMARY:closed\n"
+    "DTSTART;VALUE=DATE:20270514\nEND:VEVENT\nEND:VCALENDAR\n"
+)
 JOBS_CSV = 'name,handler,interval_seconds,payload\nc,test.echo,60,"{""n"": 1}"\n'
 
 # An instant that examples name and that has to be ahead, whatever the year.
@@ -122,6 +126,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "jobs.jsonl").write_text(JOBS)
     (tmp_path / "jobs.json").write_text(JOBS_JSON)
     (tmp_path / "jobs.csv").write_text(JOBS_CSV)
+    (tmp_path / "days.ics").write_text(DAYS_ICS)
     monkeypatch.delitem(sys.modules, "app", raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)

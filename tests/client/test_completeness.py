@@ -21,6 +21,7 @@ from timeball.client.types import ExecutionFilterParams, JobFilterParams, JobPar
 WITHOUT_A_VERB = {
     ("PUT", "/jobs/{job}"),
     ("PUT", "/templates/{template}"),
+    ("PUT", "/calendars/{calendar}"),
     ("GET", "/health/live"),
     ("GET", "/health/ready"),
     ("GET", "/events"),

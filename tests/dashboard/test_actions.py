@@ -433,6 +433,36 @@ async def test_a_template_is_kept_used_changed_and_deleted(browser: Browser) -> 
     assert (await browser.get(here)).status_code == 404
 
 
+async def test_a_calendar_is_made_used_changed_and_deleted(browser: Browser) -> None:
+    made = await browser.submit("/calendars", name="days off", source="list", days="sat, sun\n2026-03-04")
+    assert toast(made) == "The calendar days off is created."
+    here = "/calendars/days%20off"
+    form = {"kind": "cron", "schedule": "0 9 * * *", "skip_on": "days off", "shift": "next", "timezone": "UTC"}
+
+    preview = await browser.submit("/parts/schedule", **form)
+    job = await browser.submit("/jobs", name="daily", handler="test.echo", **form)
+    refused = await browser.submit(f"{here}/delete")
+    page = (await browser.get(here)).text
+    wrong = await browser.submit(f"{here}/edit", source="list", days="someday")
+    changed = await browser.submit(f"{here}/edit", source="list", days="sun", version="1")
+
+    assert "left out: days off" in preview.text
+    assert toast(job) == "daily is created."
+    assert "is used by daily" in refused.text
+    assert '<a href="/jobs/daily">daily</a>' in page
+    assert "2026-03-04" in page
+    assert (wrong.status_code, "someday" in wrong.text) == (422, True)
+    assert toast(changed) == "Saved; its jobs follow it from now on."
+    assert (await api(browser, "/jobs/daily"))["calendars"] == {"days off": 2}
+    assert "days off" in (await browser.get("/calendars")).text
+    await browser.submit(
+        "/jobs/daily/edit", **form | {"name": "daily", "handler": "test.echo", "skip_on": "", "shift": "none"}
+    )
+    assert (await api(browser, "/jobs/daily"))["skip_on"] == []
+    await browser.submit(f"{here}/delete")
+    assert (await browser.get(here)).status_code == 404
+
+
 async def test_a_job_becomes_a_template_without_what_it_has_become(browser: Browser, ids: Ids) -> None:
     page = await browser.get(f"/templates/new?job={ids['cron']}")
 

@@ -33,6 +33,7 @@ PAGES = (
     "/tags/{canary}",
     "/workers/{canary}",
     "/templates",
+    "/calendars",
     "/timeline",
     "/forecast",
     "/audit",
@@ -49,6 +50,7 @@ async def test_no_page_runs_what_it_shows(chromium: Browser, timeball_up: str) -
         failing = {"handler": "test.echo", "payload": {CANARY: CANARY}, "max_retries": 0} | texts
         job = (await api.post("/jobs", json=failing)).json()
         await api.post("/templates", json={"name": CANARY, "job": {"handler": "test.echo"}})
+        await api.post("/calendars", json={"name": CANARY, "description": CANARY, "days": ["sat"]})
         execution = (await api.post(f"/jobs/{job['id']}/trigger", json={"reason": CANARY})).json()
         await api.post(f"/queues/{quote(CANARY, safe='')}/pause", json={"reason": CANARY})
         found = (await api.get("/executions", params={"limit": 1})).json()["data"]

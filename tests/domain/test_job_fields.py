@@ -34,6 +34,7 @@ from timeball.domain.handler import RunStyle
 from timeball.domain.job import JOB_ATTRIBUTES, RETRY_FIELDS, Job, JobStatus, define_job, spec_values
 from timeball.domain.job_changes import SyncAction
 from timeball.domain.job_fields import (
+    LABEL_FIELDS,
     OPTION_FIELDS,
     SPEC_FIELDS,
     Choice,
@@ -116,7 +117,8 @@ def test_an_answer_tells_every_field_with_its_type_and_its_sentence() -> None:
 def test_the_client_takes_every_field_with_its_type() -> None:
     hints = get_type_hints(JobParams)
     instants = {name: Moment | None for name, line in SPEC_FIELDS.items() if isinstance(line.rule, Instant)}
-    others = {"name": str, "tags": get_type_hints(JobOptionParams)["tags"], "interval_seconds": float | None}
+    lists = {name: get_type_hints(JobOptionParams)["tags"] for name in LABEL_FIELDS}
+    others = {"name": str, "interval_seconds": float | None} | lists
 
     assert hints == {n: answered(f) for n, f in SPEC_FIELDS.items()} | instants | others | {"unchecked": bool}
 
@@ -370,6 +372,8 @@ def test_what_the_form_shows_of_a_job_is_what_it_reads_back() -> None:
         "name": "n",
         "version": 1,
         "tags": ["a", "b"],
+        "skip_on": [],
+        "only_on": [],
         "delivery": Delivery.AT_MOST_ONCE,
         "misfire_max_age_seconds": 90,
         "max_running": 3,

@@ -16,6 +16,7 @@ from tests.engine.support import PATIENCE_SECONDS, ManualScheduler, create, star
 from tests.engine.test_cost import commits_in, finished
 from tests.support.factories import HANDLER, seconds, table
 from timeball.application.commands import Commands
+from timeball.application.commands.calendars import DaysRequest
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.scheduling.occurrences import DueKey
 from timeball.engine.worker.node import WorkerNode
@@ -179,3 +180,32 @@ async def test_a_schedule_that_is_held_takes_little_memory(store: Store, node: M
 async def node(store: Store) -> ManualScheduler:
     """A scheduler that owns everything."""
     return await start_scheduler(store)
+
+
+async def test_calendars_cost_nothing_where_no_job_has_any(store: Store, env: Env, node: ManualScheduler) -> None:
+    asked = asked_of(env)
+
+    await schedule(store, 20, 1, START + seconds(1))
+    await node.run_for(5)
+
+    assert asked["promote"] >= 5
+    assert not [name for name in asked if "calendar" in name]
+
+
+async def test_the_days_of_a_calendar_are_read_once_for_all_jobs_that_cite_them(
+    store: Store, env: Env, node: ManualScheduler
+) -> None:
+    commands = Commands(store, env)
+    await commands.calendars.create("closed", DaysRequest(days=["2026-03-03"]))
+    asked = asked_of(env)
+
+    await commands.jobs.create_all(
+        [
+            JobSpec(name=f"job-{place}", handler=HANDLER, interval_seconds=1, skip_on=("closed",), overlap="allow")
+            for place in range(20)
+        ]
+    )
+    await node.run_for(5)
+
+    of_calendars = {name: number for name, number in asked.items() if "calendar" in name}
+    assert of_calendars == {"present_calendars": 1, "calendar_versions": 1}

@@ -11,8 +11,10 @@ import pytest
 
 from tests.sdk.conftest import ON_ONE_SERVER
 from timeball import Settings, Timeball
-from timeball.domain.job_fields import SPEC_FIELDS
+from timeball.application.commands.calendars import DaysRequest
+from timeball.domain.job_fields import LABEL_FIELDS, SPEC_FIELDS
 from timeball.errors import InvalidInput
+from timeball.runtime import open_runtime
 from timeball.sdk.options import EnqueueOptions, ScheduleOptions, job_fields
 from timeball.sdk.runs import Run
 
@@ -40,6 +42,9 @@ SCHEDULE: dict[str, Any] = COMMON | {
     "description": "what it is for",
     "on_gap": "skip",
     "on_repeat": "both",
+    "skip_on": ["closed"],
+    "only_on": ["open"],
+    "shift": "none",
     "misfire": "all",
     "misfire_grace": "31s",
     "misfire_cap": 17,
@@ -58,7 +63,10 @@ def stored(options: dict[str, Any]) -> dict[str, Any]:
     fields = job_fields(options)
     del fields["delivery"]
     fields.pop("unique_key", None)
-    return fields | {"tags": list(fields["tags"]), "at_most_once": True}
+    fields |= {name: list(fields[name]) for name in LABEL_FIELDS if name in fields}
+    if fields.get("shift") == "none":
+        fields["shift"] = None
+    return fields | {"at_most_once": True}
 
 
 def test_every_option_has_a_value_here() -> None:
@@ -173,8 +181,14 @@ async def test_every_option_is_kept_where_alike_jobs_are_written_together(
 
 @ON_ONE_SERVER
 @pytest.mark.parametrize("rhythm", ["cron", "every"])
-async def test_every_option_of_a_schedule_is_kept(tb: Timeball, rows: Rows, rhythm: str) -> None:
-    @getattr(tb, rhythm)("30 2 * * *" if rhythm == "cron" else "77s", arguments={"number": 3}, **SCHEDULE)
+async def test_every_option_of_a_schedule_is_kept(tb: Timeball, settings: Settings, rows: Rows, rhythm: str) -> None:
+    async with open_runtime(settings) as parts:
+        for name in ("closed", "open"):
+            await parts.commands.calendars.create(name, DaysRequest(days=["mon" if name == "open" else "12-25"]))
+    # Only a cron schedule has a wall time that it keeps on another day.
+    options = SCHEDULE | {"shift": "previous" if rhythm == "cron" else "none"}
+
+    @getattr(tb, rhythm)("30 2 * * *" if rhythm == "cron" else "77s", arguments={"number": 3}, **options)
     def noted(number: int) -> int:
         return number
 
@@ -182,5 +196,5 @@ async def test_every_option_of_a_schedule_is_kept(tb: Timeball, rows: Rows, rhyt
 
     (job,) = rows("SELECT * FROM timeball.job")
     # Only cron has options for changes of the clock.
-    expected = stored(SCHEDULE) if rhythm == "cron" else stored(SCHEDULE) | {"on_gap": None, "on_repeat": None}
+    expected = stored(options) if rhythm == "cron" else stored(options) | {"on_gap": None, "on_repeat": None}
     assert {name: job[name] for name in expected} == expected

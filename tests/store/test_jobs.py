@@ -35,10 +35,12 @@ from tests.support.factories import (
     tables_of,
 )
 from timeball.domain import job_changes
+from timeball.domain.calendar import Calendar
 from timeball.domain.execution import Origin
 from timeball.domain.job import Job
-from timeball.domain.job_fields import SPEC_FIELDS
-from timeball.domain.policies import Delivery, OnGap, OnRepeat
+from timeball.domain.job_fields import LABEL_FIELDS, SPEC_FIELDS
+from timeball.domain.policies import Delivery, OnGap, OnRepeat, Shift
+from timeball.domain.scheduling.calendars import CalendarVersion, parse_days
 from timeball.domain.values.ids import ClaimId, ExecutionId, JobId, new_id
 from timeball.env import Env
 from timeball.errors import Conflict
@@ -58,6 +60,9 @@ EVERYTHING: dict[str, Any] = {
     "timezone": "Europe/Berlin",
     "on_gap": OnGap.SKIP,
     "on_repeat": OnRepeat.BOTH,
+    "skip_on": ("holidays", "weekend"),
+    "only_on": ("open",),
+    "shift": Shift.NEXT,
     "starts_at": datetime(2026, 3, 4, tzinfo=UTC),
     "ends_at": datetime(2031, 5, 6, tzinfo=UTC),
     "max_executions": 1001,
@@ -84,13 +89,25 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
+async def make_calendars(store: Store) -> dict[str, CalendarVersion]:
+    """The calendars that it names, one of them in its second version."""
+    days = {"holidays": ["12-25"], "weekend": ["sat", "sun"], "open": ["mon", "tue", "wed", "thu", "fri", "2030-01-05"]}
+    for name, entries in days.items():
+        await store.calendars.add(
+            Calendar(name=name, description=None, source={"kind": "list"}, days=parse_days(entries)), OPERATOR
+        )
+    await store.calendars.change("holidays", lambda one: replace(one, days=parse_days(["12-26"])), OPERATOR)
+    return await store.calendars.present(list(days))
+
+
 def test_everything_has_every_field() -> None:
     # These belong to other kinds of schedules.
     assert EVERYTHING.keys() == SPEC_FIELDS.keys() - {"interval_seconds", "scheduled_at", "expires_at"}
 
 
 async def test_every_field_comes_back_as_it_was_written(store: Store, clock: VirtualClock) -> None:
-    wanted = replace(define_job(store, **EVERYTHING), declared_by="app:tb", version=3)
+    known = await make_calendars(store)
+    wanted = replace(define_job(store, known_calendars=known, **EVERYTHING), declared_by="app:tb", version=3)
 
     await store.enqueuer.create([wanted], [])
 
@@ -101,14 +118,17 @@ async def test_every_field_comes_back_as_it_was_written(store: Store, clock: Vir
 
 
 async def test_every_field_has_the_column_of_its_name(store: Store) -> None:
-    wanted = define_job(store, **EVERYTHING)
+    wanted = define_job(store, known_calendars=await make_calendars(store), **EVERYTHING)
 
     await store.enqueuer.create([wanted], [])
 
     row = await only_row(store, "job")
-    named = {name: value for name, value in EVERYTHING.items() if name not in ("payload", "delivery", "tags")}
+    named = {name: value for name, value in EVERYTHING.items() if name not in ("payload", "delivery", *LABEL_FIELDS)}
     assert {name: row[name] for name in named} == named
     assert (json.loads(row["payload"]), row["tags"]) == ({"pages": 3}, ["red", "blue"])
+    assert (row["skip_on"], row["only_on"]) == (["holidays", "weekend"], ["open"])
+    cited = {name: one["version"] for name, one in json.loads(row["calendars"]).items()}
+    assert cited == {"holidays": 2, "weekend": 1, "open": 1}
     assert (row["at_most_once"], row["kind"], row["shard"]) == (True, "cron", wanted.shard)
 
 
@@ -584,6 +604,13 @@ _BREACHES = {
     ],
     "job_on_gap_check": ["on_gap = 'jump'"],
     "job_on_repeat_check": ["on_repeat = 'third'"],
+    "job_shift_check": ["shift = 'after'"],
+    "calendars_of_recurrence": [
+        "skip_on = '{a}', calendars = '{\"a\": 1}'",
+        "only_on = '{a}', calendars = '{\"a\": 1}'",
+    ],
+    "calendars_are_cited": ["skip_on = '{a}'", "calendars = '{\"a\": 1}'"],
+    "shift_of_cron": ["shift = 'next'"],
     "job_max_executions_check": ["max_executions = 0"],
     "job_pause_after_failures_check": ["pause_after_failures = 0"],
     "job_jitter_seconds_check": ["jitter_seconds = -1"],

@@ -131,6 +131,7 @@ _NODE = {
     "broker": "postgresql",
     "trouble": None,
 }
+_CALENDAR = {"name": "calendar 77", "description": None, "source": "{}", "version": 4}
 _TEMPLATE = {"id": id_(OTHER + 77), "name": "template 77", "description": None, "job": "{}"}
 _DEAD = {"by": "error", "no_fingerprint": "none", "limit": PAGE, "groups": 10, "parts": 24}
 _SPAN = {"since": NOW - timedelta(minutes=5), "until": NOW}
@@ -373,6 +374,17 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "end_session": ({"token_hash": sha256(b"2000").digest()}, 1),
     "forget_old_sessions": ({}, 2 * 100),
     # Templates.
+    "find_calendar": ({"name": "calendar 77", "version": None}, 2),
+    "find_calendar, in a version": ({"name": "calendar 77", "version": 3}, 2),
+    "lock_calendar": (_CALENDAR, 1),
+    "write_calendar": (_CALENDAR, 1),
+    "delete_calendar": (_CALENDAR, 1),
+    "present_calendars": ({"names": ["calendar 7", "calendar 77"]}, 4),
+    "hold_calendars": ({"names": ["calendar 7", "calendar 77"]}, 2),
+    "calendar_versions": ({"names": ["calendar 7"], "versions": [3]}, 1),
+    "calendar_followed": (_CALENDAR, 1),
+    "jobs_of_calendar": ({"name": "calendar 7", "after": id_(0), "version": None, "limit": PAGE}, PAGE),
+    "count_jobs_of_calendar": ({"name": "calendar 7", "limit": PAGE}, PAGE),
     "find_template": (_TEMPLATE, 1),
     "find_template_by_name": (_TEMPLATE, 1),
     "lock_template": (_TEMPLATE, 1),
@@ -473,6 +485,7 @@ READS_NO_TABLE = (
     *("enqueue_due", "put_occurrence", "put_resumption", "set_limit", "record_skip_range", "record_skipped"),
     *("set_queue", "write_audit", "write_log_lines", "set_fact", "add_api_key", "register_node"),
     *("add_operation", "add_operation_items", "add_session", "add_template", "days_kept"),
+    *("add_calendar", "add_calendar_version"),
 )
 
 _PROOF = "a proof looks at everything there is"
@@ -502,6 +515,8 @@ READS_ALL = {
     "days_outside": "the default partitions, which are empty unless days were not made in time",
     "summarize_anew": "makes summaries of a whole day, once, when it is over",
     "read_dashboard_secret": "a table of one row",
+    "calendars_to_follow": "calendars are few: people make them",
+    "list_calendars": "without statistics it sorts all names, and calendars are few",
     "forget_numbers": "asked once, when a database was restored elsewhere",
     "forget_operations": "operations are few: people ask for them",
     "trim_settled": _ONCE_A_DAY,

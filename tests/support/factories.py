@@ -45,7 +45,8 @@ def define_job(store: Store, **fields: Any) -> Job:
     job_id = JobId(store.env.new_id())
     if "name" not in fields:
         fields["name"] = f"job-{job_id.hex[-8:]}"
-    return domain_define_job(JobSpec(**fields), job_id, store.env.clock.now(), store.shards)
+    known = fields.pop("known_calendars", {})
+    return domain_define_job(JobSpec(**fields), job_id, store.env.clock.now(), store.shards, calendars=known)
 
 
 def first_execution_of(job: Job, now: datetime) -> FirstExecution | None:

@@ -307,6 +307,23 @@ _FILL = [
         },
     ),
     _rows(
+        "calendar",
+        SOME,
+        {
+            "name": "'calendar ' || n",
+            "source": "'{}'",
+            "version": "3",
+            "followed_version": "3",
+            "created_at": _NOW,
+            "updated_at": _NOW,
+        },
+    ),
+    _rows(
+        "calendar_version",
+        SOME,
+        {"name": "'calendar ' || n", "version": "3", "days": "'{sat}'", "recorded_at": _NOW},
+    ),
+    _rows(
         "template",
         SOME,
         {

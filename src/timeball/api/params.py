@@ -21,7 +21,7 @@ from timeball.application.commands.requests import JobRequest
 from timeball.config.settings import Settings
 from timeball.domain.execution import Origin, parse_states
 from timeball.domain.job import JobStatus
-from timeball.domain.job_fields import JobSpec
+from timeball.domain.job_fields import LABEL_FIELDS, JobSpec
 from timeball.domain.scheduling.civil_time import parse_instant
 from timeball.domain.scheduling.schedule import ScheduleKind
 from timeball.domain.search import (
@@ -150,8 +150,9 @@ _NUMBERED_DEFAULT, _NUMBERED_MOST = 20, 100
 def given_fields(body: JobBody) -> dict[str, Any]:
     """The fields that were given, as `JobSpec` takes them."""
     fields = body.model_dump(exclude_unset=True, exclude={"unchecked"})
-    if "tags" in fields:
-        fields["tags"] = tuple(fields["tags"])
+    for name in LABEL_FIELDS:
+        if name in fields:
+            fields[name] = tuple(fields[name])
     if "payload" in fields:
         refuse_redacted(fields["payload"])
     return fields

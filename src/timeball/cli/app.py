@@ -156,6 +156,7 @@ class _RootGroup(LazyGroup):
         LazyCommand("workers", "workers:workers", "Workers and schedulers that are alive."),
         LazyCommand("handlers", "workers:handlers", "Handlers: what can be run, and which payload each takes."),
         LazyCommand("templates", "templates:templates", "Templates: patterns to create jobs from."),
+        LazyCommand("calendars", "calendars:calendars", "Calendars: days that jobs skip, or run on alone."),
         LazyCommand("keys", "keys:keys", "API keys: who may call the API."),
         LazyCommand("db", "database:database", "The database and its schema."),
     )

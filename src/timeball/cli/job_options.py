@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from timeball.domain.job_fields import SPEC_FIELDS, TIME_FIELDS
+from timeball.domain.policies import Shift
 from timeball.errors import InvalidInput, quote_text
 
 
@@ -65,6 +66,7 @@ _OTHER_FIELDS = [
     if name not in ("name", "handler", "payload", "description", *TIME_FIELDS)
     and name not in ("timezone", "queue", "priority", "max_retries", "timeout_ms", "tags")
     and name not in ("start_within_seconds", "expires_at")
+    and name not in ("skip_on", "only_on", "shift")
 ]
 PRIORITIES = {"low": 25, "normal": 50, "high": 75, "critical": 100}
 
@@ -81,6 +83,15 @@ class JobFlags:
     delay: Annotated[str | None, typer.Option("--in", help="Once, after this span, such as 10m.")] = None
     manual: Annotated[bool, typer.Option("--manual", help="Only when it is triggered.")] = False
     tz: Annotated[str | None, typer.Option("--tz", help="The IANA time zone of --cron and --at.")] = None
+    skip_on: Annotated[
+        list[str] | None, typer.Option("--skip-on", help="A calendar whose days are left out; repeat for more.")
+    ] = None
+    only_on: Annotated[
+        list[str] | None, typer.Option("--only-on", help="A calendar on whose days alone it runs; repeat for more.")
+    ] = None
+    shift: Annotated[
+        str | None, typer.Option("--shift", help=f"Where a day of --skip-on goes: {', '.join(Shift)}.")
+    ] = None
     queue: Annotated[str | None, typer.Option("--queue", help="The queue to wait in.")] = None
     priority: Annotated[
         str | None, typer.Option("--priority", help="0 to 100, higher first; or low, normal, high, critical.")
@@ -113,6 +124,9 @@ class JobFlags:
             "interval_seconds": None if self.every is None else _seconds(self.every, "--every"),
             "scheduled_at": self._instant(),
             "timezone": self.tz,
+            "skip_on": self.skip_on or None,
+            "only_on": self.only_on or None,
+            "shift": self.shift,
             "queue": self.queue,
             "priority": None if self.priority is None else read_priority(self.priority),
             "max_retries": self.retries,

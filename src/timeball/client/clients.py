@@ -20,7 +20,7 @@ from typing import Any, Generic, Self, TypeVar
 import httpx
 
 from timeball.client.executions import DeadLettersApi, ExecutionsApi, OperationsApi
-from timeball.client.jobs import JobsApi, TemplatesApi
+from timeball.client.jobs import CalendarsApi, JobsApi, TemplatesApi
 from timeball.client.requests import ApiRequest, ClientType, Page, Poll, parse_json
 from timeball.client.system import FreezesApi, HandlersApi, QueuesApi, SchedulesApi, SystemApi, TimeApi, WorkersApi
 from timeball.client.transport import (
@@ -50,6 +50,7 @@ class Resources(Generic[ClientType]):
         self.workers: WorkersApi[ClientType] = WorkersApi(client)
         self.handlers: HandlersApi[ClientType] = HandlersApi(client)
         self.templates: TemplatesApi[ClientType] = TemplatesApi(client)
+        self.calendars: CalendarsApi[ClientType] = CalendarsApi(client)
         self.schedules: SchedulesApi[ClientType] = SchedulesApi(client)
         self.time: TimeApi[ClientType] = TimeApi(client)
         self.system: SystemApi[ClientType] = SystemApi(client)

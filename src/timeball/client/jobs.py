@@ -1,4 +1,4 @@
-"""`client.jobs` and `client.templates`."""
+"""`client.jobs`, `client.templates` and `client.calendars`."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from timeball.client.requests import (
 from timeball.client.types import (
     BulkCreated,
     BulkResult,
+    Calendar,
     ChangedJob,
     CreatedJob,
     Execution,
@@ -44,6 +45,7 @@ from timeball.client.types import (
     Revision,
     SyncResult,
     Template,
+    WrittenCalendar,
     WrittenTemplate,
 )
 
@@ -345,3 +347,52 @@ class TemplatesApi(Resource[ClientType]):
     update = Method(update_template)
     delete = Method(delete_template)
     use = Method(use_template)
+
+
+def search_calendars(*, limit: int | None = None, cursor: str | None = None) -> ApiRequest[Page[Calendar]]:
+    """All calendars."""
+    return get("/calendars", parse_page(Calendar), limit=limit, cursor=cursor)
+
+
+def fetch_calendar(calendar: str, version: int | None = None) -> ApiRequest[Calendar]:
+    """A calendar by name, in its present version or an earlier one."""
+    return get(path_of("calendars", calendar), parse_model(Calendar), version=version)
+
+
+def create_calendar(
+    name: str,
+    days: Sequence[str] | None = None,
+    *,
+    ics: str | None = None,
+    country: str | None = None,
+    subdivision: str | None = None,
+    description: str | None = None,
+) -> ApiRequest[WrittenCalendar]:
+    """Create a calendar from a list of days, the text of an iCalendar file, or the holidays of a country."""
+    body = {"name": name, "days": days, "ics": ics, "country": country, "subdivision": subdivision}
+    body["description"] = description
+    return ApiRequest("POST", "/calendars", parse_model(WrittenCalendar), body=body)
+
+
+def update_calendar(calendar: str, version: int | None = None, **changes: Any) -> ApiRequest[WrittenCalendar]:
+    """Change the description or the days of a calendar (`days`, `ics`, or `country` and `subdivision`); its jobs follow."""
+    headers = {} if version is None else {"If-Match": f'"{version}"'}
+    return ApiRequest(
+        "PATCH", path_of("calendars", calendar), parse_model(WrittenCalendar), body=changes, headers=headers
+    )
+
+
+def delete_calendar(calendar: str) -> ApiRequest[None]:
+    """Delete a calendar that no job uses."""
+    return ApiRequest("DELETE", path_of("calendars", calendar), parse_nothing)
+
+
+class CalendarsApi(Resource[ClientType]):
+    """Calendars."""
+
+    list = Method(search_calendars)
+    iterate = IterateMethod(search_calendars)
+    get = Method(fetch_calendar)
+    create = Method(create_calendar)
+    update = Method(update_calendar)
+    delete = Method(delete_calendar)

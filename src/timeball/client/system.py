@@ -42,7 +42,7 @@ from timeball.client.types import (
     Suggestions,
     Timeline,
 )
-from timeball.domain.policies import OnGap, OnRepeat
+from timeball.domain.policies import OnGap, OnRepeat, Shift
 
 
 def list_queues() -> ApiRequest[list[Queue]]:
@@ -203,6 +203,9 @@ def preview_schedule(
     on_gap: str = OnGap.NEXT_VALID.value,
     on_repeat: str = OnRepeat.FIRST.value,
     name: str | None = None,
+    skip_on: Sequence[str] = (),
+    only_on: Sequence[str] = (),
+    shift: str = Shift.NONE.value,
     after: Moment | None = None,
     count: int = 10,
     queue: str | None = None,
@@ -222,6 +225,9 @@ def preview_schedule(
         "on_gap": on_gap,
         "on_repeat": on_repeat,
         "name": name,
+        "skip_on": list(skip_on),
+        "only_on": list(only_on),
+        "shift": shift,
         "after": after,
         "count": count,
         "queue": queue,

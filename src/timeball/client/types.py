@@ -14,6 +14,8 @@ from timeball.api.models.executions import ExecutionOut as Execution
 from timeball.api.models.executions import LogLineOut as LogLine
 from timeball.api.models.executions import OperationItemOut as OperationItem
 from timeball.api.models.executions import OperationOut as Operation
+from timeball.api.models.jobs import CalendarOut as Calendar
+from timeball.api.models.jobs import CalendarWritten as WrittenCalendar
 from timeball.api.models.jobs import JobChanged as ChangedJob
 from timeball.api.models.jobs import JobCreated as CreatedJob
 from timeball.api.models.jobs import JobOptionParams, JobParams, Moment, SyncStepOut
@@ -54,6 +56,7 @@ __all__ = [
     "AuditRecord",
     "BulkCreated",
     "BulkResult",
+    "Calendar",
     "ChangedJob",
     "Check",
     "Collision",
@@ -97,6 +100,7 @@ __all__ = [
     "Template",
     "Timeline",
     "Try",
+    "WrittenCalendar",
     "WrittenTemplate",
 ]
 

@@ -20,6 +20,8 @@ EXTRAS = {
     "markupsafe": "server",
     "starlette": "server",
     "uvicorn": "server",
+    "holidays": "holidays",
+    "icalendar": "ics",
 }
 
 

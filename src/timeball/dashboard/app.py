@@ -38,6 +38,7 @@ from timeball.dashboard.context import ANONYMOUS, KeyManager, PageContext, Site
 from timeball.dashboard.formatting import FILTERS, STATES
 from timeball.dashboard.internal_api import ApiProblem, ReadCache
 from timeball.dashboard.pages import (
+    calendars,
     cluster,
     dead_letters,
     executions,
@@ -365,6 +366,7 @@ async def _show_error(
 
 
 _ROUTERS = (
+    calendars.router,
     cluster.router,
     dead_letters.router,
     executions.router,

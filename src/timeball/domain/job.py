@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
 import orjson
 
@@ -26,7 +26,8 @@ from timeball.domain.job_fields import (
     Text,
     Whole,
 )
-from timeball.domain.policies import Delivery, MisfireRule, OnGap, OnRepeat, Overlap, Policy, RetryPolicy
+from timeball.domain.policies import Delivery, MisfireRule, OnGap, OnRepeat, Overlap, Policy, RetryPolicy, Shift
+from timeball.domain.scheduling.calendars import CalendarRule, CalendarVersion, calendar_rule, unresolved
 from timeball.domain.scheduling.civil_time import format_instant, parse_instant
 from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, Schedule, ScheduleKind, parse_schedule
 from timeball.domain.values.field_errors import list_choices, unexpected_value
@@ -37,6 +38,10 @@ from timeball.errors import InvalidInput
 
 if TYPE_CHECKING:
     from timeball.domain.execution import ExecutionState
+
+# The calendars that a job may name, by name; None where they are not looked up.
+KnownCalendars: TypeAlias = Mapping[str, CalendarVersion] | None
+_MOST_CALENDARS = 10
 
 # A job is reached at /jobs/{name}, and these stand there already.
 RESERVED_NAMES = frozenset({"bulk", "export", "sync"})
@@ -162,20 +167,20 @@ JOB_ATTRIBUTES = tuple(
 )
 
 
-def define_job(spec: JobSpec, job_id: JobId, now: datetime, shards: int, created_by: str | None = None) -> Job:
-    """Check a spec and make it a job; InvalidInput says which field does not fit, and why."""
-    rule = parse_schedule(
-        schedule=spec.schedule,
-        interval_seconds=spec.interval_seconds,
-        scheduled_at=spec.scheduled_at,
-        timezone=spec.timezone,
-        on_gap=spec.on_gap,
-        on_repeat=spec.on_repeat,
-        starts_at=spec.starts_at,
-        ends_at=spec.ends_at,
-        name=spec.name,
-        now=now,
-    )
+def define_job(
+    spec: JobSpec,
+    job_id: JobId,
+    now: datetime,
+    shards: int,
+    created_by: str | None = None,
+    calendars: KnownCalendars = None,
+) -> Job:
+    """Check a spec and make it a job; InvalidInput says which field does not fit, and why.
+
+    *calendars* are those that the spec may name, in their present versions. Without them their days are unknown: the job cannot be
+    stored, only compared or copied.
+    """
+    rule = rule_of(spec, now, calendars)
     values: dict[str, Any] = {
         name: None if value is None and is_optional else check(value)
         for name, is_optional, check in _CHECKS
@@ -195,6 +200,23 @@ def define_job(spec: JobSpec, job_id: JobId, now: datetime, shards: int, created
     return _with_limit_key(job)
 
 
+def rule_of(spec: JobSpec, now: datetime, calendars: KnownCalendars) -> Schedule:
+    """The schedule of a spec; *calendars* as in `define_job`."""
+    return parse_schedule(
+        schedule=spec.schedule,
+        interval_seconds=spec.interval_seconds,
+        scheduled_at=spec.scheduled_at,
+        timezone=spec.timezone,
+        on_gap=spec.on_gap,
+        on_repeat=spec.on_repeat,
+        starts_at=spec.starts_at,
+        ends_at=spec.ends_at,
+        name=spec.name,
+        calendar=_calendar_rule(spec, calendars),
+        now=now,
+    )
+
+
 def spec_of(job: Job) -> JobSpec:
     """The spec that would make this job again, without its payload; an edit changes some of its fields."""
     return JobSpec(**spec_values(job) | {"payload": None, "limit_key": None if has_own_key(job) else job.limit_key})
@@ -202,7 +224,7 @@ def spec_of(job: Job) -> JobSpec:
 
 def spec_values(job: Job) -> dict[str, Any]:
     """The value of every field of a job; the payload is JSON text, and a key that limits this job alone is among them."""
-    rule, misfire = job.rule, job.misfire
+    rule, misfire, calendar = job.rule, job.misfire, calendar_of(job.rule)
     return {
         "payload": job.payload,
         "schedule": _schedule_text(rule),
@@ -210,6 +232,9 @@ def spec_values(job: Job) -> dict[str, Any]:
         "scheduled_at": _anchor(rule),
         "on_gap": rule.on_gap if isinstance(rule, Cron) else OnGap.NEXT_VALID,
         "on_repeat": rule.on_repeat if isinstance(rule, Cron) else OnRepeat.FIRST,
+        "skip_on": tuple(one.name for one in calendar.skip_on) if calendar else (),
+        "only_on": tuple(one.name for one in calendar.only_on) if calendar else (),
+        "shift": calendar.shift if calendar else Shift.NONE,
         "starts_at": rule.starts_at,
         "ends_at": rule.ends_at,
         "misfire": misfire.policy,
@@ -222,13 +247,31 @@ def spec_values(job: Job) -> dict[str, Any]:
     }
 
 
+def calendar_of(rule: Schedule) -> CalendarRule | None:
+    """The calendars of a schedule."""
+    return rule.calendar if isinstance(rule, Cron | Every) else None
+
+
+def _calendar_rule(spec: JobSpec, calendars: KnownCalendars) -> CalendarRule | None:
+    if not spec.skip_on and not spec.only_on and spec.shift == Shift.NONE:
+        return None
+    skip_on, only_on = (_check_labels(getattr(spec, name), name, _MOST_CALENDARS) for name in ("skip_on", "only_on"))
+    shift = Shift(_check_word(spec.shift, Shift, "shift"))
+    if shift is not Shift.NONE and not skip_on:
+        raise InvalidInput(f"shift is {shift}, but skip_on names no calendar whose days could move", field="shift")
+    known = unresolved([*skip_on, *only_on]) if calendars is None else calendars
+    return calendar_rule(skip_on, only_on, shift, spec.timezone, known)
+
+
 def has_own_key(job: Job) -> bool:
     """Whether the limit of a job is its own: no other job has this key."""
     return job.limit_key == f"job:{job.id}"
 
 
-def redefine_job(job: Job, changes: Mapping[str, Any], now: datetime, shards: int) -> Job:
-    """The job with some fields changed, checked as a whole; its version goes up by one."""
+def redefine_job(
+    job: Job, changes: Mapping[str, Any], now: datetime, shards: int, calendars: KnownCalendars = None
+) -> Job:
+    """The job with some fields changed, checked as a whole; its version goes up by one. *calendars* as in `define_job`."""
     unknown = sorted(changes.keys() - SPEC_FIELDS.keys())
     if unknown:
         raise InvalidInput(
@@ -237,7 +280,8 @@ def redefine_job(job: Job, changes: Mapping[str, Any], now: datetime, shards: in
     spec = replace(without_other_kinds(spec_of(job), changes), **changes)
     if not spec.has_time:
         raise _lost_time(job, changes)
-    fresh = define_job(replace(spec, payload={}) if "payload" not in changes else spec, job.id, now, shards)
+    whole = replace(spec, payload={}) if "payload" not in changes else spec
+    fresh = define_job(whole, job.id, now, shards, calendars=calendars)
     kept_payload = fresh.payload if "payload" in changes else job.payload
     return replace(
         fresh,

@@ -19,9 +19,10 @@ from typing import Any
 
 import orjson
 
-from timeball.domain.job import Job, redefine_job, spec_of
+from timeball.domain.job import Job, KnownCalendars, calendar_of, redefine_job, spec_of
 from timeball.domain.job_fields import SPEC_FIELDS, JobSpec
 from timeball.domain.policies import SkipReason
+from timeball.domain.scheduling.calendars import CalendarVersion, unresolved
 from timeball.domain.scheduling.civil_time import MICROSECOND, tzdata_version
 from timeball.domain.scheduling.occurrences import (
     NextOccurrence,
@@ -30,7 +31,7 @@ from timeball.domain.scheduling.occurrences import (
     skipped_between,
     split_first,
 )
-from timeball.domain.scheduling.schedule import Once
+from timeball.domain.scheduling.schedule import Cron, Every, Once
 from timeball.errors import Conflict, InvalidInput
 
 
@@ -43,6 +44,8 @@ class JobSnapshot:
     # The latest scheduled instant that has been promoted and is not finished: it may lie a moment ahead.
     promoted_until: datetime | None
     now: datetime
+    # The calendars of the job, and others that a change names, in their present versions; they cannot change meanwhile.
+    calendars: Mapping[str, CalendarVersion] = field(default_factory=dict)
 
     @property
     def after(self) -> datetime:
@@ -96,24 +99,45 @@ def closing_tzdata(snapshot: JobSnapshot) -> str | None:
 def edit_job(snapshot: JobSnapshot, changes: Mapping[str, Any], shards: int) -> JobChange:
     """Change some fields; takes effect for the next occurrence."""
     old = snapshot.job
-    job = redefine_job(old, changes, snapshot.now, shards)
+    job = redefine_job(old, changes, snapshot.now, shards, snapshot.calendars)
     if job.name is None and old.name is not None:
         raise InvalidInput("name cannot be taken away from a job; give it another one", field="name")
     if job.is_enqueued != old.is_enqueued:
         raise InvalidInput(
             "a one-off without a name cannot become another kind of job; create a new one", field="schedule"
         )
-    after = snapshot.after
-    if old.is_paused:
+    return replace(_put_into_force(snapshot, job), facts=dict(changes))
+
+
+def follow_calendars(snapshot: JobSnapshot) -> JobChange | None:
+    """Let a job use the present versions of its calendars; None if it does so already, or has to wait.
+
+    It waits while an occurrence is owed: what is due was named by the old days, and runs. A job whose calendars leave it no day comes to
+    its end.
+    """
+    job, pending = snapshot.job, snapshot.pending
+    rule, calendar = job.rule, calendar_of(job.rule)
+    if calendar is None or not isinstance(rule, Cron | Every):
+        return None
+    fresh = calendar.in_versions(snapshot.calendars)
+    is_owed = pending is not None and pending.scheduled_for <= snapshot.now
+    if fresh == calendar or (is_owed and not job.is_paused):
+        return None
+    changed = replace(job, rule=replace(rule, calendar=fresh), version=job.version + 1)
+    return replace(_put_into_force(snapshot, changed), action="job.calendar")
+
+
+def _put_into_force(snapshot: JobSnapshot, job: Job) -> JobChange:
+    """What makes a new version of a job answer from now on."""
+    if snapshot.job.is_paused:
         return _edit_paused(snapshot, job)
-    pending = _pending_after_edit(snapshot, job, after)
+    pending = _pending_after_edit(snapshot, job, snapshot.after)
     return JobChange(
         job=job,
         action="job.update",
         pending=pending,
         skipped=_owed_skip(snapshot, SkipReason.EDITED, pending),
-        effective_from=after,
-        facts=dict(changes),
+        effective_from=snapshot.after,
     )
 
 
@@ -328,13 +352,15 @@ def check_declaration(spec: JobSpec) -> None:
         )
 
 
-def declared_changes(present: Job, spec: JobSpec, now: datetime, shards: int) -> tuple[Job, dict[str, Any]]:
+def declared_changes(
+    present: Job, spec: JobSpec, now: datetime, shards: int, calendars: KnownCalendars = None
+) -> tuple[Job, dict[str, Any]]:
     """The job that a declaration wants in place of this one, and the fields to change for it: none, if they are the same."""
     changes = {name: getattr(spec, name) for name in SPEC_FIELDS}
     if spec.interval_seconds is not None and spec.scheduled_at is None:
         # An interval without an anchor keeps the one it has: a restart must not shift the rhythm.
         changes.pop("scheduled_at")
-    fresh = redefine_job(present, changes, present.created_at or now, shards)
+    fresh = redefine_job(present, changes, present.created_at or now, shards, calendars)
     return (present, {}) if _is_same(present, fresh) else (fresh, changes)
 
 
@@ -344,10 +370,11 @@ def plan_sync(
     pruned: Sequence[Job],
     now: datetime,
     shards: int,
+    calendars: KnownCalendars = None,
 ) -> list[SyncedJob]:
     """What is to be done so that the jobs are as declared; *declared* come with the job that each would make anew."""
     names = [job.name for _, job in declared]
-    steps = [_planned(present.get(job.name or ""), spec, job, now, shards) for spec, job in declared]
+    steps = [_planned(present.get(job.name or ""), spec, job, now, shards, calendars) for spec, job in declared]
     seen = {name: number for number, name in enumerate(names)}
     for number, name in enumerate(names):
         if seen[name] != number:
@@ -356,11 +383,13 @@ def plan_sync(
     return [*steps, *(one for one in gone if one.name not in seen)]
 
 
-def _planned(present: Job | None, spec: JobSpec, job: Job, now: datetime, shards: int) -> SyncedJob:
+def _planned(
+    present: Job | None, spec: JobSpec, job: Job, now: datetime, shards: int, calendars: KnownCalendars
+) -> SyncedJob:
     name = job.name or ""
     if present is None:
         return SyncedJob(name=name, step=SyncAction.CREATE, after=job, spec=spec, fields={})
-    after, fields = declared_changes(present, spec, now, shards)
+    after, fields = declared_changes(present, spec, now, shards, calendars)
     step = SyncAction.CHANGE if fields else SyncAction.LEAVE
     return SyncedJob(name=name, step=step, before=present, after=after, spec=spec, fields=fields)
 
@@ -375,5 +404,11 @@ def _is_same(one: Job, other: Job) -> bool:
 
 
 def _comparable(job: Job) -> Job:
-    """A job without what differs in any case; the database writes a payload in its own way."""
-    return replace(job, payload="", version=0, created_at=None, updated_at=None)
+    """A job without what differs in any case; the database writes a payload in its own way.
+
+    A declaration names calendars and not their versions.
+    """
+    rule, calendar = job.rule, calendar_of(job.rule)
+    if calendar is not None and isinstance(rule, Cron | Every):
+        rule = replace(rule, calendar=calendar.in_versions(unresolved(calendar.names)))
+    return replace(job, rule=rule, payload="", version=0, created_at=None, updated_at=None)

@@ -37,6 +37,7 @@ from timeball.domain.policies import (
     OnRepeat,
     Overlap,
     Policy,
+    Shift,
 )
 
 MAX_INT32: Final = 2**31 - 1
@@ -247,6 +248,12 @@ class JobSpec:
         about="What becomes of a wall time that a clock change skips.")] = OnGap.NEXT_VALID
     on_repeat: Annotated[OnRepeat | str, JobField(WHEN, "When it happens twice", Choice(OnRepeat),
         about="What becomes of a wall time that a clock change repeats.")] = OnRepeat.FIRST
+    skip_on: Annotated[tuple[str, ...], JobField(WHEN, "Not on the days of", Labels(10), SPARSE,
+        about="The names of calendars whose days are left out.")] = ()
+    only_on: Annotated[tuple[str, ...], JobField(WHEN, "Only on the days of", Labels(10), SPARSE,
+        about="The names of calendars: on other days than theirs the job does not run.")] = ()
+    shift: Annotated[Shift | str, JobField(WHEN, "On such a day", Choice(Shift), SPARSE,
+        about="What becomes of an occurrence on a day of `skip_on`.")] = Shift.NONE
     starts_at: Annotated[datetime | str | None, JobField(WHEN, "Not before", Instant(),
         about="No occurrence lies before this instant.")] = None
     ends_at: Annotated[datetime | str | None, JobField(WHEN, "Not after", Instant(),
@@ -323,6 +330,9 @@ def _read_table() -> Mapping[str, JobField]:
 
 
 SPEC_FIELDS: Final[Mapping[str, JobField]] = _read_table()
+
+# The fields that are lists: a request gives them as JSON has them, a spec holds them as tuples.
+LABEL_FIELDS: Final = tuple(name for name, line in SPEC_FIELDS.items() if isinstance(line.rule, Labels))
 
 # The fields that a handler's declaration gives to its jobs.
 OPTION_FIELDS: Final = tuple(name for name, line in SPEC_FIELDS.items() if line.is_handler_option)

@@ -39,6 +39,14 @@ class OnRepeat(Policy):
     BOTH = "both", "run both times"
 
 
+class Shift(Policy):
+    """Where an occurrence goes whose day a calendar of `skip_on` has."""
+
+    NONE = "none", "leave it out"
+    NEXT = "next", "move it to the next day that is allowed"
+    PREVIOUS = "previous", "move it to the last day before that is allowed"
+
+
 DEFAULT_MISFIRE_GRACE = timedelta(seconds=30)
 DEFAULT_MISFIRE_CAP = 100
 

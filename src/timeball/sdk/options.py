@@ -14,7 +14,7 @@ from typing import Any, Literal, TypedDict
 from timeball.domain.expiry import NEVER, parse_expiry
 from timeball.domain.handler import HandlerOptions
 from timeball.domain.job_fields import SPEC_FIELDS, Labels
-from timeball.domain.policies import Delivery, Misfire, OnGap, OnRepeat, Overlap
+from timeball.domain.policies import Delivery, Misfire, OnGap, OnRepeat, Overlap, Shift
 from timeball.domain.values.field_errors import list_choices, unexpected_value
 from timeball.domain.values.wording import Duration, parse_duration
 from timeball.errors import InvalidInput
@@ -85,6 +85,12 @@ class ScheduleOptions(SharedOptions, total=False):
     timezone: str
     on_gap: OnGap | Literal["next_valid", "skip"]
     on_repeat: OnRepeat | Literal["first", "second", "both"]
+    skip_on: Sequence[str]
+    """The names of calendars whose days are left out."""
+    only_on: Sequence[str]
+    """The names of calendars: on other days than theirs it does not run."""
+    shift: Shift | Literal["none", "next", "previous"]
+    """Where an occurrence on a day of `skip_on` goes."""
     misfire: Misfire | Literal["latest", "skip", "all"]
     misfire_grace: Duration
     misfire_cap: int

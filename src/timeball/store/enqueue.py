@@ -17,6 +17,7 @@ from timeball.domain.wakeup import Wakeup
 from timeball.errors import Conflict, StoreUnavailable
 from timeball.store.db.columns import (
     PLAIN_FIELD_COLUMNS,
+    calendar_citations,
     creation_audit,
     first_execution_columns,
     job_columns,
@@ -26,7 +27,7 @@ from timeball.store.db.columns import (
 )
 from timeball.store.db.database import Database, WithinConnection, retry_write
 from timeball.store.db.notifier import WAKEUP_MARGIN, Notifier
-from timeball.store.db.rows import job_from
+from timeball.store.db.rows import CitedCalendars, job_from
 from timeball.store.types import AuditEntry, CreatedJob, EnqueueRow, FirstExecution, PreparedJob
 
 if TYPE_CHECKING:
@@ -104,9 +105,10 @@ class Enqueuer:
             raise Conflict(f"the database refused a second record: {error}") from error
         if connection is None:
             await self._executions.announce_placed(rows, is_ready_announced=carried is not None)
+        calendars = await self._database.calendars.of(rows, connection) if is_shown else {}
         created = {
             row["job_id"]: CreatedJob(
-                row["job_id"], row["execution_id"], is_new=True, view=_view_from(row) if is_shown else None
+                row["job_id"], row["execution_id"], is_new=True, view=_view_from(row, calendars) if is_shown else None
             )
             for row in rows
         }
@@ -126,9 +128,11 @@ class Enqueuer:
         is_shown: bool,
         skips_taken_names: bool,
     ) -> list[Any]:
+        cited = _cited(jobs)
         note = None if audit is None else self._database.env.new_id()
 
         async def work(within: WithinConnection | None) -> list[Any]:
+            await self._hold_calendars(cited, within)
             rows = await self._write_new(jobs, firsts, within, wakeup, is_shown=is_shown)
             inserted = {row["job_id"] for row in rows}
             if not skips_taken_names:
@@ -141,9 +145,18 @@ class Enqueuer:
             return await work(connection)
         if note is not None:
             return await self._database.once(work, note)
-        # Of several jobs, none is written if the name of one is taken.
+        # Of several jobs, none is written if the name of one is taken. Calendars are held until their jobs are written.
         has_names = len(jobs) > 1 and any(job.name is not None for job in jobs)
-        return await (self._database.repeat(work) if has_names else work(None))
+        return await (self._database.repeat(work) if has_names or cited else work(None))
+
+    async def _hold_calendars(self, cited: Mapping[str, int], connection: WithinConnection | None) -> None:
+        """Let no calendar change until jobs that cite its present version are written; CalendarChanged if one has changed already."""
+        if not cited:
+            return
+        rows = await self._database.fetch("hold_calendars", connection, names=sorted(cited))
+        present = {row["name"]: row["version"] for row in rows}
+        if present != cited:
+            raise CalendarChanged(next(name for name in sorted(cited) if present.get(name) != cited[name]))
 
     async def _write_new(
         self,
@@ -408,11 +421,23 @@ class _BulkSlices:
             yield {"ids": ids, "shards": shards, "payloads": payloads}
 
 
-def _view_from(row: Any) -> JobView:
+def _view_from(row: Any, calendars: CitedCalendars) -> JobView:
     """A new job as it was written: nothing of it has run yet."""
     is_waiting = row["state_table"] == "due"
     situation = JobSituation(row["execution_id"] is not None, row["run_at"] if is_waiting else None)
-    return JobView(job_from(row), situation)
+    return JobView(job_from(row, calendars), situation)
+
+
+def _cited(jobs: Sequence[Job]) -> dict[str, int]:
+    """The calendars that some jobs cite, and their versions."""
+    return {name: cited["version"] for job in jobs for name, cited in (calendar_citations(job) or {}).items()}
+
+
+class CalendarChanged(Conflict):
+    """A calendar has changed since a job was made that cites it: the job is made once more."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the calendar {name!r} was changed or deleted meanwhile", hint="repeat the request")
 
 
 def name_conflict(names: Sequence[str]) -> Conflict:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import asyncpg
 import orjson
 
 from timeball.domain.execution import SKIP_STOP, Origin
-from timeball.domain.job_changes import JobChange, JobSnapshot, closing_tzdata, pause_job, skipped_with_tzdata
+from timeball.domain.job import calendar_of
+from timeball.domain.job_changes import (
+    JobChange,
+    JobSnapshot,
+    closing_tzdata,
+    follow_calendars,
+    pause_job,
+    skipped_with_tzdata,
+)
 from timeball.domain.job_fields import SPEC_FIELDS
 from timeball.domain.payload_references import VersionSchedule
 from timeball.domain.scheduling.schedule import Once
@@ -18,6 +28,7 @@ from timeball.domain.values.ids import ExecutionId, JobId, first_id_at, format_e
 from timeball.domain.values.wording import counted
 from timeball.domain.wakeup import Wakeup
 from timeball.errors import Conflict, NotFound
+from timeball.store.db.calendars import version_from
 from timeball.store.db.columns import changed_fields, execution_request_columns, job_columns, json_text, write_audit
 from timeball.store.db.notifier import WAKEUP_MARGIN, Notifier
 from timeball.store.db.rows import job_from, pending_from, rule_from, timetable_from
@@ -30,6 +41,10 @@ if TYPE_CHECKING:
     from timeball.store.db.database import Database, WithinConnection
     from timeball.store.db.pool import Connection
     from timeball.store.executions import ExecutionStore
+
+
+# The jobs of a calendar that are looked up at once.
+_FOLLOWING_PAGE = 1_000
 
 
 class JobStore:
@@ -100,40 +115,46 @@ class JobStore:
     async def find(self, ids: Sequence[JobId], connection: WithinConnection | None = None) -> dict[JobId, Job]:
         """These jobs, including deleted ones; those that do not exist are missing."""
         rows = await self._database.fetch("find_jobs", connection, ids=list(ids))
-        return {JobId(row["id"]): job_from(row) for row in rows}
+        return {job.id: job for job in await self._jobs_from(rows, connection)}
+
+    async def _jobs_from(self, rows: Sequence[Any], connection: WithinConnection | None = None) -> list[Job]:
+        calendars = await self._database.calendars.of(rows, connection)
+        return [job_from(row, calendars) for row in rows]
 
     async def timetables(self, ids: Sequence[JobId]) -> dict[JobId, JobTiming]:
         """When these jobs run; those that do not exist are missing."""
         # The keys are the objects that were given, so that the scheduler, which keeps both, does not store each id twice.
         given = {id_: id_ for id_ in ids}
         rows = await self._database.fetch("timetables", ids=list(ids))
-        return {given[row["id"]]: timetable_from(given[row["id"]], row) for row in rows}
+        calendars = await self._database.calendars.of(rows)
+        return {given[row["id"]]: timetable_from(given[row["id"]], row, calendars) for row in rows}
 
     async def schedule_of(self, job_id: JobId, version: int) -> VersionSchedule:
         """When a job runs by one of its versions; NotFound if that version is not kept."""
         row = await self._database.fetch_row("schedule_of_version", job_id=job_id, version=version)
         if row is None:
             raise NotFound("version of the job", f"{job_id} {version}")
-        return VersionSchedule(rule_from(row), row["timezone"] or SPEC_FIELDS["timezone"].default)
+        calendars = await self._database.calendars.of([row])
+        return VersionSchedule(rule_from(row, calendars), row["timezone"] or SPEC_FIELDS["timezone"].default)
 
     async def find_by_name(self, name: str, connection: WithinConnection | None = None) -> Job | None:
         """The job of this name that is not deleted."""
         row = await self._database.fetch_row("find_job_by_name", connection, name=name)
-        return None if row is None else job_from(row)
+        return None if row is None else (await self._jobs_from([row], connection))[0]
 
     async def undeclared(self, modules: Sequence[str], names: Sequence[str]) -> list[Job]:
         """The active jobs that these modules have declared under other names than these."""
         rows = await self._database.fetch("undeclared_jobs", modules=list(modules), names=list(names))
-        return [job_from(row) for row in rows]
+        return await self._jobs_from(rows)
 
     async def find_by_names(self, names: Sequence[str], connection: WithinConnection | None = None) -> dict[str, Job]:
         """The jobs of these names that are not deleted."""
         rows = await self._database.fetch("find_jobs_by_name", connection, names=list(names))
-        return {row["name"]: job_from(row) for row in rows}
+        return {job.name: job for job in await self._jobs_from(rows, connection) if job.name is not None}
 
     async def declared_by(self, declared_by: str) -> list[Job]:
         """The jobs of a declaration that are not deleted."""
-        return [job_from(row) for row in await self._database.fetch("jobs_declared_by", declared_by=declared_by)]
+        return await self._jobs_from(await self._database.fetch("jobs_declared_by", declared_by=declared_by))
 
     # changing
 
@@ -143,16 +164,18 @@ class JobStore:
         decide: Callable[[JobSnapshot], JobChange],
         audit: AuditEntry,
         connection: WithinConnection | None = None,
+        calendars: Collection[str] = (),
     ) -> JobChange:
         """Change a job in one transaction: lock it, delete its pending occurrence, and write what *decide* returns.
 
         If a scheduler promotes the occurrence first, everything is repeated on the new state. NotFound if the job does not exist.
         Within a *connection* of the caller no wake-up is sent, and nodes see the change with their next sweep.
+        *calendars* are the names of those that the change may give to the job.
         """
         note = self._database.env.new_id()
 
         async def work(within: WithinConnection) -> tuple[JobChange, list[Any]]:
-            snapshot = await self._snapshot(within, job_id)
+            snapshot = await self._snapshot(within, job_id, calendars)
             change = decide(snapshot)
             holders = await self._write(within, snapshot, change)
             before, after = changed_fields(snapshot.job, change.job)
@@ -179,7 +202,7 @@ class JobStore:
             paused = None
             if row is not None and row["failures"] >= row["most"]:
                 reason = f"{counted(row['failures'], 'execution')} in a row ended dead"
-                snapshot = await self._snapshot(connection, job_id)
+                snapshot = await self._snapshot(connection, job_id, ())
                 change = pause_job(snapshot, None, reason)
                 holders = await self._write(connection, snapshot, change)
                 before, after = changed_fields(snapshot.job, change.job)
@@ -196,16 +219,49 @@ class JobStore:
             await self._after_change(*paused)
         return paused is not None
 
-    async def _snapshot(self, connection: WithinConnection, job_id: JobId) -> JobSnapshot:
+    async def follow_calendar(self, name: str, version: int, audit: AuditEntry, limit: int) -> bool:
+        """Let the jobs of a calendar use this version of it, each in a transaction of its own; returns whether all do so now.
+
+        At most *limit* jobs are looked at. One that owes an occurrence waits until that is promoted.
+        """
+        after, left = UUID(int=0), limit
+        while left > 0:
+            page = min(left, _FOLLOWING_PAGE)
+            rows = await self._database.fetch("jobs_of_calendar", name=name, after=after, version=version, limit=page)
+            for row in rows:
+                with suppress(NotFound, _NothingToFollow):
+                    await self.change(JobId(row["id"]), _follow_calendars, audit)
+            if len(rows) < page:
+                break
+            after, left = rows[-1]["id"], left - len(rows)
+        behind = await self._database.fetch("jobs_of_calendar", name=name, after=UUID(int=0), version=version, limit=1)
+        if not behind:
+            await self._database.fetch("calendar_followed", name=name, version=version)
+        return not behind
+
+    async def _snapshot(self, connection: WithinConnection, job_id: JobId, calendars: Collection[str]) -> JobSnapshot:
         row = await self._database.fetch_row("lock_job", connection, id=job_id)
         if row is None:
             raise NotFound("job", job_id)
         now: datetime = row["moment"]
+        job = (await self._jobs_from([row], connection))[0]
+        rule = calendar_of(job.rule)
+        names = {*calendars, *(rule.names if rule else ())}
+        held: list[Any] = []
+        if names:
+            await self._database.fetch("hold_calendars", connection, names=sorted(names))
+            held = await self._database.fetch("present_calendars", connection, names=sorted(names))
         pending = await self._take_occurrence(connection, job_id)
         promoted_until = await self._database.fetch_value(
             "promoted_until", connection, job_id=job_id, first_ahead=first_id_at(now)
         )
-        return JobSnapshot(job=job_from(row), pending=pending, promoted_until=promoted_until, now=now)
+        return JobSnapshot(
+            job=job,
+            pending=pending,
+            promoted_until=promoted_until,
+            now=now,
+            calendars={row["name"]: version_from(row) for row in held},
+        )
 
     async def _take_occurrence(self, connection: WithinConnection, job_id: JobId) -> NextOccurrence | None:
         """Delete the pending occurrence. After waiting for a promotion, a delete sees neither its row nor the successor: it is repeated."""
@@ -408,6 +464,17 @@ class JobStore:
             sorted({row["limit_key"] for row in gone if row["limit_key"] is not None})
         )
         return {ExecutionId(row["id"]) for row in (*gone, *asked)}
+
+
+def _follow_calendars(snapshot: JobSnapshot) -> JobChange:
+    change = follow_calendars(snapshot)
+    if change is None:
+        raise _NothingToFollow
+    return change
+
+
+class _NothingToFollow(Exception):
+    """A job uses the present versions of its calendars already, or has to wait: nothing is written."""
 
 
 class _KeyFreedError(Exception):

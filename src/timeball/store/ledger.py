@@ -140,10 +140,11 @@ class LedgerStore:
     async def versions(self, job_id: JobId) -> list[VersionPeriod]:
         """The versions of a recurring job, the first one first."""
         rows = await self._database.fetch("ledger_versions", job_id=job_id)
+        calendars = await self._database.calendars.of(rows)
         return [
             VersionPeriod(
                 version=row["version"],
-                rule=rule_from(row),
+                rule=rule_from(row, calendars),
                 after=row["effective_from"],
                 until=row["effective_until"],
                 max_executions=row["max_executions"],

@@ -20,6 +20,7 @@ from timeball.store.queues import QueueStore
 
 if TYPE_CHECKING:
     from timeball.env import Env
+    from timeball.store.calendars import CalendarStore
     from timeball.store.changes import ChangeStream
     from timeball.store.executions import TicketStore
     from timeball.store.nodes import HandlerStore
@@ -113,6 +114,13 @@ class Store:
         from timeball.store.templates import TemplateStore
 
         return TemplateStore(self.database)
+
+    @cached_property
+    def calendars(self) -> CalendarStore:
+        """Calendars, and the jobs that use them."""
+        from timeball.store.calendars import CalendarStore
+
+        return CalendarStore(self.database)
 
     @cached_property
     def handlers(self) -> HandlerStore:

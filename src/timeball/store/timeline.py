@@ -13,7 +13,7 @@ from uuid import UUID
 from timeball.domain.forecast.demand import ForecastJob
 from timeball.domain.rollup import TypicalDuration
 from timeball.domain.values.ids import ExecutionId, JobId, first_id_at, format_job_id, jitter_of
-from timeball.store.db.rows import rule_from
+from timeball.store.db.rows import CitedCalendars, rule_from
 
 if TYPE_CHECKING:
     from timeball.store.db.database import Database
@@ -169,14 +169,17 @@ class TimelineStore:
         rows = await self._database.fetch("futures", limit=limit + 1)
         scheduled = [row for row in rows[:limit] if row["due_kind"] == "occurrence" and queue in (None, row["queue"])]
         durations = await self.durations([JobId(row["id"]) for row in scheduled])
+        calendars = await self._database.calendars.of(scheduled)
         # In a thread: this parses thousands of schedules, and would block the event loop.
-        lines = await asyncio.to_thread(lambda: [_line_from(row, durations) for row in scheduled])
+        lines = await asyncio.to_thread(lambda: [_line_from(row, durations, calendars) for row in scheduled])
         return FutureLines(lines, len(rows) > limit, durations.read_at)
 
     async def future_of(self, job_id: JobId) -> ForecastJob | None:
         """The future of one job, recurring or not; None if it has no next occurrence."""
         row = next(iter(await self._database.fetch("future_of_job", job_id=job_id)), None)
-        return None if row is None else _line_from(row, await self.durations([job_id]))
+        if row is None:
+            return None
+        return _line_from(row, await self.durations([job_id]), await self._database.calendars.of([row]))
 
     async def durations(self, job_ids: Collection[JobId]) -> TypicalDurations:
         """The typical durations of these jobs, at most a minute old."""
@@ -255,14 +258,14 @@ def _past_from(rows: Sequence[Any], until: datetime, *, is_cut: bool) -> PastRun
     return PastRuns(runs, min((run.started_at for run in runs), default=until) if is_cut else None)
 
 
-def _line_from(row: Any, durations: TypicalDurations) -> ForecastJob:
+def _line_from(row: Any, durations: TypicalDurations, calendars: CitedCalendars) -> ForecastJob:
     job_id = JobId(row["id"])
     return ForecastJob(
         job_id=job_id,
         label=row["name"] or format_job_id(job_id),
         handler=row["handler"],
         queue=row["queue"],
-        rule=rule_from(row),
+        rule=rule_from(row, calendars),
         pending=row["scheduled_for"],
         since=row["created_at"],
         jitter=jitter_of(job_id, row["jitter_seconds"] or 0),

@@ -44,6 +44,7 @@ from tests.engine.simulation.swarm_plan import (
 from tests.engine.support import MORTAL, ManualRunner, create, make_executor, registry
 from tests.support.factories import FAILURE, HANDLER, make_node
 from timeball.application.commands import Commands
+from timeball.application.commands.calendars import DaysRequest
 from timeball.config.settings import HousekeepingSettings, SchedulerSettings, WorkerSettings
 from timeball.current import AttemptContext
 from timeball.domain.execution import ClaimedExecution, Failed, FinishedAttempt, Outcome, Succeeded
@@ -65,7 +66,7 @@ from timeball.engine.worker.claimer import Claimer, ClaimReconciler, Sweeper
 from timeball.engine.worker.executor import CancellationPoller
 from timeball.engine.worker.recorder import Recorder
 from timeball.env import Env
-from timeball.errors import StoreUnavailable
+from timeball.errors import NotFound, StoreUnavailable
 from timeball.store.db.statements import all_statements
 from timeball.store.store import Store
 from timeball.telemetry.events import ExecutionsPromoted, OutcomeRefused, TelemetryEvent
@@ -106,11 +107,14 @@ TO_BE_MET = frozenset(
         "work frozen",
         "freeze ended early",
         "queue paused",
+        "calendar followed",
+        "calendar not followed at once",
     }
 )
 _KEPT = (
     *("job", "job_version", "due", "ready", "blocked", "running", "finished", "attempt", "skip_range"),
     *("node", "shard", "queue", "queue_interval", "freeze_period", "failing_job", "running_limit", "live_key", "audit"),
+    *("calendar", "calendar_version"),
 )
 
 
@@ -459,6 +463,8 @@ class Swarm:
                 await self._fall_back(store, self._saved)
             case What.FALL_BACK:
                 pass
+            case What.CALENDAR:
+                await self._change_calendar(store, deed)
             case _ as never:
                 assert_never(never)
         self.done.append(replace(deed, faults=tuple(self._struck)))
@@ -473,6 +479,9 @@ class Swarm:
         if deed.work in SCHEDULES:
             policies = {"overlap": deed.work, "misfire": deed.misfire, "misfire_grace_seconds": _GRACE_SECONDS}
             policies["start_within_seconds"] = deed.within or None
+            if deed.closed:
+                await Commands(store, store.env).calendars.create(deed.work, DaysRequest(days=[deed.closed]))
+                policies["skip_on"] = (deed.work,)
             await create(store, name=deed.work, interval_seconds=7, max_executions=deed.amount, **policies)
             return
         spec, payload = _WORK[deed.work]
@@ -504,6 +513,15 @@ class Swarm:
         if last is not None and last.until_at > self.clock.now():
             self.seen["freeze ended early"] += 1
             await Commands(store, store.env).freezes.end(last.id)
+
+    async def _change_calendar(self, store: Store, deed: Deed) -> None:
+        """Other days for a schedule; a job that owes an occurrence does not follow at once."""
+        try:
+            written = await Commands(store, store.env).calendars.update(deed.work, {}, DaysRequest(days=[deed.closed]))
+        except NotFound:
+            # The work was left out of a smaller plan.
+            return
+        self.seen["calendar followed" if written.is_followed else "calendar not followed at once"] += 1
 
     def _freeze(self, deed: Deed) -> None:
         self.seen["frozen"] += 1

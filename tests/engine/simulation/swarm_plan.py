@@ -39,6 +39,9 @@ CUT, KILL = "cut", "kill"
 # Of so many points of one turn each may be struck; none of them passes more.
 POINTS = 40
 _MORE_WORK = 12
+_OTHER_DAYS = 30
+# The day on which the swarm begins, the one after it, and the one before: the first leaves out all that is due at once.
+CLOSED = ("", "", "2026-03-02", "2026-03-03", "2026-03-01")
 
 # What strikes, and where: at which point of the turn, or, once it has struck, the first one of that name.
 Fault = tuple[str, int | str]
@@ -57,6 +60,7 @@ class What(StrEnum):
     PAUSE = "pause"
     SAVE = "save"
     FALL_BACK = "fall back"
+    CALENDAR = "calendar"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,8 @@ class Deed:
     within: int = 0
     # Which occurrences run after a freeze that holds *work*: everything, the usual queue, or a schedule.
     afterwards: str = ""
+    # The day on which a schedule does not run; none if it is empty. The days of a calendar are changed to it.
+    closed: str = ""
     # How many are made, or how often a node that wakes goes on before it looks at any clock.
     amount: int = 0
 
@@ -155,8 +161,16 @@ def draw(seed: int) -> Plan:
     saves_at = length // 2 if rng.random() < 0.4 else None
     falls_back_at = saves_at + rng.randint(5, 29) if saves_at is not None else None
     # Chances of its own, so that seeds draw the same as before in everything else.
-    expiry = Random(f"expiry {seed}")
-    deeds = [replace(deed, within=expiry.choice((0, 0, 2, 8))) for deed in _first_work(rng)]
+    expiry, calendars = Random(f"expiry {seed}"), Random(f"calendars {seed}")
+    deeds = [
+        replace(
+            deed,
+            within=expiry.choice((0, 0, 2, 8)),
+            closed=calendars.choice(CLOSED) if deed.work in SCHEDULES else "",
+        )
+        for deed in _first_work(rng)
+    ]
+    with_calendar = [deed.work for deed in deeds if deed.closed]
     turns = _turns(rng, nodes, (0, 0.01, 0.1, 0.5))
     for number, turn in enumerate(islice(turns, length)):
         if number == saves_at:
@@ -168,6 +182,9 @@ def draw(seed: int) -> Plan:
             deeds.append(_trouble(rng, turn.node))
         faults = tuple(_faults(rng, rates))
         deeds.append(replace(turn, faults=faults, fails=rng.choice((0, 0.2, 0.4))))
+        if with_calendar and number % _OTHER_DAYS == _OTHER_DAYS // 2:
+            work, closed = calendars.choice(with_calendar), calendars.choice([day for day in CLOSED if day])
+            deeds.append(Deed(what=What.CALENDAR, work=work, closed=closed))
         if number % _MORE_WORK == 0:
             deeds.append(
                 Deed(what=What.WORK, work=PLAIN, amount=rng.choice((1, 5)), within=expiry.choice((0, 0, 1, 4)))

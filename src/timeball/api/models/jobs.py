@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import date, datetime
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, assert_never
 
 import orjson
@@ -16,8 +16,8 @@ from pydantic import BaseModel, Field, create_model
 
 from timeball.api.models import InstantText, Interval, Label, ReasonIn, RequestModel
 from timeball.domain import job_fields
-from timeball.domain.job import JobView, spec_of
-from timeball.domain.job_fields import SPEC_FIELDS, JobField, json_default
+from timeball.domain.job import JobView, calendar_of, spec_of
+from timeball.domain.job_fields import LABEL_FIELDS, SPEC_FIELDS, JobField, json_default
 from timeball.domain.values.ids import format_execution_id, format_job_id
 from timeball.domain.values.redaction import redact, redact_in_list
 
@@ -164,6 +164,12 @@ class JobOut(BaseModel):
     timezone: str
     on_gap: str
     on_repeat: str
+    skip_on: list[str]
+    only_on: list[str]
+    shift: str
+    calendars: dict[str, int] = Field(
+        description="The calendars of both lists, each with the version that the job uses."
+    )
     starts_at: datetime | None
     ends_at: datetime | None
     max_executions: int | None
@@ -206,7 +212,7 @@ def job_document(
 ) -> dict[str, Any]:
     """A job with its status, as `JobOut` has it; secrets hidden, unless a program reads its own. A list leaves large payloads out."""
     job, standing = view.job, view.situation
-    spec = spec_of(job)
+    spec, calendar = spec_of(job), calendar_of(job.rule)
     spec_fields = {name: getattr(spec, name) for name in SPEC_FIELDS}
     last = None
     if standing.last_id is not None:
@@ -221,7 +227,8 @@ def job_document(
         | spec_fields
         | {
             "payload": _payload(job.payload, in_list=in_list, shows_secrets=shows_secrets) if with_payload else None,
-            "tags": list(job.tags),
+            **{name: list(spec_fields[name]) for name in LABEL_FIELDS},
+            "calendars": calendar.versions if calendar else {},
             "kind": job.kind,
             "status": view.status,
             "next_run_at": standing.next_run_at,
@@ -259,6 +266,9 @@ class JobOptionParams(TypedDict, total=False):
     timezone: str
     on_gap: str
     on_repeat: str
+    skip_on: Sequence[str]
+    only_on: Sequence[str]
+    shift: str
     starts_at: Moment | None
     ends_at: Moment | None
     max_executions: int | None
@@ -380,6 +390,65 @@ class TemplateWritten(TemplateOut):
     warnings: list[str] = Field(
         description="What may be wrong with it, such as a handler that no worker has published."
     )
+
+
+# Calendars.
+
+CalendarEntries = Annotated[
+    list[Annotated[str, Field(max_length=30)]],
+    Field(
+        max_length=10_000,
+        description="Days: `2026-12-25`, ranges `2026-12-24..2027-01-01`, days of every year `12-25`, of the week `sat`.",
+    ),
+]
+IcsText = Annotated[str, Field(max_length=1_000_000, description="The text of an iCalendar file: its all-day events.")]
+Country = Annotated[str, Field(max_length=10, description="The code of a country, such as `DE`: its public holidays.")]
+Subdivision = Annotated[str, Field(max_length=20, description="A part of the country, such as `BY`.")]
+
+
+class CalendarIn(RequestModel):
+    """A calendar: one of `days`, `ics` and `country` says its days."""
+
+    name: Label
+    description: Annotated[str, Field(max_length=10_000)] | None = None
+    days: CalendarEntries | None = None
+    ics: IcsText | None = None
+    country: Country | None = None
+    subdivision: Subdivision | None = None
+
+
+class CalendarPatch(RequestModel):
+    """What to change of a calendar: only what is given. New days replace all that are there."""
+
+    description: Annotated[str, Field(max_length=10_000)] | None = None
+    days: CalendarEntries | None = None
+    ics: IcsText | None = None
+    country: Country | None = None
+    subdivision: Subdivision | None = None
+
+
+class CalendarOut(BaseModel):
+    """A calendar."""
+
+    name: str
+    description: str | None
+    source: dict[str, str | None] = Field(
+        description="Where its days came from: a `list`, an `ics` file or a `country`."
+    )
+    days: list[str]
+    next_days: list[date] = Field(description="The next ten of its days, from today on.")
+    version: int
+    jobs: int = Field(description="How many jobs use it, counted up to 10,000.")
+    job_names: list[str] = Field(description="Up to twenty of them.")
+    created_at: datetime
+    updated_at: datetime
+
+
+class CalendarWritten(CalendarOut):
+    """A calendar that was made or changed."""
+
+    followed: bool = Field(description="Whether all of its jobs use this version; otherwise the rest follows soon.")
+    warnings: list[str] = Field(description="What could not be taken over from a file.")
 
 
 # Declared jobs.

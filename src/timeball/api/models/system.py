@@ -194,6 +194,11 @@ class PreviewIn(RequestModel):
     name: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         None, description="The name of the job, from which `H` in its schedule is derived."
     )
+    skip_on: Annotated[list[Label], Field(max_length=10)] = Field([], description="Calendars whose days are left out.")
+    only_on: Annotated[list[Label], Field(max_length=10)] = Field(
+        [], description="Calendars on whose days alone it runs."
+    )
+    shift: Literal["none", "next", "previous"] = Field("none", description="Where a day of `skip_on` goes.")
     after: InstantText | None = None
     count: int = Field(10, ge=1, le=100)
     queue: ShortText | None = Field(
@@ -205,14 +210,30 @@ class PreviewIn(RequestModel):
     )
 
 
+FireTimeNote = Literal[
+    "moved_by_gap",
+    "skipped_by_gap",
+    "first_of_repeat",
+    "second_of_repeat",
+    "moved_by_calendar",
+    "left_out_by_calendar",
+]
+
+
 class FireTimeOut(BaseModel):
-    """An instant of a schedule; `note` says how a clock change affects it."""
+    """An instant of a schedule; `note` says how a clock change or a calendar affects it.
+
+    `left_out_by_calendar` stands for `count` occurrences from `at` to `last`, which are not due.
+    """
 
     at: datetime
     local: str
     is_due: bool
     is_frozen: bool = Field(description="Whether it falls into a freeze of the job, its queue, a tag or everything.")
-    note: Literal["moved_by_gap", "skipped_by_gap", "first_of_repeat", "second_of_repeat"] | None
+    note: FireTimeNote | None
+    count: int | None = Field(1, description="How many occurrences it stands for; null if they were not counted.")
+    last: datetime | None = Field(None, description="The last of several that a calendar leaves out.")
+    calendars: list[str] = Field([], description="The calendars that leave it out.")
 
 
 def fire_time_document(time: FireTime) -> dict[str, Any]:
@@ -224,6 +245,9 @@ def fire_time_document(time: FireTime) -> dict[str, Any]:
         "is_due": time.occurrence.is_due,
         "is_frozen": time.is_frozen,
         "note": None if note is None else note.kind,
+        "count": 1 if note is None else note.count,
+        "last": None if note is None else note.last,
+        "calendars": [] if note is None else list(note.calendars),
     }
 
 

@@ -1,209 +1,166 @@
-"""Upcoming runs as iCalendar files (RFC 5545)."""
+"""Calendars: named sets of days that jobs skip, or run on alone."""
 
 from __future__ import annotations
 
-import asyncio
-import re
-from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
-from math import ceil
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
-from timeball.api.auth import Role
-from timeball.api.openapi import EXECUTION_ID, JOB_ID, route_options
-from timeball.api.params import Context, Days, JobRef, QueueParam, Zone
-from timeball.application.queries.calendar import Calendar, CalendarEntry
-from timeball.application.queries.forecast import ForecastRequest
-from timeball.domain.values.ids import format_execution_id, format_job_id
-from timeball.domain.values.wording import counted, duration_in_words
-from timeball.version import __version__
+from timeball.api.auth import Caller, CurrentCaller, Role
+from timeball.api.errors import precondition_error
+from timeball.api.models import PageOut
+from timeball.api.models.jobs import CalendarIn, CalendarOut, CalendarPatch, CalendarWritten
+from timeball.api.openapi import INSTANT_EXAMPLE, page_example, route_options
+from timeball.api.params import ApiContext, Context, IdempotencyKey, IfMatch, PageParams, parse_if_match
+from timeball.api.responses import Document, json_response, page_document
+from timeball.application.commands.calendars import DaysRequest, WrittenCalendar
+from timeball.application.queries.calendars import CalendarView
+from timeball.domain.values.ids import format_job_id
+from timeball.errors import Conflict
 
-router = APIRouter(tags=["time"])
+router = APIRouter(prefix="/calendars", tags=["calendars"])
 
-_CALENDAR_EXAMPLE = "\r\n".join(
-    [
-        "BEGIN:VCALENDAR",
-        "VERSION:2.0",
-        "PRODID:-//Timeball//Timeball//EN",
-        "X-WR-CALNAME:Timeball",
-        "REFRESH-INTERVAL;VALUE=DURATION:PT1H",
-        "BEGIN:VEVENT",
-        f"UID:{EXECUTION_ID}@timeball",
-        "DTSTAMP:20261116T054200Z",
-        "DTSTART:20261116T060000Z",
-        "DURATION:PT9S",
-        "SUMMARY:daily-report",
-        f"URL:http://localhost:8080/jobs/{JOB_ID}",
-        "END:VEVENT",
-        "END:VCALENDAR",
-        "",
-    ]
+CalendarRef = Annotated[str, Path(max_length=200, description="A calendar's name.")]
+
+_EXAMPLE = {
+    "name": "holidays",
+    "description": "Days on which the office is closed",
+    "source": {"kind": "list"},
+    "days": ["sat", "sun", "12-25", "2027-01-04"],
+    "next_days": ["2026-11-21", "2026-11-22"],
+    "version": 1,
+    "jobs": 1,
+    "job_names": ["daily-report"],
+    "created_at": INSTANT_EXAMPLE,
+    "updated_at": INSTANT_EXAMPLE,
+}
+_WRITTEN_EXAMPLE = _EXAMPLE | {"followed": True, "warnings": []}
+
+
+@router.get("", response_model=PageOut[CalendarOut], **route_options(Role.VIEWER, page_example(_EXAMPLE)))
+async def list_calendars(context: Context, page: PageParams) -> Response:
+    """List calendars by name."""
+    return json_response(page_document(await context.queries.calendars.page(page), page, calendar_document))
+
+
+@router.post(
+    "",
+    response_model=CalendarWritten,
+    **route_options(
+        Role.EDITOR,
+        _WRITTEN_EXAMPLE,
+        status=201,
+        request={"name": "holidays", "days": ["sat", "sun", "12-25", "2027-01-04"]},
+        has_body=True,
+        fails=[409],
+    ),
 )
-_ALL = route_options(Role.VIEWER, _CALENDAR_EXAMPLE, media_type="text/calendar", is_heavy=True)
-_OF_A_JOB = route_options(Role.VIEWER, _CALENDAR_EXAMPLE, media_type="text/calendar", fails=[404], is_heavy=True)
-
-
-@router.get("/calendar.ics", response_class=Response, **_ALL)
-async def calendar(
-    request: Request, context: Context, days: Days = 7, queue: QueueParam = None, timezone: Zone = "UTC"
+async def create_calendar(
+    body: CalendarIn, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """The runs of the next days as iCalendar (RFC 5545), for subscription by a calendar program; at most 2,000 entries.
+    """Create a calendar from a list of days, the text of an iCalendar file, or the holidays of a country.
 
-    Every time is in UTC, and an entry lasts as long as the job usually takes. A job that runs more than eight times a day has
-    one entry for each day of the zone, with the number of runs. An entry keeps its UID from one reading to the next.
+    A day is `2026-12-25`, a range `2026-12-24..2027-01-01`, a day of every year `12-25`, or a day of the week `sat`.
+    A file and a country need the extras `timeball[ics]` and `timeball[holidays]` where the server runs.
     """
-    runs = await context.queries.calendar.of_all(ForecastRequest(days=days, queue=queue, timezone=timezone))
-    return await _file(request, runs, "Timeball" if queue is None else f"Timeball: {queue}", "timeball")
+    written = await context.commands.calendars.create(body.name, _days(body), body.description, caller.as_actor())
+    location = {"Location": f"/api/v1/calendars/{written.calendar.name}"}
+    return await _response(context, written, 201, location)
 
 
-@router.get("/jobs/{job}/calendar.ics", response_class=Response, **_OF_A_JOB)
-async def calendar_of_job(
-    request: Request,
-    job: JobRef,
+@router.get("/{calendar}", response_model=CalendarOut, **route_options(Role.VIEWER, _EXAMPLE, fails=[404]))
+async def get_calendar(
+    calendar: CalendarRef,
     context: Context,
-    days: Annotated[int, Query(ge=1, le=366, description="The number of days, including today.")] = 366,
+    version: Annotated[
+        int | None, Query(ge=1, le=2**31 - 1, description="An earlier version, such as a job cites it.")
+    ] = None,
 ) -> Response:
-    """The next runs of a job as iCalendar: at most 200 entries; days are those of its own time zone."""
-    target = await context.queries.jobs.find(job)
-    runs = await context.queries.calendar.of_job(target, days)
-    job_id = format_job_id(target.id)
-    return await _file(request, runs, f"Timeball: {target.name or job_id}", job_id)
+    """One calendar. Its ETag is its version."""
+    view = await context.queries.calendars.find(calendar, version)
+    return json_response(calendar_document(view), headers=_etag(view.calendar.version))
 
 
-async def _file(request: Request, calendar: Calendar, name: str, file: str) -> Response:
-    site = str(request.url.replace(path=request.scope.get("root_path", ""), query="", fragment=""))
-    # In a thread: writing two thousand entries would block the loop.
-    text = await asyncio.to_thread(calendar_text, calendar, name, site)
-    headers = {"Content-Disposition": f'attachment; filename="{file}.ics"', "Content-Type": CALENDAR_MEDIA_TYPE}
-    return Response(text, headers=headers)
-
-
-CALENDAR_MEDIA_TYPE = "text/calendar; charset=utf-8"
-_MAX_OCTETS = 75
-_REFRESH = "PT1H"
-_ESCAPES = str.maketrans({"\\": "\\\\", ";": "\\;", ",": "\\,", "\n": "\\n"})
-_LINE_ENDS = re.compile(r"\r\n?")
-
-
-# Characters that a text may not contain; a tab is allowed.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-
-
-# A calendar must have a component: without runs, it defines UTC.
-_UTC = (
-    "BEGIN:VTIMEZONE",
-    "TZID:UTC",
-    "BEGIN:STANDARD",
-    "DTSTART:19700101T000000",
-    "TZOFFSETFROM:+0000",
-    "TZOFFSETTO:+0000",
-    "END:STANDARD",
-    "END:VTIMEZONE",
+_CHANGE: dict[str, Any] = route_options(
+    Role.EDITOR, _WRITTEN_EXAMPLE, request={"days": ["sat", "sun"]}, has_body=True, fails=[404, 409, 412]
 )
 
 
-def calendar_text(calendar: Calendar, name: str, site: str) -> bytes:
-    """A calendar as the text of a file; *site* is the base address of the dashboard."""
-    events = [line for entry in calendar.entries for line in _event(entry, calendar.now, site)]
-    lines = [
-        "BEGIN:VCALENDAR",
-        "VERSION:2.0",
-        f"PRODID:-//Timeball//Timeball {__version__}//EN",
-        "CALSCALE:GREGORIAN",
-        "METHOD:PUBLISH",
-        f"NAME:{escaped(name)}",
-        f"X-WR-CALNAME:{escaped(name)}",
-        *_remarks(calendar),
-        f"REFRESH-INTERVAL;VALUE=DURATION:{_REFRESH}",
-        f"X-PUBLISHED-TTL:{_REFRESH}",
-        *(events or _UTC),
-        "END:VCALENDAR",
-    ]
-    return b"".join(map(folded, lines))
+@router.put("/{calendar}", response_model=CalendarWritten, **_CHANGE)
+async def replace_calendar(
+    calendar: CalendarRef, body: CalendarPatch, context: Context, caller: CurrentCaller, if_match: IfMatch = None
+) -> Response:
+    """Change the given fields; the same as PATCH."""
+    return await _change(calendar, body, context, caller, if_match)
 
 
-def escaped(text: str) -> str:
-    """A text as the value of a property, with separators and line breaks escaped."""
-    return _CONTROLS.sub("", _LINE_ENDS.sub("\n", text)).translate(_ESCAPES)
+@router.patch("/{calendar}", response_model=CalendarWritten, **_CHANGE)
+async def change_calendar(
+    calendar: CalendarRef, body: CalendarPatch, context: Context, caller: CurrentCaller, if_match: IfMatch = None
+) -> Response:
+    """Change the given fields; days replace all that are there.
+
+    Every job that uses the calendar gets a new version, which answers from now on. With more than a thousand jobs
+    the others follow within a minute, and `followed` is false.
+    """
+    return await _change(calendar, body, context, caller, if_match)
 
 
-def folded(line: str) -> bytes:
-    """A line with CR LF, folded at 75 octets without splitting a character."""
-    octets = line.encode()
-    parts: list[bytes] = []
-    while len(octets) > _MAX_OCTETS - bool(parts):
-        cut = _MAX_OCTETS - bool(parts)
-        while octets[cut] & 0b1100_0000 == 0b1000_0000:
-            cut -= 1
-        parts.append(octets[:cut])
-        octets = octets[cut:]
-    return b"\r\n ".join([*parts, octets]) + b"\r\n"
+async def _change(
+    calendar: str, body: CalendarPatch, context: ApiContext, caller: Caller, if_match: str | None
+) -> Response:
+    fields = {name: getattr(body, name) for name in body.model_fields_set}
+    expected = parse_if_match(if_match)
+    try:
+        written = await context.commands.calendars.update(calendar, fields, _days(body), caller.as_actor(), expected)
+    except Conflict as error:
+        raise precondition_error(error) from error
+    return await _response(context, written)
 
 
-def _remarks(calendar: Calendar) -> Iterable[str]:
-    """The description of the calendar: what it leaves out."""
-    sentences = []
-    if calendar.left_out:
-        sentences.append(f"{counted(calendar.left_out, 'job')} left out: too many to predict.")
-    if calendar.cut_after is not None:
-        sentences.append(f"There is more after {calendar.cut_after.astimezone(UTC):%Y-%m-%d %H:%M} UTC.")
-    return [f"X-WR-CALDESC:{escaped(' '.join(sentences))}"] if sentences else []
+@router.delete(
+    "/{calendar}", response_class=Response, **route_options(Role.EDITOR, None, status=204, fails=[404, 409, 412])
+)
+async def delete_calendar(
+    calendar: CalendarRef, context: Context, caller: CurrentCaller, if_match: IfMatch = None
+) -> Response:
+    """Delete a calendar that no job uses; otherwise 409 names jobs that do. Its versions are kept, because records cite them."""
+    try:
+        await context.commands.calendars.delete(calendar, caller.as_actor(), parse_if_match(if_match))
+    except Conflict as error:
+        raise precondition_error(error) from error
+    return Response(status_code=204)
 
 
-def _event(entry: CalendarEntry, now: datetime, site: str) -> Iterator[str]:
-    yield "BEGIN:VEVENT"
-    yield f"UID:{escaped(_identity(entry))}@timeball"
-    yield f"DTSTAMP:{_instant(now)}"
-    if entry.day is not None:
-        yield f"DTSTART;VALUE=DATE:{entry.day:%Y%m%d}"
-    else:
-        yield f"DTSTART:{_instant(entry.start)}"
-        yield f"DURATION:PT{_seconds(entry.what.length)}S"
-    yield f"SUMMARY:{escaped(_summary(entry))}"
-    yield f"DESCRIPTION:{escaped(_described(entry))}"
-    yield f"URL:{site}{_page(entry)}"
-    yield f"CATEGORIES:{escaped(entry.what.queue)}"
-    # A run does not make the reader busy.
-    yield "TRANSP:TRANSPARENT"
-    yield "END:VEVENT"
+def _days(body: CalendarIn | CalendarPatch) -> DaysRequest:
+    return DaysRequest(days=body.days, ics=body.ics, country=body.country, subdivision=body.subdivision)
 
 
-def _identity(entry: CalendarEntry) -> str:
-    if entry.execution_id is not None:
-        return format_execution_id(entry.execution_id)
-    what = entry.what
-    of = f"{what.handler}/{what.queue}" if what.job_id is None else format_job_id(what.job_id)
-    return f"{of}/{entry.day}"
+async def _response(
+    context: ApiContext, written: WrittenCalendar, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    view = await context.queries.calendars.view(written.calendar)
+    document = calendar_document(view) | {"followed": written.is_followed, "warnings": written.warnings}
+    return json_response(document, status, _etag(written.calendar.version) | (headers or {}))
 
 
-def _summary(entry: CalendarEntry) -> str:
-    if entry.day is None:
-        return entry.what.label
-    return f"{entry.what.label}, {entry.times:,} {'time' if entry.times == 1 else 'times'}"
+def _etag(version: int) -> dict[str, str]:
+    return {"ETag": f'"{version}"'}
 
 
-def _described(entry: CalendarEntry) -> str:
-    what = entry.what
-    length = "has not run yet" if what.is_guess else f"usually takes {duration_in_words(what.length)}"
-    lines = [what.schedule, f"handler {what.handler}", f"queue {what.queue}", length]
-    return "\n".join(line for line in lines if line)
-
-
-def _page(entry: CalendarEntry) -> str:
-    if entry.what.job_id is not None:
-        return f"/jobs/{format_job_id(entry.what.job_id)}"
-    if entry.execution_id is not None:
-        return f"/executions/{format_execution_id(entry.execution_id)}"
-    return "/executions?status=scheduled"
-
-
-def _instant(at: datetime) -> str:
-    return f"{at.astimezone(UTC):%Y%m%dT%H%M%SZ}"
-
-
-def _seconds(length: timedelta) -> int:
-    """Whole seconds, at least one: a duration has to be positive."""
-    return max(1, ceil(length.total_seconds()))
+def calendar_document(view: CalendarView) -> Document:
+    """A calendar, its next days, and the jobs that use it."""
+    calendar = view.calendar
+    return {
+        "name": calendar.name,
+        "description": calendar.description,
+        "source": dict(calendar.source),
+        "days": calendar.days.entries,
+        "next_days": [day.isoformat() for day in view.next_days],
+        "version": calendar.version,
+        "jobs": view.jobs,
+        "job_names": [name or format_job_id(id_) for id_, name in view.some_jobs],
+        "created_at": calendar.created_at,
+        "updated_at": calendar.updated_at,
+    }

@@ -35,8 +35,8 @@ from timeball.application.queries.doctor import AttentionItem, HealthCheck
 from timeball.application.queries.forecast import InstantLoad, InstantLoadRequest
 from timeball.application.queries.jobs import FieldChange, FireTime, Revision
 from timeball.domain.explain.diagnosis import Diagnosis, worst_status
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.payload_references import VersionSchedule, check_references
-from timeball.domain.scheduling.schedule import parse_schedule
 from timeball.domain.values.ids import JobId, format_id, format_job_id
 from timeball.domain.values.json_text import to_json
 from timeball.domain.values.redaction import redact_fields_in_list
@@ -171,7 +171,8 @@ async def preview_schedule(body: PreviewIn, context: Context, idempotency_key: I
     """
     now = context.queries.now()
     after = optional_instant(body.after, "after", body.timezone) or now
-    rule = parse_schedule(**body.model_dump(exclude={"after", "count", "queue", "job", "payload"}), now=now)
+    spec = JobSpec(handler="preview", **body.model_dump(exclude={"after", "count", "queue", "job", "payload"}))
+    rule = await context.queries.jobs.rule_of(spec, now)
     times = context.queries.jobs.next_times(rule, body.timezone, after, body.count)
     document = {"description": rule.describe(), "next": [fire_time_document(time) for time in times]}
     job_id = None if body.job is None else (await context.queries.jobs.find(body.job)).id

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from timeball.application.commands.bulk import OperationCommands
+from timeball.application.commands.calendars import CalendarCommands
 from timeball.application.commands.executions import ExecutionCommands
 from timeball.application.commands.freezes import FreezeCommands
 from timeball.application.commands.jobs import JobCommands
@@ -78,6 +79,7 @@ class Commands:
         self.executions = ExecutionCommands(store, env, self.contracts, self.jobs)
         self.operations = OperationCommands(store, env, self.jobs, self.executions)
         self.templates = TemplateCommands(store, env, self.contracts, self.jobs)
+        self.calendars = CalendarCommands(store)
         self.queues = QueueCommands(store)
         self.freezes = FreezeCommands(store, env, self.jobs)
         self.nodes = NodeCommands(store)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from timeball.application.commands.requests import LOCAL, Actor, check_version, new_ids
 from timeball.domain import job_changes
 from timeball.domain.execution import Origin
 from timeball.domain.handler import ADMIN_HANDLERS, clear_inherited_limit
-from timeball.domain.job import Job, JobView, define_job, redefine_job
+from timeball.domain.job import Job, JobView, KnownCalendars, define_job, redefine_job
 from timeball.domain.job_changes import (
     JobChange,
     JobSnapshot,
@@ -26,6 +26,7 @@ from timeball.domain.job_changes import (
 )
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.policies import SkipReason
+from timeball.domain.scheduling.calendars import CalendarVersion, possible_names
 from timeball.domain.scheduling.occurrences import SkippedRange, first_occurrence
 from timeball.domain.scheduling.schedule import Once
 from timeball.domain.values.ids import ExecutionId, IdempotentRequest, JobId, shard_of
@@ -34,7 +35,7 @@ from timeball.domain.values.text import check_label
 from timeball.domain.wakeup import Wakeup
 from timeball.errors import Conflict, InvalidInput, NotFound, StoreUnavailable
 from timeball.store.db.database import retry_write
-from timeball.store.enqueue import prepare_job
+from timeball.store.enqueue import CalendarChanged, prepare_job
 from timeball.store.types import AuditEntry, EnqueueRow, FirstExecution, PreparedJob
 from timeball.store.types import CreatedJob as CreatedJob
 
@@ -48,7 +49,9 @@ if TYPE_CHECKING:
 _PREPARE_BATCH = 50
 _DEFINE_BATCH = 1_000
 _MAX_TRIES = 5
+_CALENDAR_ATTEMPTS = 5
 _DECLARATION = Actor("declaration")
+_Created = TypeVar("_Created")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +114,45 @@ class JobCommands:
         is_shown: bool = False,
     ) -> list[CreatedJob]:
         """Create jobs, all or none. A one-off whose `unique_key` is held returns the execution that holds it."""
+        return await self._with_calendars(
+            specs,
+            lambda calendars: self._create_all(specs, calendars, connection, actor, idempotency, is_shown=is_shown),
+            connection,
+        )
+
+    async def _with_calendars(
+        self,
+        specs: Sequence[JobSpec],
+        create: Callable[[KnownCalendars], Awaitable[_Created]],
+        connection: WithinConnection | None = None,
+    ) -> _Created:
+        """Create jobs by the present versions of their calendars; once more, if one changes before they are written."""
+        for _ in range(_CALENDAR_ATTEMPTS):
+            try:
+                return await create(await self.calendars_of(specs, connection))
+            except CalendarChanged:
+                continue
+        return await create(await self.calendars_of(specs, connection))
+
+    async def calendars_of(
+        self, specs: Sequence[JobSpec], connection: WithinConnection | None = None
+    ) -> dict[str, CalendarVersion]:
+        """The calendars that some specs name, in their present versions. Specs without calendars cost no statement."""
+        names = possible_names(name for spec in specs for name in (*spec.skip_on, *spec.only_on))
+        return await self._store.calendars.present(names, connection) if names else {}
+
+    async def _create_all(
+        self,
+        specs: Sequence[JobSpec],
+        calendars: KnownCalendars,
+        connection: Any,
+        actor: Actor,
+        idempotency: IdempotentRequest | None,
+        *,
+        is_shown: bool,
+    ) -> list[CreatedJob]:
         prepared: list[tuple[Job, FirstExecution | None]] = []
-        for number, pair in enumerate(self._prepare_each(specs, actor, idempotency), start=1):
+        for number, pair in enumerate(self._prepare_each(specs, actor, idempotency, calendars), start=1):
             prepared.append(pair)
             if number % _PREPARE_BATCH == 0:
                 # Thousands of schedules take seconds; let other tasks of this event loop run in between.
@@ -173,13 +213,24 @@ class JobCommands:
         return created if current is None else replace(created, execution_id=current)
 
     def prepare(
-        self, specs: Sequence[JobSpec], actor: Actor = LOCAL, idempotency: IdempotentRequest | None = None
+        self,
+        specs: Sequence[JobSpec],
+        actor: Actor = LOCAL,
+        idempotency: IdempotentRequest | None = None,
+        calendars: KnownCalendars = None,
     ) -> list[tuple[Job, FirstExecution | None]]:
-        """Check specs and turn them into jobs with their first executions, ready to be written."""
-        return list(self._prepare_each(specs, actor, idempotency))
+        """Check specs and turn them into jobs with their first executions, ready to be written.
+
+        *calendars* are those that the specs name (`calendars_of`); without them, jobs with calendars cannot be written.
+        """
+        return list(self._prepare_each(specs, actor, idempotency, calendars))
 
     def _prepare_each(
-        self, specs: Sequence[JobSpec], actor: Actor, idempotency: IdempotentRequest | None
+        self,
+        specs: Sequence[JobSpec],
+        actor: Actor,
+        idempotency: IdempotentRequest | None,
+        calendars: KnownCalendars,
     ) -> Iterator[tuple[Job, FirstExecution | None]]:
         now = self._env.clock.now()
         ids = (
@@ -188,16 +239,16 @@ class JobCommands:
             else (JobId(self._env.new_id()) for _ in specs)
         )
         for spec, id_ in zip(specs, ids, strict=True):
-            job, opening = self.prepare_one(spec, now, id_, actor)
+            job, opening = self.prepare_one(spec, now, id_, actor, calendars)
             self._contracts.check_payload(job.handler, job.payload, actor)
             yield job, opening
 
     def prepare_one(
-        self, spec: JobSpec, now: datetime, job_id: JobId, actor: Actor
+        self, spec: JobSpec, now: datetime, job_id: JobId, actor: Actor, calendars: KnownCalendars = None
     ) -> tuple[Job, FirstExecution | None]:
         is_immediate = _is_immediate(spec)
         dated = replace(spec, scheduled_at=now) if is_immediate else spec
-        job = define_job(dated, job_id, now, self._store.shards, actor.created_by)
+        job = define_job(dated, job_id, now, self._store.shards, actor.created_by, calendars)
         if actor.is_confined(job.payload):
             job = replace(job, bound_secrets_only=True)
         if is_immediate:
@@ -323,7 +374,8 @@ class JobCommands:
             return change
 
         await self._refuse_known_instant(job_id, fields, connection)
-        return (await self._store.jobs.change(job_id, decide, actor.entry, connection)).job
+        named = possible_names(name for field in ("skip_on", "only_on") for name in fields.get(field) or ())
+        return (await self._store.jobs.change(job_id, decide, actor.entry, connection, named)).job
 
     async def _fitting(
         self, job_id: JobId, fields: Mapping[str, Any], connection: WithinConnection | None, *, is_unchecked: bool
@@ -456,13 +508,16 @@ class JobCommands:
     async def _create_named(
         self, spec: JobSpec, actor: Actor, connection: WithinConnection | None, declared_by: str | None
     ) -> DefinedJob:
-        jobs, openings = self._prepare_declared([spec], declared_by, actor)
-        created = await self._store.enqueuer.create(
-            jobs, openings, connection, actor.entry, is_shown=True, skips_taken_names=True
-        )
-        if not created:
-            raise _NameTaken
-        return DefinedJob(jobs[0], view=created[0].view)
+        async def create(calendars: KnownCalendars) -> DefinedJob:
+            jobs, openings = self._prepare_declared([spec], declared_by, actor, calendars)
+            created = await self._store.enqueuer.create(
+                jobs, openings, connection, actor.entry, is_shown=True, skips_taken_names=True
+            )
+            if not created:
+                raise _NameTaken
+            return DefinedJob(jobs[0], view=created[0].view)
+
+        return await self._with_calendars([spec], create, connection)
 
     async def _align(
         self, present: Job, spec: JobSpec, actor: Actor, connection: WithinConnection | None
@@ -480,6 +535,7 @@ class JobCommands:
         """As `define` for many jobs with names, all or none: a few statements for each thousand that are new or unchanged.
 
         Everything is computed before the first write: a transaction that waits for a busy processor would hold its locks, and be ended.
+        Conflict if a calendar of a new job changes in between; repeat the call.
         """
         _check_names(specs)
         # In the order of their names: two callers that define the same jobs wait for each other, and never both.
@@ -498,17 +554,20 @@ class JobCommands:
         for start in range(0, len(specs), _DEFINE_BATCH):
             part = specs[start : start + _DEFINE_BATCH]
             present = await self._store.jobs.find_by_names([_name_of(spec) for spec in part], connection)
+            calendars = await self.calendars_of(part, connection)
             for number, spec in enumerate(part):
-                self._plan_definition(plan, spec, present.get(_name_of(spec)), actor)
+                self._plan_definition(plan, spec, present.get(_name_of(spec)), actor, calendars)
                 if number % _PREPARE_BATCH == 0:
                     await asyncio.sleep(0)
         return plan
 
-    def _plan_definition(self, plan: _DefinitionPlan, spec: JobSpec, present: Job | None, actor: Actor) -> None:
+    def _plan_definition(
+        self, plan: _DefinitionPlan, spec: JobSpec, present: Job | None, actor: Actor, calendars: KnownCalendars
+    ) -> None:
         name = _name_of(spec)
         if present is None:
             try:
-                plan.new[name] = spec, *self.prepare([spec], actor)[0]
+                plan.new[name] = spec, *self.prepare([spec], actor, calendars=calendars)[0]
             except InvalidInput as error:
                 raise error.below(name) from error
             return
@@ -552,17 +611,18 @@ class JobCommands:
     ) -> list[SyncedJob]:
         """The steps of `sync`: one for each job and, with *prune*, one for each job that *declared_by* no longer declares."""
         check_label(declared_by, "declared_by")
-        jobs = [self._prepared(number, spec, actor) for number, spec in enumerate(specs)]
+        calendars = await self.calendars_of(specs)
+        jobs = [self._prepared(number, spec, actor, calendars) for number, spec in enumerate(specs)]
         present = await self._store.jobs.find_by_names([job.name for job in jobs if job.name is not None])
         pruned = await self._store.jobs.declared_by(declared_by) if prune else []
         return plan_sync(
-            present, list(zip(specs, jobs, strict=True)), pruned, self._env.clock.now(), self._store.shards
+            present, list(zip(specs, jobs, strict=True)), pruned, self._env.clock.now(), self._store.shards, calendars
         )
 
-    def _prepared(self, number: int, spec: JobSpec, actor: Actor) -> Job:
+    def _prepared(self, number: int, spec: JobSpec, actor: Actor, calendars: KnownCalendars) -> Job:
         try:
             check_declaration(spec)
-            return self.prepare([spec], actor)[0][0]
+            return self.prepare([spec], actor, calendars=calendars)[0][0]
         except InvalidInput as error:
             raise error.below(f"jobs/{number}") from error
 
@@ -589,14 +649,17 @@ class JobCommands:
         return step
 
     async def _create_declared(self, specs: Sequence[JobSpec], declared_by: str, actor: Actor) -> list[Job]:
-        jobs, openings = self._prepare_declared(specs, declared_by, actor)
-        await self._store.enqueuer.create(jobs, openings, audit=actor.entry)
-        return jobs
+        async def create(calendars: KnownCalendars) -> list[Job]:
+            jobs, openings = self._prepare_declared(specs, declared_by, actor, calendars)
+            await self._store.enqueuer.create(jobs, openings, audit=actor.entry)
+            return jobs
+
+        return await self._with_calendars(specs, create)
 
     def _prepare_declared(
-        self, specs: Sequence[JobSpec], declared_by: str | None, actor: Actor
+        self, specs: Sequence[JobSpec], declared_by: str | None, actor: Actor, calendars: KnownCalendars
     ) -> tuple[list[Job], list[FirstExecution]]:
-        prepared = self.prepare(specs, actor)
+        prepared = self.prepare(specs, actor, calendars=calendars)
         jobs = [replace(job, declared_by=declared_by) for job, _ in prepared]
         return jobs, [opening for _, opening in prepared if opening is not None]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from timeball.application.queries.calendar import CalendarQueries
+from timeball.application.queries.calendars import CalendarQueries
 from timeball.application.queries.doctor import DoctorQueries
 from timeball.application.queries.executions import ExecutionQueries, OperationQueries
 from timeball.application.queries.explain import ExplainQueries
+from timeball.application.queries.feed import FeedQueries
 from timeball.application.queries.forecast import ForecastQueries
 from timeball.application.queries.handlers import HandlerQueries
 from timeball.application.queries.jobs import JobQueries, TemplateQueries
@@ -38,6 +39,7 @@ class Queries:
         timelines, diagnostics = TimelineStore(store.database), DoctorStore(store.database)
         self.jobs = JobQueries(store, listing, diagnostics)
         self.templates = TemplateQueries(store)
+        self.calendars = CalendarQueries(store)
         self.executions = ExecutionQueries(store, listing, diagnostics, timelines)
         self.operations = OperationQueries(store)
         self.handlers = HandlerQueries(store)
@@ -48,7 +50,7 @@ class Queries:
         self.ledger_days = LedgerDayQueries(store, ledger)
         self.timeline = TimelineQueries(store, timelines)
         self.forecast = ForecastQueries(store, timelines)
-        self.calendar = CalendarQueries(store, timelines)
+        self.feed = FeedQueries(store, timelines)
         self.metrics = MetricsQueries(store, listing, GaugeStore(store.database))
 
     def now(self) -> datetime:

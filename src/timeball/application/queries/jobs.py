@@ -14,10 +14,12 @@ from zoneinfo import ZoneInfo
 import orjson
 
 from timeball.domain.freeze import Freeze, frozen_windows, window_at
-from timeball.domain.job import Job, JobView
+from timeball.domain.job import Job, JobView, rule_of
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.payload_references import VersionSchedule, preview_payload
+from timeball.domain.scheduling.calendars import possible_names
 from timeball.domain.scheduling.civil_time import changes_between
-from timeball.domain.scheduling.schedule import Cron, Occurrence, Schedule
+from timeball.domain.scheduling.schedule import Cron, NoteKind, Occurrence, Schedule
 from timeball.domain.search import JobFilter, JobOrder, PageRequest, RecentRuns, ResultPage
 from timeball.domain.template import Template, TemplateId
 from timeball.domain.values.ids import JobId, parse_id
@@ -35,6 +37,9 @@ _YEAR, _NEAR_A_CHANGE = timedelta(days=370), timedelta(hours=2)
 _MAX_NEAR_A_CHANGE = 50
 # Fields that only the engine uses, or that a revision shows elsewhere.
 _INTERNAL_FIELDS = frozenset({"id", "shard", "version", "paused_left", "paused_from"})
+
+
+_OF_CALENDARS = (NoteKind.MOVED_BY_CALENDAR, NoteKind.LEFT_OUT_BY_CALENDAR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +134,17 @@ class JobQueries:
         """States and durations of the latest executions of each of these jobs, the oldest first."""
         return await self._listing.recent_runs(ids, count)
 
+    async def rule_of(self, spec: JobSpec, now: datetime) -> Schedule:
+        """The schedule of a spec, by the present days of its calendars; InvalidInput if it cannot be one."""
+        names = possible_names((*spec.skip_on, *spec.only_on))
+        return rule_of(spec, now, await self._store.calendars.present(names) if names else {})
+
     def next_times(self, rule: Schedule, timezone: str, after: datetime, count: int) -> list[FireTime]:
-        """The next instants of a schedule, with those that a clock change skips among them."""
+        """The next instants of a schedule, with those that a clock change skips or a calendar leaves out among them."""
         zone = ZoneInfo(rule.timezone if isinstance(rule, Cron) else timezone)
         times: list[FireTime] = []
         due = 0
-        for occurrence in islice(rule.occurrences(after, with_skipped=True), 2 * count):
+        for occurrence in islice(rule.occurrences(after, with_skipped=True), 3 * count):
             times.append(FireTime(occurrence, occurrence.at.astimezone(zone)))
             due += occurrence.is_due
             if due == count:
@@ -178,7 +188,11 @@ class JobQueries:
             near = rule.occurrences(
                 max(after, change.at - _NEAR_A_CHANGE), change.at + _NEAR_A_CHANGE, with_skipped=True
             )
-            noted = (occurrence for occurrence in islice(near, _MAX_NEAR_A_CHANGE) if occurrence.note is not None)
+            noted = (
+                occurrence
+                for occurrence in islice(near, _MAX_NEAR_A_CHANGE)
+                if occurrence.note is not None and occurrence.note.kind not in _OF_CALENDARS
+            )
             times += [FireTime(occurrence, occurrence.at.astimezone(zone)) for occurrence in noted]
         return times[:count]
 

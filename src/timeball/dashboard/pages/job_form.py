@@ -19,11 +19,22 @@ from timeball.dashboard.context import PageContext, PageRouter, known_handlers, 
 from timeball.dashboard.formatting import format_seconds, pluralize
 from timeball.dashboard.internal_api import ApiProblem
 from timeball.domain.job import Job
-from timeball.domain.job_fields import OPTION_FIELDS, SPEC_FIELDS, TIME_FIELDS, Choice, JobField, Labels, Section, Whole
+from timeball.domain.job_fields import (
+    OPTION_FIELDS,
+    SPEC_FIELDS,
+    TIME_FIELDS,
+    Choice,
+    JobField,
+    JobSpec,
+    Labels,
+    Section,
+    Whole,
+)
 from timeball.domain.payload_references import VersionSchedule, check_references
-from timeball.domain.policies import OnGap, OnRepeat
+from timeball.domain.policies import OnGap, OnRepeat, Shift
 from timeball.domain.scheduling.civil_time import zone_names
-from timeball.domain.scheduling.schedule import Manual, Once, Schedule, ScheduleKind, parse_schedule
+from timeball.domain.scheduling.schedule import Manual, Once, ScheduleKind
+from timeball.domain.search import PageRequest
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.json_text import to_json
 from timeball.domain.values.wording import format_duration, parse_duration
@@ -40,6 +51,7 @@ _FIELDS = {line.bare_name: line for name, line in SPEC_FIELDS.items() if name no
 # The fields that the template places by hand, in an order and with hints of its own. The others follow them in the card of their section.
 _PLACED = frozenset(
     {"name", "handler", "tags", "description", "timezone", "on_gap", "on_repeat", "misfire_grace", "misfire", "overlap"}
+    | {"skip_on", "only_on", "shift"}
     | {"queue", "priority", "timeout", "max_retries", "initial_backoff", "max_backoff", "max_running"}
 )
 _MORE = {
@@ -53,6 +65,8 @@ _CHOICES = {
 }
 # The word that takes a limit away from a new job: there an empty field is what the handler declares.
 _NONE = "none"
+# The calendars that a form offers.
+_CALENDARS = PageRequest(limit=100)
 
 
 @router.get("/jobs/new", Role.EDITOR)
@@ -130,6 +144,7 @@ async def _form(
         problem=problem,
         zones=sorted(zone for zone in zone_names() if "/" in zone or zone == "UTC"),
         handlers=await known_handlers(context.site.queries),
+        calendars=[view.calendar.name for view in (await context.site.queries.calendars.page(_CALENDARS)).items],
     )
 
 
@@ -155,7 +170,15 @@ def job_body(form: dict[str, str]) -> dict[str, Any]:
     }
     if form.get("payload", "").strip():
         body["payload"] = parse_json_field(form["payload"], "payload")
-    return body | schedule_fields(form)
+    return body | schedule_fields(form) | _calendar_fields(form)
+
+
+def _calendar_fields(form: dict[str, str]) -> dict[str, Any]:
+    """A kind of schedule that calendars mean nothing to has none."""
+    kind = form.get("kind")
+    if kind not in ("cron", "every"):
+        return {"skip_on": [], "only_on": [], "shift": Shift.NONE.value}
+    return {} if kind == "cron" else {"shift": Shift.NONE.value}
 
 
 def _has_empty_value(line: JobField) -> bool:
@@ -259,7 +282,7 @@ async def preview_schedule(context: PageContext) -> Response:
     now = queries.now()
     zone = context.form.get("timezone", "").strip() or "UTC"
     try:
-        rule = _rule(context.form, zone, now)
+        rule = await queries.jobs.rule_of(_previewed_spec(context.form, zone), now)
     except InvalidInput as error:
         return context.page("partials/schedule_preview.html", error=error, rule=None)
     times = queries.jobs.next_times(rule, zone, now, _PREVIEWED)
@@ -297,16 +320,24 @@ def _next_payload(
     return resolved_payload_document(resolved), None
 
 
-def _rule(form: dict[str, str], zone: str, now: Any) -> Schedule:
-    return parse_schedule(
+def _previewed_spec(form: dict[str, str], zone: str) -> JobSpec:
+    """What the form says about time; a job with other kinds of fields would be refused for them."""
+    is_cron, is_recurring = form.get("kind") == "cron", form.get("kind") in ("cron", "every")
+    calendars: dict[str, Any] = {
+        name: tuple(_value(SPEC_FIELDS[name], _text(form, SPEC_FIELDS[name]))) if is_recurring else ()
+        for name in ("skip_on", "only_on")
+    }
+    return JobSpec(
+        handler="preview",
         **schedule_fields(form),
+        **calendars,
+        shift=form.get("shift") or Shift.NONE if is_cron else Shift.NONE,
         timezone=zone,
         on_gap=form.get("on_gap", OnGap.NEXT_VALID),
         on_repeat=form.get("on_repeat", OnRepeat.FIRST),
         starts_at=form.get("starts_at", "").strip() or None,
         ends_at=form.get("ends_at", "").strip() or None,
         name=form.get("name", "").strip() or None,
-        now=now,
     )
 
 

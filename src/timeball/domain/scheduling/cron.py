@@ -60,6 +60,7 @@ from cronsim.cronsim import Field as CronField
 from cronsim.explain import Day, Expression, Field, Sequence, ordinal
 
 from timeball.domain.policies import OnGap, OnRepeat
+from timeball.domain.scheduling.calendars import CalendarRule, NamedDays
 from timeball.domain.scheduling.civil_time import (
     MICROSECOND,
     SECOND,
@@ -478,8 +479,8 @@ class CronPattern:
         today = start.date()
         if self.matches_day(today):
             yield from self._times_from(today, start.time())
-        for day in _resumed(self._next_day, datetime.combine(today, time(23, 59, 59))):
-            yield from self._times_from(day.date(), time.min)
+        for day in self._days_after(today):
+            yield from self._times_from(day, time.min)
 
     def walls_before(self, wall: datetime) -> Iterator[datetime]:
         """The named wall times strictly before *wall*, latest first."""
@@ -487,8 +488,8 @@ class CronPattern:
         today = end.date()
         if self.matches_day(today):
             yield from self._times_back_from(today, end.time())
-        for day in _resumed(self._previous_day, datetime.combine(today, time.min)):
-            yield from self._times_back_from(day.date(), time.max)
+        for day in self._days_before(today):
+            yield from self._times_back_from(day, time.max)
 
     def first_between(self, start: datetime, end: datetime) -> datetime | None:
         """The first named wall time in [start, end)."""
@@ -507,9 +508,8 @@ class CronPattern:
         """The number of named wall times in [start, end); the cost grows with the days, not with the wall times."""
         if start >= end:
             return 0
-        whole_days = sum(map(self.matches_day, _days(start.date(), end.date())))
         return (
-            whole_days * self._times_a_day
+            self._count_days(start.date(), end.date()) * self._times_a_day
             - self.matches_day(start.date()) * self._times_before(start.time())
             + self.matches_day(end.date()) * self._times_before(end.time())
         )
@@ -518,6 +518,20 @@ class CronPattern:
         """The expression in plain words."""
         # cronsim writes "31th".
         return _ODD_ORDINAL.sub(lambda match: match[1] + _ORDINAL_ENDINGS[match[1][-1]], self._expression.explain())
+
+    def moved_from(self, wall: datetime) -> datetime | None:
+        """The wall time that a calendar moved to *wall*; None if the expression names *wall* itself."""
+        return None
+
+    def _days_after(self, day: date) -> Iterator[date]:
+        return (at.date() for at in _resumed(self._next_day, datetime.combine(day, time(23, 59, 59))))
+
+    def _days_before(self, day: date) -> Iterator[date]:
+        return (at.date() for at in _resumed(self._previous_day, datetime.combine(day, time.min)))
+
+    def _count_days(self, start: date, end: date) -> int:
+        """The number of matching days from *start* up to, not including, *end*."""
+        return sum(map(self.matches_day, _days(start, end)))
 
     @property
     def _times_a_day(self) -> int:
@@ -557,6 +571,32 @@ class CronPattern:
         return (hour * len(self._minutes) + minute) * len(self._seconds) + second
 
 
+class CalendarPattern(CronPattern):
+    """The wall times of an expression on the days that calendars leave of it, or move its days to."""
+
+    __slots__ = ("_named_days",)
+
+    def __init__(self, text: str, normal: str, rule: CalendarRule) -> None:
+        super().__init__(text, normal)
+        self._named_days = NamedDays(rule, super().matches_day)
+
+    def matches_day(self, day: date) -> bool:
+        return day in self._named_days
+
+    def moved_from(self, wall: datetime) -> datetime | None:
+        day = self._named_days.moved_from(wall.date())
+        return None if day is None else datetime.combine(day, wall.time())
+
+    def _days_after(self, day: date) -> Iterator[date]:
+        return self._named_days.after(day)
+
+    def _days_before(self, day: date) -> Iterator[date]:
+        return self._named_days.before(day)
+
+    def _count_days(self, start: date, end: date) -> int:
+        return self._named_days.count(start, end)
+
+
 def _resumed(search: CronSim, wall: datetime) -> Iterator[datetime]:
     """A search for days, started from *wall*."""
     # A copy, because parsing the expression again would take longer than the search.
@@ -585,31 +625,37 @@ _MARGIN = timedelta(days=2)
 
 
 class NoteKind(StrEnum):
-    """How a clock change affects an occurrence."""
+    """How a clock change or a calendar affects an occurrence."""
 
     MOVED_BY_GAP = "moved_by_gap"
     SKIPPED_BY_GAP = "skipped_by_gap"
     FIRST_OF_REPEAT = "first_of_repeat"
     SECOND_OF_REPEAT = "second_of_repeat"
+    MOVED_BY_CALENDAR = "moved_by_calendar"
+    LEFT_OUT_BY_CALENDAR = "left_out_by_calendar"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OccurrenceNote:
     """Why an occurrence is not simply at its wall time.
 
-    *wall* is the named local time (the first one, if a gap covers several), *count* is the number of them.
+    *wall* is the named local time (the first one, if a gap or a calendar covers several), *count* is the number of them; None if it is
+    not known. What calendars leave out has also the instant of the *last* one and their names.
     """
 
     kind: NoteKind
     wall: datetime
-    count: int = 1
+    count: int | None = 1
+    last: datetime | None = None
+    calendars: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occurrence:
     """One instant at which a schedule is due, in UTC.
 
-    With a note of kind `skipped_by_gap` it is not due at all: *at* is then the end of the gap.
+    With a note of kind `skipped_by_gap` it is not due at all: *at* is then the end of the gap. Nor is it with one of kind
+    `left_out_by_calendar`: *at* is then the instant of the first one that is left out.
     """
 
     at: datetime
@@ -617,7 +663,7 @@ class Occurrence:
 
     @property
     def is_due(self) -> bool:
-        return self.note is None or self.note.kind is not NoteKind.SKIPPED_BY_GAP
+        return self.note is None or self.note.kind not in (NoteKind.SKIPPED_BY_GAP, NoteKind.LEFT_OUT_BY_CALENDAR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -661,9 +707,12 @@ class CronIterator:
                 if wall >= period.wall_end:
                     beyond = wall
                     break
-                yield Occurrence(at=period.instant(wall), note=_note(period, wall))
+                yield Occurrence(at=period.instant(wall), note=self._note(period, wall))
             if beyond is None:
-                return None
+                if period.reading is WallTimeRepeat.ONCE:
+                    return None
+                # The last day that a calendar allows may be one whose hours come twice.
+                continue
             leap = _leap(period, beyond)
             if leap is not None:
                 return leap
@@ -678,7 +727,7 @@ class CronIterator:
                         beyond = wall
                         break
                     yield period.instant(wall)
-                if beyond is None:
+                if beyond is None and period.reading is WallTimeRepeat.ONCE:
                     return None
             if (moved := self._in_gap(period)) and moved.is_due:
                 yield moved.at
@@ -696,6 +745,13 @@ class CronIterator:
             end = min(period.wall(until) + MICROSECOND, period.wall_end)
             total += self.pattern.count_between(start, end)
         return total
+
+    def _note(self, period: OffsetPeriod, wall: datetime) -> OccurrenceNote | None:
+        if period.reading is WallTimeRepeat.ONCE:
+            named = self.pattern.moved_from(wall)
+            return None if named is None else OccurrenceNote(kind=NoteKind.MOVED_BY_CALENDAR, wall=named)
+        kind = NoteKind.FIRST_OF_REPEAT if period.reading is WallTimeRepeat.FIRST else NoteKind.SECOND_OF_REPEAT
+        return OccurrenceNote(kind=kind, wall=wall)
 
     def _admits(self, period: OffsetPeriod) -> bool:
         if self.pattern.follows_elapsed or self.on_repeat is OnRepeat.BOTH or period.reading is WallTimeRepeat.ONCE:
@@ -719,9 +775,12 @@ class CronIterator:
 
 
 @lru_cache(maxsize=4096)
-def cron_iterator(expression: str, zone: str, on_gap: OnGap, on_repeat: OnRepeat) -> CronIterator:
-    """The iterator of an expression in a zone, cached."""
-    return CronIterator(parse_cron(expression), zone, on_gap, on_repeat)
+def cron_iterator(
+    expression: str, zone: str, on_gap: OnGap, on_repeat: OnRepeat, calendar: CalendarRule | None = None
+) -> CronIterator:
+    """The iterator of an expression in a zone, on the days that a calendar rule leaves of it; cached."""
+    pattern = parse_cron(expression) if calendar is None else CalendarPattern(*parse_expression(expression), calendar)
+    return CronIterator(pattern, zone, on_gap, on_repeat)
 
 
 def _leap(period: OffsetPeriod, wall: datetime) -> datetime | None:
@@ -736,10 +795,3 @@ def _leap(period: OffsetPeriod, wall: datetime) -> datetime | None:
     if wall < period.wall_start - 2 * _MARGIN:
         return wall.replace(tzinfo=UTC) + _MARGIN
     return None
-
-
-def _note(period: OffsetPeriod, wall: datetime) -> OccurrenceNote | None:
-    if period.reading is WallTimeRepeat.ONCE:
-        return None
-    kind = NoteKind.FIRST_OF_REPEAT if period.reading is WallTimeRepeat.FIRST else NoteKind.SECOND_OF_REPEAT
-    return OccurrenceNote(kind=kind, wall=wall)

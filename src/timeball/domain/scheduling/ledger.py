@@ -33,6 +33,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
 
+from timeball.domain.scheduling.calendars import CalendarRule
 from timeball.domain.scheduling.civil_time import MAX_INSTANT, MICROSECOND, MIN_INSTANT, SECOND, format_instant
 from timeball.domain.scheduling.schedule import Cron, Every, Manual, Occurrence, Once, Schedule
 
@@ -385,7 +386,7 @@ class JobLedger:
 
     def _is_sure(self, tzdata: str | None) -> bool:
         rule = None if self._period is None else self._period.rule
-        return not isinstance(rule, Cron) or rule.timezone == "UTC" or tzdata == self._bounds.tzdata
+        return rule is None or not _depends_on_zone(rule) or tzdata == self._bounds.tzdata
 
     # one-offs
 
@@ -411,13 +412,22 @@ class JobLedger:
         return until is None or instant <= until
 
 
+def _depends_on_zone(rule: Schedule) -> bool:
+    """Whether another edition of the time-zone data may move the instants of a rule."""
+    match rule:
+        case Cron(timezone=zone) | Every(calendar=CalendarRule(zone=zone)):
+            return zone != "UTC"
+        case _:
+            return False
+
+
 class LedgerCursor:
     """The next instant of a schedule; moves by steps, or leaps over instants that need no check."""
 
     def __init__(self, rule: Schedule, after: datetime) -> None:
         self._rule = rule
-        # For elapsed time a step is an addition.
-        self._interval = rule.interval if isinstance(rule, Every) else None
+        # For elapsed time a step is an addition, unless calendars take days away.
+        self._interval = rule.interval if isinstance(rule, Every) and rule.calendar is None else None
         self._end = rule.ends_at or MAX_INSTANT
         self._walk: Iterator[Occurrence] = iter(())
         self.upcoming: datetime | None = None
@@ -465,6 +475,8 @@ class LedgerCursor:
         return True
 
     def _finest_step(self) -> timedelta | None:
+        if isinstance(self._rule, Every):
+            return self._rule.interval
         if not isinstance(self._rule, Cron):
             return None
         has_seconds = len(self._rule.expression.split()) > 5
@@ -488,6 +500,9 @@ class QuickLedgerCheck:
         if period.until is not None or period.max_executions is not None:
             return False
         match period.rule:
+            case Every(calendar=CalendarRule()):
+                # Its records have holes that only its days explain.
+                return False
             case Every() as rule:
                 return pending_for is not None and self._is_regular(rule, period, entries, pending_for)
             case Cron() as rule:

@@ -36,7 +36,7 @@ from timeball.domain.execution import DueKind, Origin
 from timeball.domain.freeze import Afterwards, FrozenWindow, window_at
 from timeball.domain.policies import Misfire, MisfireRule, Overlap, SkipReason
 from timeball.domain.scheduling.civil_time import MICROSECOND, tzdata_version
-from timeball.domain.scheduling.schedule import Cron, Once, Schedule
+from timeball.domain.scheduling.schedule import Cron, Every, Once, Schedule
 from timeball.domain.values.ids import ExecutionId, JobId, jitter_of, occurrence_id
 
 if TYPE_CHECKING:
@@ -418,7 +418,7 @@ def first_occurrence(job: Plannable, after: datetime, executions_left: int | Non
 
 def recompute_occurrence(row: DueRow, job: Plannable) -> NextOccurrence | None:
     """The occurrence that our time-zone data name instead of a pending one; None if none is left before the job ends."""
-    if isinstance(job.rule, Cron):
+    if isinstance(job.rule, Cron | Every) and job.rule.is_zoned:
         return first_occurrence(job, row.watermark or row.scheduled_for - MICROSECOND, row.executions_left)
     # Elapsed time does not depend on zones, so the occurrence stays.
     return NextOccurrence(
@@ -566,7 +566,8 @@ def _skip_records(
     row: DueRow, job: Plannable, ranges: Iterable[SkippedRange]
 ) -> tuple[tuple[PlannedSkip, ...], tuple[SkippedRange, ...]]:
     """Skips as records: a single occurrence is a skipped execution, consecutive ones are a range; never both."""
-    if isinstance(job.rule, Cron) and row.tzdata not in (None, tzdata_version()):
+    is_zoned = isinstance(job.rule, Cron | Every) and job.rule.is_zoned
+    if is_zoned and row.tzdata not in (None, tzdata_version()):
         ranges = [part for r in ranges for part in (split_first(job.rule, r) if r.first == row.scheduled_for else (r,))]
     singles = tuple(_skip(job, r.first, r.reason) for r in ranges if r.first == r.last)
     return singles, tuple(r for r in ranges if r.first != r.last)

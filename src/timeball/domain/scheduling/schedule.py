@@ -18,31 +18,38 @@ The rules:
 * `cron` follows the wall clock of a zone; cron and civil_time say what happens when that clock changes.
 * `once` is one instant, `manual` none at all.
 * A job with no time runs now: it is `once`, at the instant of its creation. `manual` is said, never meant by silence.
+* Calendars leave days of a recurring schedule out, or move them (see calendars). What they leave is all that the schedule names, for every
+  method alike; `occurrences` tells what they took away if it is asked to.
 
 No method iterates over the past: ten years of an every-second schedule cost no more than a minute of it. Only
-`count_between` looks at each day of a cron schedule, and gives up (None) beyond its budget.
+`count_between` looks at each day of a cron schedule or of a calendar, and gives up (None) beyond its budget.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from itertools import count
 from typing import ClassVar, TypeAlias, TypeVar
 
-from timeball.domain.policies import OnGap, OnRepeat
+from timeball.domain.policies import OnGap, OnRepeat, Shift
+from timeball.domain.scheduling.calendars import CalendarRule, allowed_days
 from timeball.domain.scheduling.civil_time import (
+    DAY,
     MAX_INSTANT,
     MICROSECOND,
     MIN_INSTANT,
+    OffsetPeriod,
     accept_instant,
     accept_interval,
     format_instant,
     interval_in_words,
     load_zone,
+    offset_periods_back_from,
+    offset_periods_from,
     parse_instant,
     to_utc,
 )
@@ -110,14 +117,20 @@ class _BoundedSchedule:
     ) -> Iterator[Occurrence]:
         """The occurrences in (after, until], lazily, strictly increasing.
 
-        *with_skipped* also yields, once per gap, what `on_gap = skip` leaves out (`is_due` is then false).
+        *with_skipped* also yields, once per gap, what `on_gap = skip` leaves out and, once between two that are due, what calendars
+        leave out (`is_due` is then false).
         """
         low, high = self._window(after, until)
         for occurrence in self._forward(low):
             if occurrence.at > high:
-                return
+                break
+            if with_skipped and occurrence.is_due:
+                yield from self._left_out(low, occurrence.at - MICROSECOND)
+                low = occurrence.at
             if with_skipped or occurrence.is_due:
                 yield occurrence
+        if with_skipped:
+            yield from self._left_out(low, high)
 
     def occurrences_back(self, until: datetime, after: datetime | None = None) -> Iterator[datetime]:
         """The due instants of (after, until], latest first; without *after*, back to the very first."""
@@ -143,6 +156,10 @@ class _BoundedSchedule:
         low, high = self._window(after, until)
         return self._count(low, high, budget) if low < high else 0
 
+    def _left_out(self, after: datetime, until: datetime) -> Iterator[Occurrence]:
+        """What calendars leave out in (after, until], as one."""
+        return iter(())
+
     def describe(self) -> str:
         """The schedule in plain words."""
         start = f", from {format_instant(self.starts_at)}" if self.starts_at else ""
@@ -166,6 +183,47 @@ class _BoundedSchedule:
 
     def _words(self) -> str:
         raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RecurringSchedule(_BoundedSchedule):
+    """A schedule that calendars may take days from."""
+
+    is_recurring: ClassVar[bool] = True
+
+    calendar: CalendarRule | None = None
+
+    @property
+    def is_zoned(self) -> bool:
+        """Whether its instants depend on the rules of a time zone."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        return _BoundedSchedule.describe(self) + ("" if self.calendar is None else self.calendar.describe())
+
+    def _left_out(self, after: datetime, until: datetime) -> Iterator[Occurrence]:
+        if self.calendar is None:
+            return
+        whole = replace(self, calendar=None)
+        first = next((at for at in _instants(whole, after, until)), None)
+        if first is None:
+            return
+        last = whole.last_at_or_before(until, after) or first
+        zone = load_zone(self.calendar.zone)
+        walls = [instant.astimezone(zone).replace(tzinfo=None) for instant in (first, last)]
+        names = (name for wall in walls for name in self.calendar.left_out_by(wall.date()))
+        note = OccurrenceNote(
+            kind=NoteKind.LEFT_OUT_BY_CALENDAR,
+            wall=walls[0],
+            count=whole.count_between(after, until),
+            last=last,
+            calendars=tuple(dict.fromkeys(names)),
+        )
+        yield Occurrence(at=first, note=note)
+
+
+def _instants(schedule: _BoundedSchedule, after: datetime, until: datetime) -> Iterator[datetime]:
+    return (occurrence.at for occurrence in schedule.occurrences(after, until))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,11 +254,10 @@ class Once(_BoundedSchedule):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Every(_BoundedSchedule):
+class Every(_RecurringSchedule):
     """A fixed period of real time, counted from *anchor*, which is the first occurrence."""
 
     kind: ClassVar[ScheduleKind] = ScheduleKind.EVERY
-    is_recurring: ClassVar[bool] = True
 
     interval_seconds: int
     anchor: datetime
@@ -214,13 +271,22 @@ class Every(_BoundedSchedule):
     def interval(self) -> timedelta:
         return timedelta(seconds=self.interval_seconds)
 
+    @property
+    def is_zoned(self) -> bool:
+        return self.calendar is not None
+
     def next_after(self, instant: datetime) -> datetime | None:
         """The first occurrence strictly after *instant*: without walking, because every promotion asks for it."""
+        if self.calendar is not None:
+            return _BoundedSchedule.next_after(self, instant)
         low, high = self._window(instant, None)
         span = max(self._number_at(low) + 1, 0) * self.interval
         return self.anchor + span if span <= high - self.anchor else None
 
     def _forward(self, after: datetime) -> Iterator[Occurrence]:
+        if self.calendar is not None:
+            yield from (Occurrence(at=at) for at in _DaysOfInterval(self, self.calendar).forward(after))
+            return
         for number in count(max(self._number_at(after) + 1, 0)):
             # The last period before the year 2200 may end after the year 9999.
             if number * self.interval > MAX_INSTANT - self.anchor:
@@ -228,10 +294,30 @@ class Every(_BoundedSchedule):
             yield Occurrence(at=self.anchor + number * self.interval)
 
     def _backward(self, until: datetime) -> Iterator[datetime]:
+        if self.calendar is not None:
+            yield from _DaysOfInterval(self, self.calendar).backward(until)
+            return
         for number in range(self._number_at(until), -1, -1):
             yield self.anchor + number * self.interval
 
-    def _count(self, after: datetime, until: datetime, budget: int) -> int:
+    def _count(self, after: datetime, until: datetime, budget: int) -> int | None:
+        if self.calendar is None:
+            return self.ticks_between(after, until)
+        if (until - after).days > budget:
+            return None
+        return _DaysOfInterval(self, self.calendar).count(after, until)
+
+    def tick_after(self, instant: datetime) -> datetime | None:
+        """The first multiple of the interval after *instant*, whatever the calendars say."""
+        span = max(self._number_at(instant) + 1, 0) * self.interval
+        return self.anchor + span if span <= MAX_INSTANT - self.anchor else None
+
+    def tick_at_or_before(self, instant: datetime) -> datetime | None:
+        """The last multiple of the interval up to *instant*, whatever the calendars say."""
+        return self.anchor + self._number_at(instant) * self.interval if instant >= self.anchor else None
+
+    def ticks_between(self, after: datetime, until: datetime) -> int:
+        """The number of multiples of the interval in (after, until], whatever the calendars say."""
         return max(self._number_at(until), -1) - max(self._number_at(after), -1)
 
     def _number_at(self, instant: datetime) -> int:
@@ -242,12 +328,78 @@ class Every(_BoundedSchedule):
         return f"Every {interval_in_words(self.interval_seconds)}, counted from {format_instant(self.anchor)}"
 
 
+@dataclass(frozen=True, slots=True)
+class _DaysOfInterval:
+    """The instants of an interval on the days that calendars allow; they go through one offset period after the other."""
+
+    rule: Every
+    calendar: CalendarRule
+
+    def forward(self, after: datetime) -> Iterator[datetime]:
+        """The instants strictly after *after*, in order; it leaps from one allowed day to the next."""
+        days = allowed_days(self.calendar)
+        for period in offset_periods_from(self.calendar.zone, after):
+            if period.wall_start.year > days.last_year:
+                return
+            start = max(after, period.start - MICROSECOND)
+            while (at := self.rule.tick_after(start)) is not None and at < period.end:
+                day = period.wall(at).date()
+                if day in days:
+                    yield at
+                    start = at
+                    continue
+                following = next(days.after(day), None)
+                if following is None:
+                    break
+                start = period.instant(datetime.combine(following, time.min)) - MICROSECOND
+
+    def backward(self, until: datetime) -> Iterator[datetime]:
+        """The instants at or before *until*, latest first."""
+        days = allowed_days(self.calendar)
+        for period in offset_periods_back_from(self.calendar.zone, until):
+            if period.end <= self.rule.anchor:
+                return
+            end = min(until, period.end - MICROSECOND)
+            while (at := self.rule.tick_at_or_before(end)) is not None and at >= period.start:
+                day = period.wall(at).date()
+                if day in days:
+                    yield at
+                    end = at - MICROSECOND
+                    continue
+                preceding = next(days.before(day), None)
+                if preceding is None:
+                    break
+                end = period.instant(datetime.combine(preceding + DAY, time.min)) - MICROSECOND
+
+    def count(self, after: datetime, until: datetime) -> int:
+        """The number of instants in (after, until]; the cost grows with the runs of allowed days, not with the instants."""
+        total = 0
+        for period in offset_periods_from(self.calendar.zone, after):
+            if period.start > until:
+                break
+            total += self._count_inside(
+                period, max(after, period.start - MICROSECOND), min(until, period.end - MICROSECOND)
+            )
+        return total
+
+    def _count_inside(self, period: OffsetPeriod, after: datetime, until: datetime) -> int:
+        days, total = allowed_days(self.calendar), 0
+        first, last = period.wall(after).date(), period.wall(until).date()
+        day = first if first in days else next(days.after(first), None)
+        while day is not None and day <= last:
+            beyond = days.first_absent_after(day)
+            low = max(after, period.instant(datetime.combine(day, time.min)) - MICROSECOND)
+            high = min(until, period.instant(datetime.combine(beyond, time.min)) - MICROSECOND)
+            total += self.rule.ticks_between(low, high) if low < high else 0
+            day = next(days.after(beyond), None)
+        return total
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cron(_BoundedSchedule):
+class Cron(_RecurringSchedule):
     """The wall times that a cron expression names, on the clock of a zone."""
 
     kind: ClassVar[ScheduleKind] = ScheduleKind.CRON
-    is_recurring: ClassVar[bool] = True
 
     expression: str
     timezone: str = "UTC"
@@ -265,6 +417,10 @@ class Cron(_BoundedSchedule):
         object.__setattr__(self, "on_repeat", _choice(OnRepeat, self.on_repeat, "on_repeat"))
         _BoundedSchedule.__post_init__(self)
 
+    @property
+    def is_zoned(self) -> bool:
+        return True
+
     def next_after(self, instant: datetime) -> datetime | None:
         """The first occurrence strictly after *instant*."""
         return _next_of_cron(self, instant)
@@ -276,7 +432,7 @@ class Cron(_BoundedSchedule):
 
     @property
     def _iterator(self) -> CronIterator:
-        return cron_iterator(self.resolved, self.timezone, self.on_gap, self.on_repeat)
+        return cron_iterator(self.resolved, self.timezone, self.on_gap, self.on_repeat, self.calendar)
 
     def _forward(self, after: datetime) -> Iterator[Occurrence]:
         return self._iterator.forward(after)
@@ -331,6 +487,7 @@ def parse_schedule(
     starts_at: datetime | str | None = None,
     ends_at: datetime | str | None = None,
     name: str | None = None,
+    calendar: CalendarRule | None = None,
     now: datetime,
 ) -> Schedule:
     """The schedule that the fields of a job describe; a ScheduleError names the field that does not fit.
@@ -348,6 +505,8 @@ def parse_schedule(
     if schedule is not None:
         _refuse_beside_schedule(schedule, interval_seconds, moment)
         if _is_manual(schedule):
+            if calendar is not None:
+                raise _not_recurring(calendar)
             return Manual(starts_at=start, ends_at=end)
         parsed: Schedule = Cron(
             expression=canonical_text(_text(schedule, "schedule")),
@@ -357,14 +516,22 @@ def parse_schedule(
             on_repeat=repeat_rule,
             starts_at=start,
             ends_at=end,
+            calendar=calendar,
         )
     elif interval_seconds is not None:
         seconds = accept_interval(interval_seconds)
         anchor = moment or start or _one_interval_from(now, seconds)
-        parsed = Every(interval_seconds=seconds, anchor=anchor, starts_at=start, ends_at=end)
+        _refuse_shift_of_interval(calendar)
+        parsed = Every(interval_seconds=seconds, anchor=anchor, starts_at=start, ends_at=end, calendar=calendar)
+    elif calendar is not None:
+        raise _not_recurring(calendar)
     else:
         parsed = Once(scheduled_at=moment or max(now, start or now), starts_at=start, ends_at=end)
-    _refuse_if_over(parsed, now)
+    if isinstance(parsed, Every | Cron) and calendar is not None and not calendar.is_resolved:
+        # Calendars whose days are not known cannot leave too few of them.
+        _refuse_if_over(replace(parsed, calendar=None), now)
+    else:
+        _refuse_if_over(parsed, now)
     return parsed
 
 
@@ -389,6 +556,24 @@ def _refuse_beside_schedule(
         )
 
 
+def _refuse_shift_of_interval(calendar: CalendarRule | None) -> None:
+    if calendar is not None and calendar.shift is not Shift.NONE:
+        raise ScheduleError(
+            f"shift is {calendar.shift}, expected none: an interval has no wall time to keep",
+            field="shift",
+            hint="use a cron expression, or leave shift out",
+        )
+
+
+def _not_recurring(calendar: CalendarRule) -> ScheduleError:
+    field = "skip_on" if calendar.skip_on else "only_on"
+    return ScheduleError(
+        f"{field} is given, but the job does not recur; expected schedule or interval_seconds beside it",
+        field=field,
+        hint=f"leave {field} out, or empty",
+    )
+
+
 def _refuse_if_over(parsed: Schedule, now: datetime) -> None:
     since = now - MICROSECOND if parsed.is_recurring else MIN_INSTANT - MICROSECOND
     if parsed.next_after(since) is not None:
@@ -404,6 +589,13 @@ def _refuse_if_over(parsed: Schedule, now: datetime) -> None:
         raise _never_fires(
             f"ends_at {format_instant(end)} is before the next occurrence {format_instant(following)}", "ends_at"
         )
+    if isinstance(parsed, Every | Cron) and parsed.calendar is not None:
+        without = replace(parsed, calendar=None)
+        if without.next_after(since) is not None:
+            field = "only_on" if parsed.calendar.only_on else "skip_on"
+            raise _never_fires(
+                f"its calendars leave no day of it from {format_instant(now)} on: {parsed.describe()}", field
+            )
     raise _never_fires(f"nothing is due from {format_instant(now)} to the end of 2199: {parsed.describe()}", "schedule")
 
 

@@ -1,4 +1,4 @@
-"""The housekeeping of the whole installation, by the scheduler that owns the first shard: rescue, retention and rollups."""
+"""The housekeeping of the whole installation, by the scheduler that owns the first shard: rescue, retention, rollups, calendars."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from timeball.domain.execution import ErrorInfo, FinishedAttempt, Lost, TimedOut
 from timeball.engine.node import AT_ONCE, Service
 from timeball.engine.worker.recorder import record_now
 from timeball.env import Env
+from timeball.store.calendars import CalendarStore
 from timeball.store.executions import ExecutionStore
 from timeball.store.history import HistoryStore, RetentionStore
 from timeball.store.jobs import JobStore
@@ -33,6 +34,8 @@ _JANITOR_INTERVAL = timedelta(minutes=5)
 _MOST_DAYS = 10
 _ROLLUP_TRIM_SECONDS = 300.0
 _WHEN_OVER = AuditEntry("timeball", "the end had come")
+_FOLLOW_INTERVAL = timedelta(seconds=30)
+_FOLLOW_BATCH = 10_000
 
 
 class Reaper(Service):
@@ -192,6 +195,31 @@ class Janitor(Service):
     def _report(self, what: str, count: int) -> None:
         if count:
             self.emit(RecordsTrimmed(what, count))
+
+
+class CalendarFollower(Service):
+    """Lets jobs use the present versions of their calendars, where the request that changed a calendar has not done it for all of them.
+
+    Each job follows in a transaction of its own, so this may die at any point. A job that owes an occurrence follows once that is promoted.
+    """
+
+    def __init__(
+        self, env: Env, emit: Emit, calendars: CalendarStore, jobs: JobStore, is_housekeeper: Callable[[], bool]
+    ) -> None:
+        super().__init__(env, emit)
+        self._calendars = calendars
+        self._jobs = jobs
+        self._is_housekeeper = is_housekeeper
+        self._next_look = float("-inf")
+
+    async def tick(self) -> timedelta:
+        if not self._is_housekeeper() or not self.is_time(self._next_look):
+            return _FOLLOW_INTERVAL
+        for name, version in await self._calendars.to_follow():
+            audit = AuditEntry("timeball", f"calendar {name} has version {version}")
+            await self._jobs.follow_calendar(name, version, audit, _FOLLOW_BATCH)
+        self._next_look = self.env.clock.monotonic() + _FOLLOW_INTERVAL.total_seconds()
+        return _FOLLOW_INTERVAL
 
 
 class RollupWriter(Service):

@@ -9,7 +9,7 @@ from timeball.brokers.base import Broker, BrokerHealth
 from timeball.config.settings import HousekeepingSettings, SchedulerSettings
 from timeball.domain.node import Node
 from timeball.engine.node import BaseNode, Service
-from timeball.engine.scheduler.housekeeping import Janitor, Reaper, RollupWriter
+from timeball.engine.scheduler.housekeeping import CalendarFollower, Janitor, Reaper, RollupWriter
 from timeball.engine.scheduler.scheduler import Scheduler
 from timeball.engine.scheduler.shards import ShardBalancer
 from timeball.env import Env
@@ -42,6 +42,7 @@ class SchedulerNode(BaseNode):
         )
         self.rollup_writer = RollupWriter(env, emit, store.rollups, housekeeping, self._is_housekeeper)
         self.janitor = Janitor(env, emit, store.history, store.retention, housekeeping, self._is_housekeeper)
+        self.calendar_follower = CalendarFollower(env, emit, store.calendars, store.jobs, self._is_housekeeper)
         self.ticket_publisher: TicketPublisher | None = None
         if broker is not None and broker_health is not None:
             from timeball.engine.tickets import TicketPublisher
@@ -53,7 +54,15 @@ class SchedulerNode(BaseNode):
 
     def services(self) -> Sequence[Service]:
         publishers = () if self.ticket_publisher is None else (self.ticket_publisher,)
-        return (self.shards, self.scheduler, self.reaper, self.janitor, self.rollup_writer, *publishers)
+        return (
+            self.shards,
+            self.scheduler,
+            self.reaper,
+            self.janitor,
+            self.rollup_writer,
+            self.calendar_follower,
+            *publishers,
+        )
 
     def _on_shards(self) -> None:
         self.scheduler.reload()

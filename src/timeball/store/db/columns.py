@@ -25,7 +25,7 @@ from timeball.domain.execution import (
     Succeeded,
     TimedOut,
 )
-from timeball.domain.job import spec_values
+from timeball.domain.job import calendar_of, spec_values
 from timeball.domain.job_fields import SPEC_FIELDS, Choice, Labels, ValueRule
 from timeball.domain.lifecycle import Decision, Finish, Postpone, Requeue
 from timeball.domain.scheduling.schedule import Cron
@@ -57,6 +57,7 @@ def job_columns(job: Job) -> dict[str, Any]:
         columns["timezone"] = job.timezone
     return columns | {
         "id": str(job.id),
+        "calendars": calendar_citations(job),
         "payload": orjson.Fragment(job.payload),
         "kind": job.kind.value,
         "shard": job.shard,
@@ -70,6 +71,17 @@ def job_columns(job: Job) -> dict[str, Any]:
         "paused_left": job.paused_left,
         "pause_reason": job.pause_reason,
         "deleted_at": job.deleted_at,
+    }
+
+
+def calendar_citations(job: Job) -> dict[str, Any] | None:
+    """The calendars of a job, each with its version and the fingerprint of its days, as its row cites them; None if it has none."""
+    calendar = calendar_of(job.rule)
+    if calendar is None:
+        return None
+    assert calendar.is_resolved, "a job is stored with the calendars that were looked up"
+    return {
+        one.name: {"version": one.version, "days": one.fingerprint} for one in (*calendar.skip_on, *calendar.only_on)
     }
 
 

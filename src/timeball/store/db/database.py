@@ -13,6 +13,7 @@ from uuid import UUID
 import asyncpg
 
 from timeball.errors import StoreUnavailable
+from timeball.store.db.calendars import CalendarCache
 from timeball.store.db.pool import (
     CONNECT_SECONDS,
     IDLE_CONNECTIONS,
@@ -155,6 +156,7 @@ class Database:
         self._timeouts_in_a_row = 0
         self._last_timeout_at = float("-inf")
         self._connections: ConnectionPool | None = None
+        self.calendars = CalendarCache(self)
 
     async def open(self) -> None:
         """Connect; StoreUnavailable says where and why not."""

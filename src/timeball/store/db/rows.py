@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import orjson
@@ -14,7 +14,8 @@ from timeball.domain.execution import Attempt, ClaimedExecution, DueKind, ErrorI
 from timeball.domain.job import JOB_ATTRIBUTES, RETRY_FIELDS, Job
 from timeball.domain.job_fields import SPEC_FIELDS, Choice, JobField, Labels
 from timeball.domain.node import BrokerState, BrokerStatus, NodeKind, NodeStatus
-from timeball.domain.policies import Delivery, Misfire, MisfireRule, OnGap, OnRepeat, RetryPolicy
+from timeball.domain.policies import Delivery, Misfire, MisfireRule, OnGap, OnRepeat, RetryPolicy, Shift
+from timeball.domain.scheduling.calendars import CalendarRule, CalendarVersion, calendar_rule
 from timeball.domain.scheduling.cron import has_hash
 from timeball.domain.scheduling.occurrences import DueRow, JobTiming, NextOccurrence
 from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, Schedule
@@ -23,12 +24,24 @@ from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId
 Record = Any
 
 
-def job_from(row: Record) -> Job:
-    """A job from its row (with its payload once more as text)."""
+class CalendarKey(NamedTuple):
+    """A version of a calendar as a row cites it."""
+
+    name: str
+    version: int
+    fingerprint: str
+
+
+# The days of the calendars that some rows cite.
+CitedCalendars: TypeAlias = Mapping[CalendarKey, CalendarVersion]
+
+
+def job_from(row: Record, calendars: CitedCalendars) -> Job:
+    """A job from its row (with its payload once more as text), and the calendars that it cites."""
     return Job(
         id=JobId(row["id"]),
         payload=row["payload_text"],
-        rule=rule_from(row),
+        rule=rule_from(row, calendars),
         misfire=_misfire(row),
         retry=retry_policy_from(row),
         expires_at=row["expires_at"],
@@ -49,12 +62,12 @@ def job_from(row: Record) -> Job:
     )
 
 
-def timetable_from(job_id: JobId, row: Record) -> JobTiming:
+def timetable_from(job_id: JobId, row: Record, calendars: CitedCalendars) -> JobTiming:
     """When a job runs, from the columns that say so."""
     return JobTiming(
         id=job_id,
         version=row["version"],
-        rule=rule_from(row),
+        rule=rule_from(row, calendars),
         misfire=_misfire(row),
         is_enqueued=row["is_enqueued"],
         **{name: read(row[column]) for name, column, read in _TIMING_READERS},
@@ -80,9 +93,11 @@ _JOB_READERS = tuple((name, SPEC_FIELDS[name].column, _column_reader(SPEC_FIELDS
 _TIMING_READERS = tuple(reader for reader in _JOB_READERS if reader[0] in JobTiming.__dataclass_fields__)
 
 
-def rule_from(row: Record) -> Schedule:
-    """The schedule in a job's row."""
-    bounds = {"starts_at": row["starts_at"], "ends_at": row["ends_at"]}
+def rule_from(row: Record, calendars: CitedCalendars) -> Schedule:
+    """The schedule in a job's row, with the calendars that it cites."""
+    bounds: dict[str, Any] = {"starts_at": row["starts_at"], "ends_at": row["ends_at"]}
+    if row["calendars"] is not None:
+        bounds["calendar"] = _calendar_rule(row, calendars)
     match row["kind"]:
         case "cron":
             expression = row["schedule"]
@@ -106,6 +121,7 @@ def _cron(
     on_repeat: str,
     starts_at: datetime | None,
     ends_at: datetime | None,
+    calendar: CalendarRule | None = None,
 ) -> Cron:
     """Kept, because many jobs share an expression: it is parsed once, and held in memory once."""
     return Cron(
@@ -116,7 +132,23 @@ def _cron(
         on_repeat=OnRepeat(on_repeat),
         starts_at=starts_at,
         ends_at=ends_at,
+        calendar=calendar,
     )
+
+
+def cited_calendars(row: Record) -> list[CalendarKey]:
+    """The calendars that a row cites, each with its version and the fingerprint of its days."""
+    if row["calendars"] is None:
+        return []
+    return [
+        CalendarKey(name, cited["version"], cited["days"]) for name, cited in orjson.loads(row["calendars"]).items()
+    ]
+
+
+def _calendar_rule(row: Record, calendars: CitedCalendars) -> CalendarRule | None:
+    known = {key.name: calendars[key] for key in cited_calendars(row)}
+    shift = Shift.NONE if row["shift"] is None else Shift(row["shift"])
+    return calendar_rule(row["skip_on"] or (), row["only_on"] or (), shift, row["timezone"], known)
 
 
 def _misfire(row: Record) -> MisfireRule:

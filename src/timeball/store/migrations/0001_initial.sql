@@ -52,6 +52,13 @@ CREATE TABLE timeball.job (
     -- What happens at a local time that a clock change leaves out, or repeats.
     on_gap                   text,
     on_repeat                text,
+    -- The names of calendars whose days are left out, and of those on whose days alone the job runs.
+    skip_on                  text[],
+    only_on                  text[],
+    shift                    text,
+    -- The calendars of both lists, each with the version that this version of the job uses, and the fingerprint of its days:
+    -- {"holidays": {"version": 3, "days": "8f14e45f..."}}.
+    calendars                jsonb,
     starts_at                timestamptz,
     ends_at                  timestamptz,
     max_executions           bigint,
@@ -116,6 +123,8 @@ CREATE INDEX job_paused ON timeball.job (id) WHERE paused_at IS NOT NULL;
 CREATE INDEX job_tagged ON timeball.job (id) WHERE tags IS NOT NULL;
 -- unused_limits, trim_limits: the jobs that share a limit.
 CREATE INDEX job_by_limit ON timeball.job (limit_key) WHERE limit_key IS NOT NULL;
+-- jobs_of_calendar, count_jobs_of_calendar: the jobs that use a calendar.
+CREATE INDEX job_by_calendar ON timeball.job USING gin (calendars) WHERE calendars IS NOT NULL;
 -- deleted_jobs: the janitor deletes them for good.
 CREATE INDEX job_deleted ON timeball.job (id) WHERE deleted_at IS NOT NULL;
 
@@ -134,6 +143,10 @@ CREATE DOMAIN timeball.sound_job AS timeball.job
     CONSTRAINT job_scheduled_at_check CHECK ((VALUE).scheduled_at >= '1970-01-01Z'::timestamptz AND (VALUE).scheduled_at < '2200-01-01Z'::timestamptz)
     CONSTRAINT job_on_gap_check CHECK ((VALUE).on_gap IN ('next_valid', 'skip'))
     CONSTRAINT job_on_repeat_check CHECK ((VALUE).on_repeat IN ('first', 'second', 'both'))
+    CONSTRAINT job_shift_check CHECK ((VALUE).shift IN ('none', 'next', 'previous'))
+    CONSTRAINT calendars_of_recurrence CHECK (num_nonnulls((VALUE).skip_on, (VALUE).only_on, (VALUE).calendars) = 0 OR (VALUE).kind IN ('every', 'cron'))
+    CONSTRAINT calendars_are_cited CHECK (((VALUE).calendars IS NULL) = (num_nonnulls((VALUE).skip_on, (VALUE).only_on) = 0))
+    CONSTRAINT shift_of_cron CHECK ((VALUE).shift IS NULL OR ((VALUE).kind = 'cron' AND (VALUE).skip_on IS NOT NULL))
     CONSTRAINT job_max_executions_check CHECK ((VALUE).max_executions >= 1)
     CONSTRAINT job_jitter_seconds_check CHECK ((VALUE).jitter_seconds >= 0)
     CONSTRAINT job_misfire_check CHECK ((VALUE).misfire IN ('latest', 'skip', 'all'))
@@ -173,8 +186,9 @@ $$;
 ALTER TABLE timeball.job
     ADD CONSTRAINT job_is_sound EXCLUDE USING btree (id WITH =) WHERE ((
         kind = 'once'
-        AND num_nonnulls(name, schedule, interval_seconds, on_gap, on_repeat, max_executions, jitter_seconds, misfire, misfire_grace_seconds, misfire_cap,
-                         misfire_max_age_seconds, overlap, max_running, start_within_seconds, pause_after_failures) = 0
+        AND num_nonnulls(name, schedule, interval_seconds, on_gap, on_repeat, skip_on, only_on, shift, calendars, max_executions, jitter_seconds, misfire,
+                         misfire_grace_seconds, misfire_cap, misfire_max_age_seconds, overlap, max_running, start_within_seconds,
+                         pause_after_failures) = 0
         AND least(handler, queue) > ''
         AND length(handler || queue) <= 200
         AND priority BETWEEN 0 AND 100
@@ -195,6 +209,30 @@ CREATE TABLE timeball.job_version (
     -- The time-zone data by which all occurrences of this version were recorded at its end. NULL while it is effective, or if unknown.
     tzdata          text,
     PRIMARY KEY (job_id, version)
+);
+
+-- Named sets of days. A name belongs to one calendar for ever: one that is deleted keeps its versions, because records were made by them.
+CREATE TABLE timeball.calendar (
+    name             text        PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 200),
+    description      text,
+    -- Where its days came from: {"kind": "list"}, {"kind": "ics"}, or {"kind": "country", "country": "DE", ...}.
+    source           jsonb       NOT NULL,
+    version          integer     NOT NULL CHECK (version >= 1),
+    -- All jobs that use it cite this version or a later one.
+    followed_version integer     NOT NULL,
+    created_at       timestamptz NOT NULL,
+    updated_at       timestamptz NOT NULL,
+    deleted_at       timestamptz
+);
+
+-- The days of every version; a version never changes. Jobs cite versions in `calendars`.
+CREATE TABLE timeball.calendar_version (
+    name        text        NOT NULL REFERENCES timeball.calendar (name),
+    version     integer     NOT NULL,
+    -- As domain/scheduling/calendars.py reads them: 2026-12-25, 12-25, sat.
+    days        text[]      NOT NULL,
+    recorded_at timestamptz NOT NULL,
+    PRIMARY KEY (name, version)
 );
 
 -- Job templates: the fields of a job as a client would post them.

@@ -192,7 +192,9 @@ class JobListQuery:
         values = QueryParameters()
         text = self._query("*, payload::text AS payload_text", values, start, end)
         text += f" {self._ordered()} OFFSET {int(skip)} LIMIT {int(limit)}"
-        return [job_from(row) for row in await self._reader.fetch(text, values)]
+        rows = await self._reader.fetch(text, values)
+        calendars = await self._reader.calendars(rows)
+        return [job_from(row, calendars) for row in rows]
 
     async def count(self, start: JobPosition | None, end: JobPosition | None, limit: int) -> int:
         """The number of matches in a chunk."""

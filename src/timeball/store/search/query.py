@@ -17,6 +17,7 @@ from timeball.errors import InvalidInput
 
 if TYPE_CHECKING:
     from timeball.store.db.database import Database
+    from timeball.store.db.rows import CitedCalendars
 
 # The most ids of a candidate query, and of names that are read to find jobs.
 MAX_CANDIDATES = 10_000
@@ -63,6 +64,10 @@ class QueryReader:
         async with self._database.connection() as connection:
             rows: list[Any] = await connection.fetch(text, *values.given, timeout=_TIMEOUT_SECONDS)
             return rows
+
+    async def calendars(self, rows: Sequence[Any]) -> CitedCalendars:
+        """The calendars that rows of jobs cite."""
+        return await self._database.calendars.of(rows)
 
     async def count(self, text: str, values: QueryParameters, limit: int) -> int:
         """The number of rows of a query, counted up to *limit*."""

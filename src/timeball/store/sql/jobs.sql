@@ -27,10 +27,10 @@ keyed AS (
     RETURNING execution_id
 ),
 made AS (
-    INSERT INTO timeball.job (id, kind, payload, scheduled_at,
+    INSERT INTO timeball.job (id, kind, payload, scheduled_at, calendars,
                               {job_columns},
                               shard, version, declared_by, created_by, bound_secrets_only, created_at, updated_at)
-    SELECT given.id, kind, payload, CASE WHEN kind = 'once' THEN coalesce(scheduled_at, :now, now()) ELSE scheduled_at END,
+    SELECT given.id, kind, payload, CASE WHEN kind = 'once' THEN coalesce(scheduled_at, :now, now()) ELSE scheduled_at END, calendars,
            {given.job_columns},
            shard, version, declared_by, created_by, coalesce(bound_secrets_only, false), coalesce(:now, now()), coalesce(:now, now())
     FROM given
@@ -199,18 +199,18 @@ WHERE id = ANY (:ids::uuid[]);
 
 -- name: timetables
 -- When these jobs run, and by which rules; without handler and payload. Only `H` in a cron expression needs the name.
-SELECT id, CASE WHEN schedule ILIKE '%h%' THEN name END AS name, version, name IS NULL AND kind = 'once' AS is_enqueued, kind, {timing_columns}
+SELECT id, CASE WHEN schedule ILIKE '%h%' THEN name END AS name, version, name IS NULL AND kind = 'once' AS is_enqueued, kind, calendars, {timing_columns}
 FROM timeball.job
 WHERE id = ANY (:ids::uuid[]);
 
 -- name: schedule_of_version
 -- When a job runs by one of its versions. An enqueued one-off has no other version than its own.
-SELECT name, kind, {timing_columns}
+SELECT name, kind, calendars, {timing_columns}
 FROM timeball.job
 WHERE id = :job_id
   AND version = :version
 UNION ALL
-SELECT kept.name, kept.kind, {kept.timing_columns}
+SELECT kept.name, kept.kind, kept.calendars, {kept.timing_columns}
 FROM timeball.job_version
 CROSS JOIN LATERAL jsonb_populate_record(NULL::timeball.job, job_version.definition) AS kept
 WHERE job_version.job_id = :job_id
@@ -318,6 +318,7 @@ WHERE id = :job_id;
 UPDATE timeball.job
 SET ({job_columns}) = ROW ({new.job_columns}),
     kind = new.kind,
+    calendars = new.calendars,
     payload = new.payload,
     scheduled_at = new.scheduled_at,
     version = new.version,

@@ -133,7 +133,8 @@ WHERE id = :job_id;
 
 -- name: ledger_versions
 -- The versions of a recurring job, each with the instants that it is responsible for.
-SELECT job_version.version, job_version.effective_from, job_version.effective_until, job_version.tzdata, rule.kind, {rule.timing_columns}
+SELECT job_version.version, job_version.effective_from, job_version.effective_until, job_version.tzdata, rule.name, rule.kind, rule.calendars,
+       {rule.timing_columns}
 FROM timeball.job_version
 CROSS JOIN LATERAL jsonb_populate_record(NULL::timeball.job, job_version.definition) AS rule
 WHERE job_version.job_id = :job_id

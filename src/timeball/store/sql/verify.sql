@@ -39,7 +39,7 @@ FROM timeball.job_version
 -- A function, because it unpacks the definition once. An operator for each column would unpack it each time.
 CROSS JOIN LATERAL jsonb_to_record(job_version.definition) AS rule (
     name text, kind text, schedule text, interval_seconds bigint, scheduled_at timestamptz, timezone text, on_gap text, on_repeat text,
-    starts_at timestamptz, ends_at timestamptz, max_executions bigint
+    skip_on text[], only_on text[], shift text, calendars jsonb, starts_at timestamptz, ends_at timestamptz, max_executions bigint
 )
 LEFT JOIN timeball.job ON job.id = job_version.job_id
 LEFT JOIN timeball.due ON due.job_id = job_version.job_id AND due.kind = 'occurrence'

@@ -18,6 +18,7 @@ from timeball.store.types import PARKED_AT
 
 if TYPE_CHECKING:
     from timeball.store.db.database import Database, Record
+    from timeball.store.db.rows import CitedCalendars
 
 # The number of violations of a promise that are shown.
 LISTED = 20
@@ -240,6 +241,10 @@ class VerifySnapshot:
         cursor = await self.connection.cursor(all_statements()[statement].numbered())
         while page := await cursor.fetch(_PAGE):
             yield page
+
+    async def calendars(self, versions: Sequence[Record]) -> CitedCalendars:
+        """The calendars that versions of jobs cite."""
+        return await self.database.calendars.of(versions, self.connection)
 
     async def records_at(self, places: Sequence[tuple[UUID, datetime]]) -> dict[tuple[UUID, datetime], list[str]]:
         """The names of the records of jobs at some instants."""

@@ -21,7 +21,7 @@ from timeball.domain.scheduling.ledger import (
     QuickLedgerCheck,
     VersionPeriod,
 )
-from timeball.store.db.rows import rule_from
+from timeball.store.db.rows import CitedCalendars, rule_from
 from timeball.store.verify.checks import (
     LISTED,
     UNFINISHED,
@@ -90,9 +90,10 @@ class _LedgerPage:
         if self._ledger is None or job_id != self._job_id:
             await self._pass_by(job_id)
             versions = await self._take(job_id)
-            if is_all and self._is_plain(versions, runs):
+            calendars = await self._look.calendars(versions)
+            if is_all and self._is_plain(versions, runs, calendars):
                 return
-            self._open(job_id, versions)
+            self._open(job_id, versions, calendars)
         assert self._ledger is not None
         for run in runs:
             self._ledger.enter(run)
@@ -109,8 +110,9 @@ class _LedgerPage:
             await self._turn()
         while self._next is not None and (until is None or self._next[0] < until):
             job_id, versions = self._next
-            if not self._is_plain(versions, ()):
-                self._open(job_id, versions)
+            calendars = await self._look.calendars(versions)
+            if not self._is_plain(versions, (), calendars):
+                self._open(job_id, versions, calendars)
             await self._turn()
 
     async def _take(self, job_id: UUID) -> list[Record]:
@@ -121,11 +123,11 @@ class _LedgerPage:
         await self._turn()
         return versions
 
-    def _is_plain(self, versions: Sequence[Record], runs: Sequence[LedgerEntry]) -> bool:
+    def _is_plain(self, versions: Sequence[Record], runs: Sequence[LedgerEntry], calendars: CitedCalendars) -> bool:
         """Whether the quick check finds a job in order; if so, the job is counted."""
         if len(versions) != 1 or not _stands(versions[0], runs):
             return False
-        if not self._glance.sees_order(_span(versions[0]), runs, versions[0]["pending_for"]):
+        if not self._glance.sees_order(_span(versions[0], calendars), runs, versions[0]["pending_for"]):
             return False
         self._jobs += 1
         self._checked += sum(run.number or 0 for run in runs)
@@ -134,7 +136,7 @@ class _LedgerPage:
     async def _turn(self) -> None:
         self._next = await anext(self._versions, None)
 
-    def _open(self, job_id: UUID, versions: Sequence[Record]) -> None:
+    def _open(self, job_id: UUID, versions: Sequence[Record], calendars: CitedCalendars) -> None:
         self._close_ledger()
         self._job_id = job_id
         name = versions[-1]["name"] if versions else None
@@ -143,7 +145,7 @@ class _LedgerPage:
         def report(flaw: LedgerFlaw) -> None:
             self._flaws[flaw.promise].add(job_id, name, flaw)
 
-        self._ledger = JobLedger([_span(row) for row in versions], outlook, report)
+        self._ledger = JobLedger([_span(row, calendars) for row in versions], outlook, report)
 
     def _close_ledger(self) -> None:
         ledger = self._ledger
@@ -203,10 +205,10 @@ def _stands(version: Record, runs: Sequence[LedgerEntry]) -> bool:
     return watermark is not None and watermark >= max([version["effective_from"], *(run.last for run in runs[-1:])])
 
 
-def _span(row: Record) -> VersionPeriod:
+def _span(row: Record, calendars: CitedCalendars) -> VersionPeriod:
     return VersionPeriod(
         version=row["version"],
-        rule=rule_from(row),
+        rule=rule_from(row, calendars),
         after=row["effective_from"],
         until=row["effective_until"],
         max_executions=row["max_executions"],

@@ -10,8 +10,8 @@ import pytest
 from tests.application.queries.support import ran
 from tests.support.factories import enqueue, make_job, make_recurring
 from timeball.application.commands import Commands
-from timeball.application.queries import Queries, calendar
-from timeball.application.queries.calendar import CalendarEntry
+from timeball.application.queries import Queries, feed
+from timeball.application.queries.feed import FeedEntry
 from timeball.application.queries.forecast import ForecastRequest
 from timeball.domain.forecast.demand import FireTimeBudget
 from timeball.domain.values.ids import ExecutionId
@@ -19,8 +19,8 @@ from timeball.store.store import Store
 from timeball.testing import VirtualClock
 
 
-async def entries(queries: Queries, **wish: object) -> list[CalendarEntry]:
-    return list((await queries.calendar.of_all(ForecastRequest(**wish))).entries)  # type: ignore[arg-type]
+async def entries(queries: Queries, **wish: object) -> list[FeedEntry]:
+    return list((await queries.feed.of_all(ForecastRequest(**wish))).entries)  # type: ignore[arg-type]
 
 
 async def test_entries_start_at_their_instants_and_last_the_typical_duration(
@@ -125,8 +125,8 @@ async def test_paused_and_manual_jobs_are_not_in_the_calendar(
     found = await entries(queries, days=7)
 
     assert [one.what.label for one in found] == ["twice", "twice"]
-    assert (await queries.calendar.of_job(await queries.jobs.find("paused"), 7)).entries == []
-    assert (await queries.calendar.of_job(await queries.jobs.find("manual"), 7)).entries == []
+    assert (await queries.feed.of_job(await queries.jobs.find("paused"), 7)).entries == []
+    assert (await queries.feed.of_job(await queries.jobs.find("manual"), 7)).entries == []
 
 
 async def test_the_calendar_of_a_job_reaches_for_a_year_on_its_own_clock(store: Store, queries: Queries) -> None:
@@ -134,9 +134,9 @@ async def test_the_calendar_of_a_job_reaches_for_a_year_on_its_own_clock(store: 
     await make_job(store, name="once", scheduled_at="2026-06-01T00:00:00Z")
     await make_job(store, name="minutely", schedule="* * * * *", timezone="Asia/Tokyo")
 
-    yearly = await queries.calendar.of_job(await queries.jobs.find("yearly"), 366)
-    once = await queries.calendar.of_job(await queries.jobs.find("once"), 366)
-    minutely = await queries.calendar.of_job(await queries.jobs.find("minutely"), 2)
+    yearly = await queries.feed.of_job(await queries.jobs.find("yearly"), 366)
+    once = await queries.feed.of_job(await queries.jobs.find("once"), 366)
+    minutely = await queries.feed.of_job(await queries.jobs.find("minutely"), 2)
 
     assert [one.start for one in yearly.entries] == [datetime(2027, 1, 2, 8, tzinfo=UTC)]
     assert [one.start for one in once.entries] == [datetime(2026, 6, 1, tzinfo=UTC)]
@@ -147,14 +147,14 @@ async def test_the_calendar_of_a_job_reaches_for_a_year_on_its_own_clock(store: 
 async def test_too_many_entries_are_cut_and_reported(
     store: Store, queries: Queries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calendar, "MOST_ENTRIES", 3)
-    monkeypatch.setattr(calendar, "MOST_OF_A_JOB", 2)
+    monkeypatch.setattr(feed, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(feed, "MOST_OF_A_JOB", 2)
     await make_job(store, name="early", schedule="0 3 * * *")
     await make_job(store, name="late", schedule="0 4 * * *")
 
-    whole = await queries.calendar.of_all(ForecastRequest(days=2))
-    cut = await queries.calendar.of_all(ForecastRequest(days=7))
-    of_job = await queries.calendar.of_job(await queries.jobs.find("late"), 7)
+    whole = await queries.feed.of_all(ForecastRequest(days=2))
+    cut = await queries.feed.of_all(ForecastRequest(days=7))
+    of_job = await queries.feed.of_job(await queries.jobs.find("late"), 7)
 
     assert whole.cut_after is None
     assert [one.what.label for one in cut.entries] == ["early", "late", "early"]
@@ -166,10 +166,10 @@ async def test_too_many_entries_are_cut_and_reported(
 async def test_jobs_that_the_budget_leaves_out_are_counted(
     store: Store, queries: Queries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calendar, "FireTimeBudget", partial(FireTimeBudget, budget=10))
+    monkeypatch.setattr(feed, "FireTimeBudget", partial(FireTimeBudget, budget=10))
     for number in range(3):
         await make_job(store, name=f"job-{number}", schedule=f"{number} 3 * * *")
 
-    found = await queries.calendar.of_all(ForecastRequest(days=7))
+    found = await queries.feed.of_all(ForecastRequest(days=7))
 
     assert (len(found.entries), found.left_out) == (6, 2)

@@ -27,7 +27,7 @@ MOST_ENTRIES, MOST_OF_A_JOB = 2_000, 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalendarSource:
+class FeedSource:
     """The source of entries: a job or, without a *job_id*, everything enqueued for a handler in a queue."""
 
     label: str
@@ -40,10 +40,10 @@ class CalendarSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalendarEntry:
+class FeedEntry:
     """One run with its id; or, with a *day*, the number of runs on that day from *start* on."""
 
-    what: CalendarSource
+    what: FeedSource
     start: datetime
     execution_id: ExecutionId | None = None
     day: date | None = None
@@ -51,23 +51,23 @@ class CalendarEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calendar:
+class RunFeed:
     """The entries, the soonest first. *left_out* jobs exceeded the budget; there are more entries after *cut_after*."""
 
     now: datetime
-    entries: Sequence[CalendarEntry]
+    entries: Sequence[FeedEntry]
     left_out: int = 0
     cut_after: datetime | None = None
 
 
-class CalendarQueries:
+class FeedQueries:
     """Reads upcoming runs as calendar entries."""
 
     def __init__(self, store: Store, timelines: TimelineStore) -> None:
         self._store = store
         self._timelines = timelines
 
-    async def of_all(self, request: ForecastRequest) -> Calendar:
+    async def of_all(self, request: ForecastRequest) -> RunFeed:
         """The upcoming runs of every job with a schedule, and one-offs."""
         days = _Days(await self._store.history.moment(), request.timezone, request.days)
         futures = await self._timelines.futures(request.queue)
@@ -76,18 +76,18 @@ class CalendarQueries:
         entries += await self._one_offs(days, runs)
         return _cut(days, entries, left_out + futures.has_more, MOST_ENTRIES)
 
-    async def of_job(self, job: Job, days: int) -> Calendar:
+    async def of_job(self, job: Job, days: int) -> RunFeed:
         """The upcoming runs of one job, in its own time zone."""
         ahead = _Days(await self._store.history.moment(), job.timezone, days)
         future = await self._timelines.future_of(job.id)
         entries, left_out = await asyncio.to_thread(_predicted_entries, ahead, [] if future is None else [future])
         return _cut(ahead, entries, left_out, MOST_OF_A_JOB)
 
-    async def _one_offs(self, days: _Days, runs: Sequence[TimelineRun]) -> list[CalendarEntry]:
+    async def _one_offs(self, days: _Days, runs: Sequence[TimelineRun]) -> list[FeedEntry]:
         names = await self._timelines.names({run.job_id for run in runs if not run.is_enqueued})
         durations = await self._timelines.durations_of(runs)
         ordered = sorted(runs, key=lambda run: (*_group_key(run), run.started_at))
-        entries: list[CalendarEntry] = []
+        entries: list[FeedEntry] = []
         for _, group in groupby(ordered, key=_group_key):
             alike = list(group)
             typical = durations.of(alike[0].job_id, alike[0].handler)
@@ -101,9 +101,9 @@ def _group_key(run: TimelineRun) -> tuple[str, str, str]:
     return ("", run.handler, run.queue) if run.is_enqueued else (run.job_id.hex, "", "")
 
 
-def _enqueued(run: TimelineRun, named: NamedJob | None, typical: timedelta | None) -> CalendarSource:
+def _enqueued(run: TimelineRun, named: NamedJob | None, typical: timedelta | None) -> FeedSource:
     job_id = None if run.is_enqueued else run.job_id
-    return CalendarSource(
+    return FeedSource(
         label=run.handler if job_id is None else named.name if named is not None else format_job_id(job_id),
         handler=run.handler,
         queue=run.queue,
@@ -113,16 +113,16 @@ def _enqueued(run: TimelineRun, named: NamedJob | None, typical: timedelta | Non
     )
 
 
-def _predicted_entries(days: _Days, jobs: Iterable[ForecastJob]) -> tuple[list[CalendarEntry], int]:
+def _predicted_entries(days: _Days, jobs: Iterable[ForecastJob]) -> tuple[list[FeedEntry], int]:
     """The entries of all jobs within the budget, and the number of jobs left out."""
     budget = FireTimeBudget(days.edges, singly=FREQUENT_FROM * (len(days.edges) - 1))
     fires = budget.of(jobs)
     return [entry for times in fires for entry in _of_job(days, times)], budget.left_out
 
 
-def _of_job(days: _Days, fires: FireTimes) -> list[CalendarEntry]:
+def _of_job(days: _Days, fires: FireTimes) -> list[FeedEntry]:
     job = fires.job
-    what = CalendarSource(
+    what = FeedSource(
         label=job.label,
         handler=job.handler,
         queue=job.queue,
@@ -152,21 +152,21 @@ class _Days:
         later = [today + timedelta(days=number) for number in range(1, days + 1)]
         self.edges = [now, *(first_instant(timezone, datetime.combine(day, time.min)) for day in later)]
 
-    def entries(self, what: CalendarSource, runs: Sequence[tuple[datetime, ExecutionId]]) -> list[CalendarEntry]:
+    def entries(self, what: FeedSource, runs: Sequence[tuple[datetime, ExecutionId]]) -> list[FeedEntry]:
         """Entries for runs in order of time: one for each run, or one for a day with many runs."""
-        entries: list[CalendarEntry] = []
+        entries: list[FeedEntry] = []
         for day, group in groupby(runs, key=lambda run: self._date(run[0])):
             of_day = list(group)
             if len(of_day) > FREQUENT_FROM:
-                entries.append(CalendarEntry(what=what, start=of_day[0][0], day=day, times=len(of_day)))
+                entries.append(FeedEntry(what=what, start=of_day[0][0], day=day, times=len(of_day)))
             else:
-                entries += [CalendarEntry(what=what, start=at, execution_id=id_) for at, id_ in of_day]
+                entries += [FeedEntry(what=what, start=at, execution_id=id_) for at, id_ in of_day]
         return entries
 
-    def counted(self, what: CalendarSource, counts: Sequence[int]) -> list[CalendarEntry]:
+    def counted(self, what: FeedSource, counts: Sequence[int]) -> list[FeedEntry]:
         """Entries with the number of runs of each day."""
         return [
-            CalendarEntry(what=what, start=start, day=self._date(start), times=times)
+            FeedEntry(what=what, start=start, day=self._date(start), times=times)
             for start, times in zip(self.edges[:-1], counts, strict=True)
             if times
         ]
@@ -175,7 +175,7 @@ class _Days:
         return at.astimezone(self._zone).date()
 
 
-def _cut(days: _Days, entries: list[CalendarEntry], left_out: int, most: int) -> Calendar:
+def _cut(days: _Days, entries: list[FeedEntry], left_out: int, most: int) -> RunFeed:
     entries.sort(key=lambda entry: (entry.start, entry.what.label))
     cut_after = entries[most - 1].start if len(entries) > most else None
-    return Calendar(now=days.edges[0], entries=entries[:most], left_out=left_out, cut_after=cut_after)
+    return RunFeed(now=days.edges[0], entries=entries[:most], left_out=left_out, cut_after=cut_after)
