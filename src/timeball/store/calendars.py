@@ -13,8 +13,8 @@ from timeball.domain.scheduling.calendars import CalendarVersion, parse_days, po
 from timeball.domain.search import ResultPage, read_cursor, write_cursor
 from timeball.domain.values.ids import JobId
 from timeball.errors import Conflict, NotFound
-from timeball.store.db.calendars import version_from
 from timeball.store.db.columns import write_audit
+from timeball.store.db.rows import version_from
 
 if TYPE_CHECKING:
     from timeball.store.db.database import Database, WithinConnection

@@ -28,10 +28,9 @@ from timeball.domain.values.ids import ExecutionId, JobId, first_id_at, format_e
 from timeball.domain.values.wording import counted
 from timeball.domain.wakeup import Wakeup
 from timeball.errors import Conflict, NotFound
-from timeball.store.db.calendars import version_from
 from timeball.store.db.columns import changed_fields, execution_request_columns, job_columns, json_text, write_audit
 from timeball.store.db.notifier import WAKEUP_MARGIN, Notifier
-from timeball.store.db.rows import job_from, pending_from, rule_from, timetable_from
+from timeball.store.db.rows import job_from, pending_from, rule_from, timetable_from, version_from
 from timeball.store.enqueue import name_conflict
 from timeball.store.types import PARKED_AT, AuditEntry, ExecutionRequest
 

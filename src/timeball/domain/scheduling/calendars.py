@@ -15,8 +15,8 @@ What the calendars of a job do to the days that its schedule names, in this orde
 Days that move onto one another are one. A day moves by 365 days at most; one that would have to move further is left out. Days are days on
 the wall clock of the job's zone: for a cron schedule the day that the expression names, for an interval the day that the clock shows.
 
-What is left out is no occurrence, and no row is written for it: the version of the job proves it, and whoever asks is told which calendar
-it was (`left_out_by`).
+What is left out is no occurrence, and no row is written for it: the version of the job proves it, and `left_out_by` says which calendar it
+was.
 
 `YearDays` is the sum of it: a set of days that is asked by year, kept as one bit for each day. So the next day, the last one and the number
 of days between two are found without a walk, and a search ends where the calendar years do.

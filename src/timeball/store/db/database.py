@@ -13,7 +13,6 @@ from uuid import UUID
 import asyncpg
 
 from timeball.errors import StoreUnavailable
-from timeball.store.db.calendars import CalendarCache
 from timeball.store.db.pool import (
     CONNECT_SECONDS,
     IDLE_CONNECTIONS,
@@ -26,6 +25,7 @@ from timeball.store.db.pool import (
     connect,
     translated_errors,
 )
+from timeball.store.db.rows import CalendarCache
 from timeball.store.db.statements import fast_statements, numbered
 from timeball.store.db.url import DatabaseUrl
 

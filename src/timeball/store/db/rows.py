@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import orjson
@@ -15,11 +15,14 @@ from timeball.domain.job import JOB_ATTRIBUTES, RETRY_FIELDS, Job
 from timeball.domain.job_fields import SPEC_FIELDS, Choice, JobField, Labels
 from timeball.domain.node import BrokerState, BrokerStatus, NodeKind, NodeStatus
 from timeball.domain.policies import Delivery, Misfire, MisfireRule, OnGap, OnRepeat, RetryPolicy, Shift
-from timeball.domain.scheduling.calendars import CalendarRule, CalendarVersion, calendar_rule
+from timeball.domain.scheduling.calendars import CalendarRule, CalendarVersion, calendar_rule, parse_days
 from timeball.domain.scheduling.cron import has_hash
 from timeball.domain.scheduling.occurrences import DueRow, JobTiming, NextOccurrence
 from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, Schedule
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId
+
+if TYPE_CHECKING:
+    from timeball.store.db.database import Database, WithinConnection
 
 Record = Any
 
@@ -335,3 +338,39 @@ def claimed_from(row: Any) -> ClaimedExecution:
         claim_id=ClaimId(row["claim_id"]),
         stop=None,
     )
+
+
+# The versions of calendars whose days are kept in memory.
+_MOST_KEPT = 1_000
+_NO_CALENDARS: CitedCalendars = {}
+
+
+class CalendarCache:
+    """The days of the calendar versions that rows cite: read once and kept, because a version never changes."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._kept: dict[CalendarKey, CalendarVersion] = {}
+
+    async def of(self, rows: Iterable[Any], connection: WithinConnection | None = None) -> CitedCalendars:
+        """The calendars that these rows of jobs cite. Rows without calendars cost no statement."""
+        cited = {key for row in rows if row["calendars"] is not None for key in cited_calendars(row)}
+        if not cited:
+            return _NO_CALENDARS
+        if missing := cited - self._kept.keys():
+            if len(self._kept) > _MOST_KEPT:
+                self._kept = {key: self._kept[key] for key in cited & self._kept.keys()}
+            rows_of = await self._database.fetch(
+                "calendar_versions",
+                connection,
+                names=[key.name for key in sorted(missing)],
+                versions=[key.version for key in sorted(missing)],
+            )
+            versions = {(row["name"], row["version"]): version_from(row) for row in rows_of}
+            self._kept |= {key: versions[key.name, key.version] for key in missing}
+        return {key: self._kept[key] for key in cited}
+
+
+def version_from(row: Any) -> CalendarVersion:
+    """A version of a calendar from its row."""
+    return CalendarVersion(row["name"], row["version"], parse_days(row["days"]))
