@@ -14,6 +14,7 @@ from tests.support.factories import make_node
 from timeball.cli.output import Printer
 from timeball.cli.schedules import forecast_lines
 from timeball.cli.session import CliSession
+from timeball.domain.explain.explanation import GATES
 from timeball.domain.node import Lease
 from timeball.env import Env
 from timeball.store.store import Store
@@ -54,7 +55,7 @@ def test_why_shows_one_sentence_and_every_gate(cli: Cli, screen: Terminal) -> No
     assert " ✓ job enabled                 the job is active" in gates
     assert any(line.startswith(" ✗ a worker serves the queue") for line in gates)
     assert "     start one: timeball worker app:tb --queue default" in gates
-    assert sum(line.startswith((" ✓", " ✗", " –")) for line in gates) == 13
+    assert sum(line.startswith((" ✓", " ✗", " –")) for line in gates) == len(GATES)
 
 
 def test_why_for_programs_and_pipes(cli: Cli) -> None:
@@ -70,7 +71,7 @@ def test_why_for_programs_and_pipes(cli: Cli) -> None:
         "stopped\tworker_for_queue\tno worker is alive\tstart one: timeball worker app:tb --queue default" in piped.out
     )
     header, *gates = cli("why", "sync-crm", "-o", "csv").out.splitlines()
-    assert (header, len(gates)) == ("verdict,gate,sentence,advice,links", 13)
+    assert (header, len(gates)) == ("verdict,gate,sentence,advice,links", len(GATES))
     assert cli("why", "nobody").code == 3
     assert cli("why", "exe_nobody").code == 3
     assert cli("why", "01937b1d-8607-7000-8000-000000000000").code == 3

@@ -53,7 +53,7 @@ def show_why(session: CliSession, reference: Reference) -> None:
     if not printer.is_terminal and printer.output is None:
         printer.rows(explanation["gates"], _GATE_COLUMNS)
         return
-    # An execution that has started or ended has passed all gates: thirteen lines would say so thirteen times.
+    # An execution that has started or ended has passed all gates: a line for each would say the same.
     if any(gate["verdict"] != "not_asked" for gate in explanation["gates"]):
         for gate in explanation["gates"]:
             _show_gate(gate, printer)

@@ -27,9 +27,10 @@ def test_near_marks_become_one_that_counts_them() -> None:
 
 
 def test_nothing_is_merged_across_now() -> None:
-    marks = [mark(-1), mark(0, TimelineMarkKind.RUNNING), mark(0.5, TimelineMarkKind.PREDICTED)]
+    kinds = [TimelineMarkKind.PAST, TimelineMarkKind.RUNNING, TimelineMarkKind.PREDICTED]
+    marks = [mark(at, kind) for at, kind in zip((-1, 0, 0.5), kinds, strict=True)]
 
-    assert [one.kind for one in merge_marks(marks, timedelta(hours=1))] == list(TimelineMarkKind)
+    assert [one.kind for one in merge_marks(marks, timedelta(hours=1))] == kinds
 
 
 def test_a_view_has_no_more_marks_than_it_may() -> None:

@@ -18,14 +18,16 @@ from tests.engine.simulation.swarm_trial import MakeDatabase, live_through
 from timeball.store.db import database
 from timeball.store.db.statements import all_statements, numbered, parse
 
-# One in which everything goes wrong, and a short one with an execution that kills its worker.
+# One in which everything goes wrong, and a short one with an execution that kills its worker, and does not expire before it is claimed.
 WHOLE = next(
     plan
     for plan in map(draw, range(1_000))
     if any(len(deed.faults) > 1 for deed in plan.deeds) and {deed.what for deed in plan.deeds} >= {*What} - {What.WAIT}
 )
 POISONED = next(
-    plan for plan in map(draw, range(1_000)) if len(plan.deeds) < 80 and any(deed.work == POISON for deed in plan.deeds)
+    plan
+    for plan in map(draw, range(1_000))
+    if len(plan.deeds) < 80 and any(deed.work == POISON and not deed.within for deed in plan.deeds)
 )
 
 
