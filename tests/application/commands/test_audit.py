@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.factories import FAILURE, HANDLER, STATE_TABLES, claim_all, enqueue, found, make_node, record, table
 from timeball.application.commands import Commands
+from timeball.application.commands.calendars import DaysRequest
 from timeball.application.commands.requests import Actor
 from timeball.domain.bulk_operation import OperationAction, OperationSubject
 from timeball.domain.execution import Failed
@@ -36,9 +37,10 @@ TABLES = (
     "running_limit",
     "live_key",
     "queue",
-    "freeze_period",
     "node",
     "template",
+    "calendar",
+    "calendar_version",
     "api_key",
 )
 TABLES += ("settled", "operation", "operation_item", "queue_interval", "freeze_period")
@@ -108,6 +110,15 @@ AUDITED: dict[str, tuple[str, Callable[[World], Awaitable[Any]]]] = {
     ),
     "templates.delete": ("template.delete", lambda w: w.commands.templates.delete(w.template.id, ADA)),
     "templates.use": ("job.create", lambda w: w.commands.templates.use(w.template, {"name": "made"}, actor=ADA)),
+    "calendars.create": (
+        "calendar.create",
+        lambda w: w.commands.calendars.create("new", DaysRequest(days=["sat"]), actor=ADA),
+    ),
+    "calendars.update": (
+        "calendar.update",
+        lambda w: w.commands.calendars.update("closed", {"description": "other"}, DaysRequest(), ADA),
+    ),
+    "calendars.delete": ("calendar.delete", lambda w: w.commands.calendars.delete("closed", ADA)),
     # What fronts do without commands.
     "create_key": ("key.create", lambda w: w.keys.create("viewer", "new", None, ENTRY)),
     "revoke_key": ("key.revoke", lambda w: w.keys.revoke(w.key_id, ENTRY)),
@@ -133,6 +144,7 @@ UNAUDITED = {
     "contracts.check_contract",
     "contracts.warn",
     "contracts.published",
+    "jobs.calendars_of",
 }
 MINUTE = timedelta(minutes=1)
 
@@ -163,6 +175,7 @@ class World:
         later = self.store.env.clock.now() + timedelta(days=1)
         self.freeze_id = (await commands.freezes.add(FreezeScope.QUEUE, "frozen", until=later)).id
         self.template = await commands.templates.create("t", {"handler": HANDLER})
+        await commands.calendars.create("closed", DaysRequest(days=["sat"]))
         self.key_id = (await self.keys.create("viewer", "old", None, ENTRY))[0].id
         self.operation_id = (await commands.operations.start(OperationAction.CANCEL, [self.waiting])).id
         return self
