@@ -263,11 +263,6 @@ def lose_first_answer(monkeypatch: pytest.MonkeyPatch, command: tuple[type, str]
 UNANSWERED: dict[str, tuple[tuple[type, str], str, dict[str, Any]]] = {
     "trigger": ((ExecutionCommands, "trigger"), "/jobs/minutely/trigger", {}),
     "retry": ((ExecutionCommands, "retry"), "/jobs/enqueued/retry", {}),
-    "backfill": (
-        (ExecutionCommands, "backfill"),
-        "/jobs/minutely/backfill",
-        {"start": "2026-03-02T12:00:00Z", "end": "2099-01-01T00:00:00Z"},
-    ),
     "create": ((JobCommands, "create"), "/jobs", {"handler": "h"}),
     "create_all": ((JobCommands, "create_all"), "/jobs/bulk", {"jobs": [{"handler": "h"}, {"handler": "g"}]}),
     "enqueue_many": ((JobCommands, "enqueue_many"), "/jobs/bulk", {"jobs": [{"handler": "h"}, {"handler": "h"}]}),

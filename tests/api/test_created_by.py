@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.support.factories import HANDLER, claim_all, found, make_job, make_owner, make_recurring, promote_due
+from timeball.api.server import OperationLoop
 from timeball.application.commands import Commands
 from timeball.application.commands.requests import current_program
 from timeball.domain.job_fields import JobSpec
@@ -65,8 +66,11 @@ async def test_an_execution_names_the_key_that_requested_it(
     retried = (await client.post(f"/executions/{triggered}/retry", headers=operator)).json()["id"]
     again = await client.post("/executions/bulk", json={"action": "retry", "ids": [enqueued]}, headers=operator)
     bulk = again.json()["results"][0]["execution_id"]
-    span = {"start": start.isoformat(), "end": clock.now().isoformat()}
-    filled = (await client.post("/jobs/beat/backfill", json=span, headers=editor)).json()
+    again = {"from": start.isoformat(), "only": "all"}
+    await client.post("/jobs/beat/backfill", json=again, headers=editor)
+    await OperationLoop(Commands(store, store.env), store.env.new_id()).round()
+    listed = (await client.get("/executions", params={"q": "origin:backfill"}, headers=admin)).json()["data"]
+    filled = [each["id"] for each in listed]
 
     async def author(execution: str) -> str | None:
         one = (await client.get(f"/executions/{execution}", headers=admin)).json()
@@ -78,7 +82,7 @@ async def test_an_execution_names_the_key_that_requested_it(
 
     assert await author(enqueued) == "admin"
     assert {await author(each) for each in (triggered, retried, bulk)} == {"operator"}
-    assert [await author(each) for each in filled["execution_ids"]] == ["editor"]
+    assert [await author(each) for each in filled] == ["editor"]
     found_by = await client.get("/executions", params={"q": "created_by:operator"}, headers=admin)
     assert {triggered, retried, bulk} == {each["id"] for each in found_by.json()["data"]}
     by_admin = await client.get("/executions", params={"q": "created_by:admin"}, headers=admin)

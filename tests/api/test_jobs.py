@@ -316,15 +316,43 @@ async def test_a_duplicate_does_not_take_an_expiry_that_has_passed(
     assert too_late.json()["expires_at"] is None
 
 
-async def test_a_backfill_runs_past_occurrences(client: httpx.AsyncClient, clock: VirtualClock) -> None:
+async def test_a_backfill_is_previewed_and_becomes_an_operation(client: httpx.AsyncClient, clock: VirtualClock) -> None:
     await created(client, name="a", schedule="0 * * * *")
-    span = {"start": (clock.now() - timedelta(hours=5)).isoformat(), "end": clock.now().isoformat()}
+    span = {"from": (clock.now() - timedelta(hours=4)).isoformat(), "by": "present"}
 
-    response = await client.post("/jobs/a/backfill", json=span)
+    preview = await client.post("/jobs/a/backfill", json=span | {"dry_run": True})
+    begun = await client.post("/jobs/a/backfill", json=span | {"max_running": 2, "reason": "new"})
+    operation = begun.headers["location"].removeprefix("/api/v1")
+    paused = await client.post(f"{operation}/pause", json={})
+    resumed = await client.post(f"{operation}/resume", json={})
 
-    assert (response.status_code, response.json()["count"]) == (202, 5)
-    listed = (await client.get("/jobs/a/executions", params={"status": ["queued", "scheduled"]})).json()["data"]
-    assert sum(item["origin"] == "backfill" for item in listed) == 5
+    counts = [{"verdict": "unrecorded", "reason": "not_scheduled", "count": 5, "would_run": 5}]
+    assert (preview.status_code, preview.json()["would_run"], preview.json()["counts"]) == (200, 5, counts)
+    assert begun.status_code == 202
+    assert {name: begun.json()[name] for name in ("action", "state", "total", "progress", "reason")} == {
+        "action": "backfill",
+        "state": "pending",
+        "total": 0,
+        "progress": 0.0,
+        "reason": "new",
+    }
+    assert (paused.json()["state"], resumed.json()["state"]) == ("paused", "pending")
+    assert (await client.post(f"{operation}/resume", json={})).status_code == 409
+
+
+async def test_a_backfill_refuses_what_it_does_not_know(client: httpx.AsyncClient) -> None:
+    await created(client, name="a", schedule="0 * * * *")
+
+    for body, field in (
+        ({}, "from"),
+        ({"from": "soon"}, "from"),
+        ({"from": "2026-03-01", "only": "some"}, "only"),
+        ({"from": "2026-03-01", "max_running": 0}, "max_running"),
+        ({"from": "2026-03-01", "until": "2026-02-01"}, "until"),
+    ):
+        response = await client.post("/jobs/a/backfill", json=body)
+        assert response.status_code == 422
+        assert field in response.text
 
 
 async def test_next_times_note_clock_changes(client: httpx.AsyncClient) -> None:

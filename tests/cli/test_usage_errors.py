@@ -64,7 +64,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
         ("jobs --limit x", '--limit is "x", expected a whole number'),
         ("jobs import", "FILE is missing"),
         ("jobs create a", "HANDLER is missing"),
-        ("jobs backfill a --to 1h", "--from is missing"),
+        ("jobs backfill a --until 1h", "--from is missing"),
         ("worker app:tb another", "unexpected argument another"),
     ],
 )
@@ -104,7 +104,7 @@ def test_what_was_typed_wrong_is_named_as_it_was_typed(
         (["run", "test.echo", "--payload", "@nowhere"], "nowhere cannot be read: No such file or directory"),
         (["run", "test.echo", "--payload", "@binary"], "binary cannot be read: it is not text in UTF-8"),
         (["run", "test.echo", "--payload", "{}", "a=1"], "--payload and KEY=VALUE are given, expected one of them"),
-        (["jobs", "backfill", "a", "--from", "soon", "--to", "1h"], '--from is "soon", expected an instant such as'),
+        (["jobs", "backfill", "a", "--from", "soon", "--until", "1h"], '--from is "soon", expected an instant such as'),
         (["jobs", "import", "nowhere.csv"], "nowhere.csv cannot be read: No such file or directory"),
         (["jobs", "import", "."], ". cannot be read: Is a directory"),
         (["jobs", "--url", "rubbish"], "--url does not begin with a scheme, expected http:// or https://, as in"),

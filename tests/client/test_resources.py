@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,13 +40,28 @@ def test_methods_of_jobs(running_api: str) -> None:
         assert timeball.jobs.list(search="2").data[0].name == "nightly-2"
         # From noon to noon on days without a clock change: each has one night.
         noon = datetime(2026, 6, 1, 12, tzinfo=UTC)
-        assert timeball.jobs.backfill("nightly", noon, noon + timedelta(days=3)).count == 3
+        preview = timeball.jobs.preview_backfill("nightly", noon, noon + timedelta(days=3), by="present")
+        assert (preview.would_run, preview.counts[0].reason) == (3, "not_scheduled")
+        backfill = timeball.jobs.backfill("nightly", noon, noon + timedelta(days=3), by="present", order="desc")
+        assert timeball.operations.pause(backfill.id).state == "paused"
+        assert timeball.operations.resume(backfill.id).action == "backfill"
         assert b"nightly-2" in b"".join(timeball.jobs.export("jsonl"))
 
         timeball.jobs.delete("nightly-2")
         with pytest.raises(NotFound) as gone:
             timeball.jobs.get("nightly-2")
         assert gone.value.code == "not_found"
+
+
+def test_the_program_of_the_page_on_backfills_runs(running_api: str) -> None:
+    names: dict[str, Any] = {}
+    page = (Path(__file__).parents[2] / "docs/howto/backfill.md").read_text(encoding="utf-8")
+    exec(page.partition("```python\n")[2].partition("```")[0], names)
+
+    with Client(running_api) as timeball:
+        timeball.jobs.create("test.echo", "nightly", schedule="0 3 * * *")
+
+        assert names["fill_in"](timeball, datetime.now(UTC) - timedelta(days=7)) == "succeeded"
 
 
 def test_invalid_input_points_to_the_field(running_api: str) -> None:

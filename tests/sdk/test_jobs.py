@@ -158,30 +158,37 @@ def test_a_pause_ends_on_the_clock_of_the_job(tb: Timeball, digest: Digest) -> N
 # running
 
 
-def test_a_job_is_triggered_and_backfilled(
-    tb: Timeball, node: Callable[[], AbstractContextManager[None]], rows: Rows
-) -> None:
+def test_a_job_is_triggered(tb: Timeball, node: Callable[[], AbstractContextManager[None]], rows: Rows) -> None:
     @tb.handler(name="double")
     def double(n: int) -> int:
         return 2 * n
 
     double.schedule("0 * * * *", name="hourly", arguments={"n": 1}, overlap="allow")
-    end = datetime.now(UTC)
-
     with node():
         assert tb.jobs.trigger("hourly", reason="now").result(patience(60)) == 2
         assert tb.jobs.trigger("hourly", {"n": 21}).result(patience(60)) == 42
-        runs = tb.jobs.backfill("hourly", end - timedelta(hours=3), end, reason="missed")
-        assert [run.result(patience(60)) for run in runs] == [2, 2, 2]
 
     origins = rows(
         "SELECT origin, count(*) AS n FROM timeball.execution WHERE origin <> 'schedule' GROUP BY 1 ORDER BY 1"
     )
-    assert origins == [{"origin": "backfill", "n": 3}, {"origin": "trigger", "n": 2}]
+    assert origins == [{"origin": "trigger", "n": 2}]
     assert rows("SELECT reason FROM timeball.audit WHERE reason IS NOT NULL ORDER BY id") == [
         {"reason": "now"},
-        {"reason": "missed"},
     ]
+
+
+def test_a_backfill_becomes_an_operation(tb: Timeball, job_id: str, rows: Rows) -> None:
+    since = datetime.now(UTC) - timedelta(days=3)
+
+    operation = tb.jobs.backfill("d", since, by="present", only="all", max_running=2, payload={"n": 1}, reason="missed")
+
+    assert (operation.action, operation.state, operation.reason) == ("backfill", "pending", "missed")
+    (row,) = rows(
+        "SELECT backfill ->> 'only' AS only, backfill ->> 'by' AS by, backfill -> 'max_running' AS n FROM timeball.operation"
+    )
+    assert (row["only"], row["by"], row["n"]) == ("all", "present", 2)
+    with pytest.raises(InvalidInput, match="only is"):
+        tb.jobs.backfill("d", since, only="some")  # type: ignore[arg-type]
 
 
 async def test_every_verb_has_a_twin_for_coroutines(tb: Timeball, job_id: str) -> None:
@@ -194,7 +201,7 @@ async def test_every_verb_has_a_twin_for_coroutines(tb: Timeball, job_id: str) -
     assert (await tb.jobs.aresume("d")).status == "active"
     assert await (await tb.jobs.atrigger("d")).acancel()
     day = timedelta(days=1)
-    assert len(await tb.jobs.abackfill("d", datetime.now(UTC) - day, datetime.now(UTC))) == 1
+    assert (await tb.jobs.abackfill("d", datetime.now(UTC) - day)).state == "pending"
     await tb.jobs.adelete("d")
     with pytest.raises(NotFound):
         await tb.jobs.aget("d")

@@ -30,9 +30,11 @@ from timeball.api.in_process import call, request_scope
 from timeball.api.params import ApiParts
 from timeball.api.peers import LocalAccess, can_ask_kernel
 from timeball.application.commands import Commands
+from timeball.application.commands.backfills import FEED_REST
 from timeball.config.environment import file_limit
 from timeball.config.servers import remove_local_key, write_local_key
 from timeball.config.settings import ApiSettings
+from timeball.domain.bulk_operation import Operation
 from timeball.errors import InvalidInput, StoreError
 
 # How long a request in progress may delay the end of the process.
@@ -166,6 +168,8 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 _PAUSE_SECONDS = 1.0
+# A little longer than a backfill rests after a step.
+_FEED_SECONDS = 1.25 * FEED_REST.total_seconds()
 _operations_log = logging.getLogger("timeball.api")
 
 
@@ -178,26 +182,28 @@ class OperationLoop:
 
     async def run(self) -> None:
         """Run until cancelled; an interrupted operation is resumed by another process when its lease has expired."""
+        pause = _PAUSE_SECONDS
         while True:
             try:
-                is_busy = await self.round()
+                operation = await self.round()
             except StoreError as error:
                 _operations_log.warning("bulk operations wait for the database: %s", error)
-                is_busy = False
+                operation = None
             except Exception:
                 # The operation is recorded as failed; the next one may succeed.
                 _operations_log.exception("a bulk operation failed")
-                is_busy = False
-            if not is_busy:
-                await asyncio.sleep(_PAUSE_SECONDS)
+                operation = None
+            if operation is not None:
+                # A backfill that rests is looked at again soon: a place may come free at any time.
+                pause = _FEED_SECONDS if operation.backfill and not operation.is_over else _PAUSE_SECONDS
+            else:
+                await asyncio.sleep(pause)
+                pause = _PAUSE_SECONDS
 
-    async def round(self) -> bool:
-        """Carry out one operation, if there is one."""
+    async def round(self) -> Operation | None:
+        """Carry out one operation, or one step of a backfill, if there is one; returns it as it is afterwards."""
         operation = await self._commands.operations.claim(self._holder)
-        if operation is None:
-            return False
-        await self._commands.operations.run(operation, self._holder)
-        return True
+        return None if operation is None else await self._commands.operations.run(operation, self._holder)
 
 
 _SWEEP_SECONDS = 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import islice
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,7 +26,9 @@ from timeball.cli.views import (
     JOB_DETAILS,
     RUN_DETAILS,
     PartialFailure,
+    follow_operation,
     schedule_text,
+    show_operation,
     show_plan,
     start_and_show,
     summarise_plan,
@@ -289,59 +291,98 @@ async def _create_in_batches(
     return failures
 
 
+class BackfillOnly(StrEnum):
+    """Which occurrences a backfill runs."""
+
+    MISSING = "missing"
+    FAILED = "failed"
+    ALL = "all"
+
+
+class BackfillBy(StrEnum):
+    """Whose instants a backfill takes."""
+
+    VERSIONS = "versions"
+    PRESENT = "present"
+
+
+_COUNT_COLUMNS = [
+    Column("verdict", kind=ColumnKind.STATE),
+    Column("reason"),
+    Column("count", kind=ColumnKind.NUMBER),
+    Column("would run", "would_run", ColumnKind.NUMBER),
+]
+
+
 @command(
     jobs,
     "backfill",
-    "timeball jobs backfill nightly --from 2026-11-01 --to 2026-11-08 --dry-run",
-    "timeball jobs backfill nightly --from 2026-11-01 --to 2026-11-08 --yes",
+    "timeball jobs backfill nightly --from 7d --dry-run",
+    "timeball jobs backfill nightly --from 2026-11-01 --until 2026-11-08 --max-running 2 --yes --wait",
+    "timeball jobs backfill nightly --from 7d --only failed --yes",
 )
 def backfill_job(
     session: CliSession,
     job: JobRef,
-    start: Annotated[str, typer.Option("--from", help="After this instant, or how long ago, such as 7d.")],
-    end: Annotated[str, typer.Option("--to", help="Up to and including this instant, or how long ago.")],
+    start: Annotated[str, typer.Option("--from", help="From this instant on, or how long ago, such as 7d.")],
+    arguments: Arguments = None,
+    end: Annotated[str, typer.Option("--until", help="Up to this instant, or how long ago. Default: now.")] = "0s",
+    only: Annotated[
+        BackfillOnly,
+        typer.Option(
+            "--only", help="missing: skipped and not filled in yet; failed: without a success; all: what is over."
+        ),
+    ] = BackfillOnly.MISSING,
+    by: Annotated[
+        BackfillBy,
+        typer.Option("--by", help="versions: the instants named at the time; present: those of the present schedule."),
+    ] = BackfillBy.VERSIONS,
+    max_running: Annotated[
+        int, typer.Option("--max-running", min=1, help="How many of its runs may be unfinished at a time.")
+    ] = 1,
+    priority: Annotated[int, typer.Option("--priority", min=0, max=100, help="The priority of its runs.")] = 0,
+    newest_first: Annotated[bool, typer.Option("--newest-first", help="Begin with the latest occurrence.")] = False,
     reason: Reason = None,
     yes: Yes = False,
     dry_run: DryRun = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Show the progress, and wait until all of it has run.")] = False,
 ) -> None:
-    """Run a job for every occurrence within a span of the past."""
-    after, until = read_moment(start, "--from"), read_moment(end, "--to")
+    """Run occurrences of the past: what was missed, what failed, or all. A running API creates the runs as places come free.
+
+    KEY=VALUE gives all of them another payload.
+    """
+    since, until = read_moment(start, "--from"), read_moment(end, "--until")
+    payload = read_pairs(arguments or (), "the payload") or None
 
     async def work(client: AsyncClient) -> None:
         printer = session.printer
-        times = [] if yes and not dry_run else await _occurrences(client, job, after, until)
-        number = f"{len(times)}{' or more' if len(times) == _MAX_OCCURRENCES else ''}"
-        if dry_run:
-            printer.rows(
-                times, [Column("at", kind=ColumnKind.INSTANT), Column("local"), Column("note")], empty="no occurrences"
-            )
-            printer.say(f"would run {job} {number} times")
-            return
-        printer.confirm(f"Run {job} {number} times?", yes=yes)
-        with printer.progress("executions created") as advance:
-            result = await client.jobs.backfill(job, after, until, reason)
-            advance(result.count)
-        printer.rows([{"id": id_} for id_ in result.execution_ids], [Column("id")], empty="no occurrences in this span")
+        if dry_run or not yes:
+            preview = await client.jobs.preview_backfill(job, since, until, only=only.value, by=by.value)
+            if dry_run or not printer.is_for_programs:
+                printer.rows(preview.counts, _COUNT_COLUMNS, empty="no occurrences in this span")
+            more = "" if preview.counted_until is None else " or more"
+            if dry_run:
+                printer.say(f"would run {job} {preview.would_run}{more} times")
+                return
+            printer.confirm(f"Run {job} {preview.would_run}{more} times?", yes=yes)
+        operation = await client.jobs.backfill(
+            job,
+            since,
+            until,
+            only=only.value,
+            by=by.value,
+            max_running=max_running,
+            priority=priority,
+            order="desc" if newest_first else "asc",
+            payload=payload,
+            reason=reason,
+        )
+        if wait:
+            await follow_operation(client, session, f"backfill {job}", operation)
+        else:
+            show_operation(session, operation)
 
     session.talk(work)
-
-
-_MAX_OCCURRENCES = 100
-
-
-async def _occurrences(client: AsyncClient, reference: str, after: Any, until: Any) -> list[Any]:
-    job = await client.jobs.get(reference)
-    preview = await client.schedules.preview(
-        schedule=job.schedule,
-        interval_seconds=job.interval_seconds,
-        scheduled_at=job.scheduled_at,
-        timezone=job.timezone,
-        on_gap=job.on_gap,
-        on_repeat=job.on_repeat,
-        after=after,
-        count=_MAX_OCCURRENCES,
-    )
-    return [time for time in islice(preview.next, _MAX_OCCURRENCES) if time.is_due and time.at <= until]
 
 
 Prune = Annotated[

@@ -307,13 +307,18 @@ async def _run_bulk(
     if hasattr(result, "results"):
         _show_results(session, result, result.results, empty="nothing matches")
     elif mode.waits:
-        await _follow_operation(client, session, label, result)
+        await follow_operation(client, session, label, result)
     else:
-        printer.details(result, _OPERATION_COLUMNS)
-        printer.say(f"a running API carries it out; progress: GET /api/v1/operations/{result.id}")
+        show_operation(session, result)
 
 
-async def _follow_operation(client: AsyncClient, session: CliSession, label: str, operation: Any) -> None:
+def show_operation(session: CliSession, operation: Any) -> None:
+    """Show an operation that nothing waits for."""
+    session.printer.details(operation, _OPERATION_COLUMNS)
+    session.printer.say(f"a running API carries it out; progress: GET /api/v1/operations/{operation.id}")
+
+
+async def follow_operation(client: AsyncClient, session: CliSession, label: str, operation: Any) -> None:
     """Follow an operation to its end. On a terminal only the items that failed are listed: there may be very many others."""
     operation = await _wait_for_operation(client, session, label, operation)
     item_filter: Any = {"status": "failed"} if session.printer.is_terminal else {}
@@ -330,7 +335,9 @@ async def _wait_for_operation(client: AsyncClient, session: CliSession, label: s
     from timeball.client.executions import is_over
 
     shown = 0
-    with session.printer.progress(label, operation.total) as advance:
+    # A backfill does not know beforehand how many it will run.
+    total = None if operation.action == "backfill" else operation.total
+    with session.printer.progress(label, total) as advance:
         while True:
             operation = await client.operations.get(operation.id)
             advance(operation.done + operation.failed - shown)

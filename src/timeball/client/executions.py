@@ -254,6 +254,16 @@ def cancel_operation(operation: str, reason: str | None = None) -> ApiRequest[Op
     return post(path_of("operations", operation, "cancel"), parse_model(Operation), {"reason": reason})
 
 
+def pause_operation(operation: str, reason: str | None = None) -> ApiRequest[Operation]:
+    """Let a backfill create no more executions until it is resumed."""
+    return post(path_of("operations", operation, "pause"), parse_model(Operation), {"reason": reason})
+
+
+def resume_operation(operation: str, reason: str | None = None) -> ApiRequest[Operation]:
+    """Let a paused backfill go on where it was."""
+    return post(path_of("operations", operation, "resume"), parse_model(Operation), {"reason": reason})
+
+
 def wait_for_operation(operation: str, timeout: float | None = None) -> Poll[Operation]:
     """Wait until an operation has finished; ResultTimeout after *timeout* seconds."""
     return Poll(operation, fetch_operation(operation), is_over, timeout)
@@ -268,4 +278,6 @@ class OperationsApi(Resource[ClientType]):
     items = Method(list_operation_items)
     iterate_items = IterateMethod(list_operation_items)
     cancel = Method(cancel_operation)
+    pause = Method(pause_operation)
+    resume = Method(resume_operation)
     wait = WaitMethod(wait_for_operation)

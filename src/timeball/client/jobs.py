@@ -24,6 +24,7 @@ from timeball.client.requests import (
     raw_content,
 )
 from timeball.client.types import (
+    BackfillPreview,
     BulkCreated,
     BulkResult,
     Calendar,
@@ -32,7 +33,6 @@ from timeball.client.types import (
     Execution,
     ExecutionDetails,
     ExecutionFilterParams,
-    ExecutionIds,
     Explanation,
     FireTimes,
     Job,
@@ -152,11 +152,50 @@ def duplicate(job: str, **fields: Unpack[JobParams]) -> ApiRequest[CreatedJob]:
     return ApiRequest("POST", path_of("jobs", job, "duplicate"), parse_model(CreatedJob), body=_encode_fields(fields))
 
 
-def backfill(job: str, start: Moment, end: Moment, reason: str | None = None) -> ApiRequest[ExecutionIds]:
-    """Run a job once for every occurrence of its schedule after *start*, up to and including *end*."""
-    return post(
-        path_of("jobs", job, "backfill"), parse_model(ExecutionIds), {"start": start, "end": end, "reason": reason}
-    )
+def backfill(
+    job: str,
+    from_: Moment,
+    until: Moment | None = None,
+    *,
+    only: Literal["missing", "failed", "all"] = "missing",
+    by: Literal["versions", "present"] = "versions",
+    max_running: int = 1,
+    priority: int = 0,
+    order: Literal["asc", "desc"] = "asc",
+    payload: Any = None,
+    reason: str | None = None,
+    unchecked: bool = False,
+) -> ApiRequest[Operation]:
+    """Run the occurrences of a job from *from_* up to *until* (by default now) that were missed, that failed, or all.
+
+    It is an operation, for `operations.wait`: at most *max_running* of its executions are unfinished at a time.
+    """
+    body = {
+        "from": from_,
+        "until": until,
+        "only": only,
+        "by": by,
+        "max_running": max_running,
+        "priority": priority,
+        "order": order,
+        "payload": payload,
+        "reason": reason,
+        "unchecked": unchecked,
+    }
+    return post(path_of("jobs", job, "backfill"), parse_model(Operation), body)
+
+
+def preview_backfill(
+    job: str,
+    from_: Moment,
+    until: Moment | None = None,
+    *,
+    only: Literal["missing", "failed", "all"] = "missing",
+    by: Literal["versions", "present"] = "versions",
+) -> ApiRequest[BackfillPreview]:
+    """How many occurrences a backfill would run, by verdict and reason; nothing is written."""
+    body = {"from": from_, "until": until, "only": only, "by": by, "dry_run": True}
+    return post(path_of("jobs", job, "backfill"), parse_model(BackfillPreview), body)
 
 
 def next_times(job: str, count: int = 10) -> ApiRequest[FireTimes]:
@@ -281,6 +320,7 @@ class JobsApi(Resource[ClientType]):
     retry = Method(retry)
     duplicate = Method(duplicate)
     backfill = Method(backfill)
+    preview_backfill = Method(preview_backfill)
     next = Method(next_times)
     executions = Method(list_executions)
     iterate_executions = IterateMethod(list_executions)

@@ -7,13 +7,14 @@ from typing import TypedDict
 
 from timeball.api.models.executions import AnyAttemptOut as Try
 from timeball.api.models.executions import AttemptOut as Attempt
-from timeball.api.models.executions import BulkCreated, DeadGroupOut, ExecutionIds
+from timeball.api.models.executions import BulkCreated, DeadGroupOut
 from timeball.api.models.executions import BulkOut as BulkResult
 from timeball.api.models.executions import ExecutionFull as ExecutionDetails
 from timeball.api.models.executions import ExecutionOut as Execution
 from timeball.api.models.executions import LogLineOut as LogLine
 from timeball.api.models.executions import OperationItemOut as OperationItem
 from timeball.api.models.executions import OperationOut as Operation
+from timeball.api.models.jobs import BackfillPreviewOut as BackfillPreview
 from timeball.api.models.jobs import CalendarOut as Calendar
 from timeball.api.models.jobs import CalendarWritten as WrittenCalendar
 from timeball.api.models.jobs import JobChanged as ChangedJob
@@ -54,6 +55,7 @@ from timeball.api.models.system import QueueOut as Queue
 __all__ = [
     "Attempt",
     "AuditRecord",
+    "BackfillPreview",
     "BulkCreated",
     "BulkResult",
     "Calendar",
@@ -67,7 +69,6 @@ __all__ = [
     "DiagnosisLine",
     "Execution",
     "ExecutionDetails",
-    "ExecutionIds",
     "Explanation",
     "FireTime",
     "FireTimes",

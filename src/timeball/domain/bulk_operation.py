@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import NewType
 from uuid import UUID
 
+from timeball.domain.backfill import Backfill
 from timeball.domain.values.ids import ExecutionId, JobId
 
 OperationId = NewType("OperationId", UUID)
@@ -26,6 +27,8 @@ class OperationSubject(StrEnum):
 class OperationAction(StrEnum):
     """The action on each item; `discard` removes dead executions from the dead-letter list.
 
+    `backfill` feeds executions of one job (domain/backfill.py).
+
     For a job, `cancel` cancels its running or waiting execution and `retry` retries the one that ended last. The actions
     from `pause` on are for jobs only.
     """
@@ -37,6 +40,7 @@ class OperationAction(StrEnum):
     RESUME = "resume"
     TRIGGER = "trigger"
     DELETE = "delete"
+    BACKFILL = "backfill"
 
     @property
     def makes_executions(self) -> bool:
@@ -44,10 +48,11 @@ class OperationAction(StrEnum):
 
 
 class OperationState(StrEnum):
-    """The state of an operation. `succeeded` means that every item was tried; some may have failed."""
+    """The state of an operation. `succeeded` means that every item was tried; some may have failed. Only backfills are paused."""
 
     PENDING = "pending"
     RUNNING = "running"
+    PAUSED = "paused"
     SUCCEEDED = "succeeded"
     CANCELLED = "cancelled"
     FAILED = "failed"
@@ -76,6 +81,16 @@ class Operation:
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    backfill: Backfill | None = None
+    # The last occurrence that a backfill has looked at.
+    cursor: datetime | None = None
+
+    @property
+    def progress(self) -> float:
+        """How much of it is done, from 0 to 1; of a backfill, how much of its span it has looked at."""
+        if self.backfill is not None:
+            return self.backfill.share_before(self.cursor)
+        return (self.done + self.failed) / self.total if self.total else 1.0
 
     @property
     def is_over(self) -> bool:

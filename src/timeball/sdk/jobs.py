@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import datetime
+from enum import StrEnum
 from functools import partial
-from typing import Any, Literal, TypeVar, Unpack, cast
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast
 
 import orjson
 from pydantic import Field
 
+from timeball.api.models.executions import OperationOut as Operation
+from timeball.api.models.executions import operation_document
 from timeball.api.models.jobs import JobOut as Job
 from timeball.api.models.jobs import job_document
 from timeball.api.models.system import ExplanationOut as Explanation
@@ -21,6 +24,7 @@ from timeball.api.models.system import FireTimeOut as FireTime
 from timeball.api.models.system import explanation_document, fire_time_document
 from timeball.application.commands.jobs import DefinedJob
 from timeball.application.commands.requests import JobRequest
+from timeball.domain.backfill import Backfill, BackfillSelection, BackfillSource
 from timeball.domain.expiry import NEVER, parse_expiry
 from timeball.domain.job import JobView
 from timeball.domain.job_fields import JobSpec
@@ -28,6 +32,7 @@ from timeball.domain.scheduling.civil_time import parse_instant
 from timeball.domain.search import JOB_FIELDS, JobFilter, JobOrder, PageRequest, parse_query
 from timeball.domain.values.field_errors import list_choices, unexpected_value
 from timeball.domain.values.ids import ExecutionId, JobId
+from timeball.domain.values.json_text import to_json
 from timeball.domain.values.wording import Duration
 from timeball.errors import InvalidInput, NotFound
 from timeball.sdk.enqueue import EnqueueClient, SdkRuntime
@@ -45,9 +50,21 @@ ScheduleAction = Literal["create", "change", "leave"]
 JobSort = Literal["-created_at", "created_at", "name", "-name"]
 # `Jobs` has a method of this name.
 FireTimes = list[FireTime]
-Runs = list[Run[Any]]
+
+Word = TypeVar("Word", bound=StrEnum)
 
 _PAGE = 200
+
+
+class BackfillOptions(TypedDict, total=False):
+    """What a backfill runs, and how."""
+
+    only: Literal["missing", "failed", "all"]
+    by: Literal["versions", "present"]
+    max_running: int
+    priority: int
+    newest_first: bool
+    payload: Any
 
 
 class ScheduledJob(Job):
@@ -249,20 +266,36 @@ class Jobs:
         """Like `trigger`, for coroutines."""
         return self._run(await self._client.background_loop.acall(partial(_trigger, job, payload, reason, expires)))
 
-    def backfill(self, job: str, start: InstantInput, end: InstantInput, reason: str | None = None) -> Runs:
-        """Run a job once for every occurrence of its schedule after *start*, up to and including *end*."""
-        return self._runs(self._client.background_loop.call(partial(_backfill, job, start, end, reason)))
+    def backfill(
+        self,
+        job: str,
+        from_: InstantInput,
+        until: InstantInput | None = None,
+        *,
+        reason: str | None = None,
+        **options: Unpack[BackfillOptions],
+    ) -> Operation:
+        """Run the occurrences of a job from *from_* up to *until* (by default now) that were missed, that failed, or all.
 
-    async def abackfill(self, job: str, start: InstantInput, end: InstantInput, reason: str | None = None) -> Runs:
+        It is an operation, which the API processes of the installation feed: at most `max_running` of its runs are unfinished at a time.
+        """
+        return self._client.background_loop.call(partial(_backfill, job, from_, until, reason, options))
+
+    async def abackfill(
+        self,
+        job: str,
+        from_: InstantInput,
+        until: InstantInput | None = None,
+        *,
+        reason: str | None = None,
+        **options: Unpack[BackfillOptions],
+    ) -> Operation:
         """Like `backfill`, for coroutines."""
-        return self._runs(await self._client.background_loop.acall(partial(_backfill, job, start, end, reason)))
+        return await self._client.background_loop.acall(partial(_backfill, job, from_, until, reason, options))
 
     def _run(self, ids: tuple[JobId, ExecutionId]) -> Run[Any]:
         job_id, execution_id = ids
         return Run(self._client.background_loop, execution_id, job_id)
-
-    def _runs(self, runs: Sequence[tuple[JobId, ExecutionId]]) -> Runs:
-        return [self._run(ids) for ids in runs]
 
     def _updating(
         self,
@@ -365,10 +398,34 @@ async def _trigger(
 
 
 async def _backfill(
-    job: str, start: InstantInput, end: InstantInput, reason: str | None, runtime: SdkRuntime
-) -> Sequence[tuple[JobId, ExecutionId]]:
-    await runtime.now()
+    job: str,
+    from_: InstantInput,
+    until: InstantInput | None,
+    reason: str | None,
+    options: BackfillOptions,
+    runtime: SdkRuntime,
+) -> Operation:
+    now = await runtime.now()
     target = await runtime.queries.jobs.find(job)
-    span = (parse_instant(start, target.timezone, "start"), parse_instant(end, target.timezone, "end"))
-    ids = await runtime.commands.executions.backfill(target.id, *span, runtime.actor(reason))
-    return [(target.id, id_) for id_ in ids]
+    since = parse_instant(from_, target.timezone, "from_")
+    payload = options.get("payload")
+    backfill = Backfill(
+        job_id=target.id,
+        since=since,
+        until=max(now, since) if until is None else parse_instant(until, target.timezone, "until"),
+        only=_word(BackfillSelection, "only", options.get("only", "missing")),
+        by=_word(BackfillSource, "by", options.get("by", "versions")),
+        max_running=options.get("max_running", 1),
+        priority=options.get("priority", 0),
+        newest_first=options.get("newest_first", False),
+        payload=None if payload is None else to_json(payload),
+    )
+    started = await runtime.commands.backfills.start(backfill, runtime.actor(reason))
+    return Operation.model_validate_json(orjson.dumps(operation_document(started)))
+
+
+def _word(words: type[Word], name: str, word: str) -> Word:
+    try:
+        return words(word)
+    except ValueError:
+        raise unexpected_value(name, word, list_choices(words)) from None

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from timeball.domain.execution import ExecutionState, Origin
+from timeball.domain.scheduling.civil_time import MAX_INSTANT, MIN_INSTANT
 from timeball.domain.scheduling.ledger import VersionPeriod
 from timeball.domain.scheduling.verdicts import JobOutlook, JobPause, LedgerLine, Verdict, key_of_range, verdict_of
-from timeball.domain.values.ids import ExecutionId, JobId
+from timeball.domain.values.ids import ExecutionId, JobId, filling_id, first_id_at, id_created_at
 from timeball.store.db.rows import pending_from, rule_from
 
 if TYPE_CHECKING:
     from timeball.domain.job import Job
     from timeball.store.db.database import Database
+
+_BATCH = 1_000
+_MILLISECOND = timedelta(milliseconds=1)
+# What a ledger tells of: occurrences, and what backfills made of them.
+_TOLD = (Origin.SCHEDULE, Origin.BACKFILL)
 
 
 class LedgerReads(StrEnum):
@@ -47,6 +53,20 @@ class LedgerWindow:
     until: datetime
     low: UUID
     high: UUID
+
+    @classmethod
+    def between(cls, since: datetime, until: datetime) -> LedgerWindow:
+        """The records of [since, until]."""
+        since, until = max(since, MIN_INSTANT), min(until, MAX_INSTANT)
+        low, high = UUID(int=max(first_id_at(since).int - 1, 0)), first_id_at(until + _MILLISECOND)
+        return cls(since=since, until=until, low=low, high=high)
+
+    def beyond(self, key: UUID, *, backwards: bool) -> LedgerWindow:
+        """The rest of the window behind a key."""
+        at = id_created_at(key)
+        if backwards:
+            return replace(self, high=min(self.high, key), until=min(self.until, at + _MILLISECOND))
+        return replace(self, low=max(self.low, key), since=max(self.since, at))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +131,49 @@ class LedgerStore:
             bounds |= {"since": window.since, "until": window.until}
         rows = await self._database.fetch(_STATEMENTS[reads][backwards], job_id=job_id, limit=limit, **bounds)
         read_to = _read_to(rows, limit, backwards=backwards)
-        lines = [line_from(row) for row in rows if row["origin"] == Origin.SCHEDULE or row["id"] == job_id]
+        lines = [line_from(row) for row in rows if row["origin"] in _TOLD or row["id"] == job_id]
         lines = [
             line for line in lines if read_to is None or (line.key >= read_to if backwards else line.key <= read_to)
         ]
+        lines = await self._with_fillings(job_id, lines)
         return LedgerBatch(sorted(lines, key=_by_key, reverse=backwards), read_to, len(rows))
 
     async def one_off(self, job_id: JobId) -> LedgerLine | None:
         """The line of an enqueued one-off that has ended; it has the id of its job."""
         row = await self._database.fetch_row("ledger_one_off", job_id=job_id)
         return None if row is None else line_from(row)
+
+    async def _with_fillings(self, job_id: JobId, lines: Sequence[LedgerLine]) -> list[LedgerLine]:
+        """The lines, with those of single skipped occurrences saying whether they were filled in."""
+        fillings = {
+            line.key: filling_id(job_id, line.first)
+            for line in lines
+            if line.verdict is Verdict.SKIPPED and not line.is_range and line.origin is Origin.SCHEDULE
+        }
+        if not fillings:
+            return list(lines)
+        rows = await self._database.fetch("existing_executions", ids=list(fillings.values()))
+        found = {row["id"] for row in rows}
+        return [replace(line, filled=1) if fillings.get(line.key) in found else line for line in lines]
+
+    async def all_records(self, job_id: JobId, since: datetime, until: datetime) -> list[LedgerLine]:
+        """Every record of [since, until], for spans with few of them."""
+        lines: dict[UUID, LedgerLine] = {}
+        window = LedgerWindow.between(since, until)
+        while True:
+            batch = await self.records(job_id, window, LedgerReads.ALL, _BATCH, backwards=False)
+            lines |= {line.key: line for line in batch.lines}
+            if batch.read_to is None:
+                return list(lines.values())
+            window = window.beyond(batch.read_to, backwards=False)
+
+    async def retries(self, job_id: JobId, ids: Sequence[ExecutionId]) -> dict[ExecutionId, list[ExecutionState]]:
+        """The states of the retries of some executions, and of the retries of these."""
+        states: dict[ExecutionId, list[ExecutionState]] = {}
+        if ids:
+            for row in await self._database.fetch("retries_of", job_id=job_id, ids=list(ids)):
+                states.setdefault(ExecutionId(row["root"]), []).append(ExecutionState(row["state"]))
+        return states
 
     async def ranges(self, job_id: JobId, until: datetime, limit: int) -> list[RecordedRange]:
         """The latest skip ranges of a job that begin before an instant, the latest first."""
@@ -167,6 +220,7 @@ def line_from(row: Any) -> LedgerLine:
             tzdata=row["tzdata"],
             is_range=True,
             reason=row["reason"],
+            filled=row["filled"],
         )
     state = ExecutionState(row["state"])
     return LedgerLine(
@@ -180,6 +234,7 @@ def line_from(row: Any) -> LedgerLine:
         reason=row["reason"],
         execution_id=ExecutionId(row["id"]),
         state=state,
+        origin=Origin(row["origin"]),
     )
 
 

@@ -7,6 +7,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import orjson
+
+from timeball.domain.backfill import Backfill
 from timeball.domain.bulk_operation import (
     Operation,
     OperationAction,
@@ -54,6 +57,7 @@ class OperationStore:
         settles: bool = False,
         until: datetime | None = None,
         holder: UUID | None = None,
+        backfill: Backfill | None = None,
     ) -> Operation:
         """Insert an operation, with one audit row. With *holder* it begins at once; otherwise an API process takes it."""
         env = self._database.env
@@ -73,6 +77,7 @@ class OperationStore:
                 total=len(ids),
                 holder=holder,
                 lease=OPERATION_LEASE,
+                backfill=None if backfill is None else orjson.dumps(backfill.as_document()).decode(),
             )
             await self._database.fetch(
                 "add_operation_items",
@@ -82,6 +87,10 @@ class OperationStore:
                 ids=list(ids),
                 made=[env.new_id() if action.makes_executions else None for _ in ids],
             )
+            if backfill is not None:
+                what = {"operation": str(operation_id), **backfill.as_facts()}
+                touched = f"job:{backfill.job_id}"
+                await write_audit(self._database, connection, env.new_id(), audit, "job.backfill", touched, None, what)
             if action in _AUDITED_AS:
                 facts = {
                     "count": len(ids),
@@ -92,7 +101,7 @@ class OperationStore:
                 await write_audit(
                     self._database, connection, env.new_id(), audit, _AUDITED_AS[action], touched, None, facts
                 )
-            return _operation_from(row)
+            return operation_from(row)
 
         await self._database.fetch("forget_operations", keep=OPERATIONS_KEPT_FOR)
         begun: Operation = await self._database.once(work, operation_id, found_by="find_operation")
@@ -101,14 +110,13 @@ class OperationStore:
     async def find(self, operation_id: OperationId) -> Operation | None:
         """One operation."""
         row = await self._database.fetch_row("find_operation", id=operation_id)
-        return None if row is None else _operation_from(row)
+        return None if row is None else operation_from(row)
 
     async def page(self, limit: int, cursor: str | None) -> ResultPage[Operation]:
         """A page of operations, the latest first."""
         before = _LAST_ID if cursor is None else UUID(read_cursor(cursor, _LATEST_FIRST, 1)[0])
         operations = [
-            _operation_from(row)
-            for row in await self._database.fetch("list_operations", before=before, limit=limit + 1)
+            operation_from(row) for row in await self._database.fetch("list_operations", before=before, limit=limit + 1)
         ]
         items = operations[:limit]
         return ResultPage(items, write_cursor(_LATEST_FIRST, items[-1].id) if len(operations) > limit else None)
@@ -124,25 +132,38 @@ class OperationStore:
 
     async def request_cancel(self, operation_id: OperationId, audit: AuditEntry) -> Operation | None:
         """Ask for an operation to be cancelled where it is; None if it has finished."""
+        return await self._change("cancel_operation", "operation.cancel", operation_id, audit)
+
+    async def pause(self, operation_id: OperationId, audit: AuditEntry) -> Operation | None:
+        """Let an operation rest until it is resumed; None if it has finished."""
+        return await self._change("pause_operation", "operation.pause", operation_id, audit)
+
+    async def resume(self, operation_id: OperationId, audit: AuditEntry) -> Operation | None:
+        """Let a paused operation go on; None if it is not paused."""
+        return await self._change("resume_operation", "operation.resume", operation_id, audit)
+
+    async def _change(
+        self, statement: str, action: str, operation_id: OperationId, audit: AuditEntry
+    ) -> Operation | None:
         note = self._database.env.new_id()
 
         async def work(connection: Connection) -> Operation | None:
-            row = await self._database.fetch_row("cancel_operation", connection, id=operation_id)
+            row = await self._database.fetch_row(statement, connection, id=operation_id)
             if row is None:
                 return None
             subject = f"operation:{operation_id}"
-            await write_audit(self._database, connection, note, audit, "operation.cancel", subject, None, None)
-            return _operation_from(row)
+            await write_audit(self._database, connection, note, audit, action, subject, None, None)
+            return operation_from(row)
 
-        asked: Operation | None = await self._database.once(work, note)
-        return asked
+        changed: Operation | None = await self._database.once(work, note)
+        return changed
 
     # running operations
 
     async def take(self, holder: UUID) -> Operation | None:
         """Take the oldest unfinished operation without a living holder."""
         row = await self._database.fetch_row("take_operation", holder=holder, lease=OPERATION_LEASE)
-        return None if row is None else _operation_from(row)
+        return None if row is None else operation_from(row)
 
     async def left(self, operation_id: OperationId, limit: int) -> list[OperationItem]:
         """The items without a result, in order."""
@@ -174,7 +195,7 @@ class OperationStore:
                 made=[item.result_id for item in results],
                 errors=[item.error for item in results],
             )
-            return _operation_from(row)
+            return operation_from(row)
 
         recorded: Operation | None = await self._database.repeat(work)
         return recorded
@@ -187,11 +208,16 @@ class OperationStore:
             "finish_operation", id=operation.id, holder=holder, state=state.value, error=error
         )
         if row is not None:
-            return _operation_from(row)
+            return operation_from(row)
         current = await self.find(operation.id)
         if current is None:
             raise NotFound("operation", operation.id)
         return current
+
+    async def rest(self, operation: Operation, holder: UUID, rest: timedelta) -> Operation:
+        """Put an operation down for a while: any process may go on with it then."""
+        row = await self._database.fetch_row("rest_operation", id=operation.id, holder=holder, rest=rest)
+        return operation if row is None else operation_from(row)
 
     async def settle(self, ids: Sequence[ExecutionId], how: str) -> set[ExecutionId]:
         """Take dead executions off the dead-letter list; the operation has been audited already."""
@@ -199,7 +225,8 @@ class OperationStore:
         return {ExecutionId(row["execution_id"]) for row in rows}
 
 
-def _operation_from(row: Any) -> Operation:
+def operation_from(row: Any) -> Operation:
+    """An operation from its row."""
     return Operation(
         id=OperationId(row["id"]),
         action=OperationAction(row["action"]),
@@ -218,6 +245,8 @@ def _operation_from(row: Any) -> Operation:
         created_at=row["created_at"],
         started_at=row["started_at"],
         finished_at=row["finished_at"],
+        backfill=None if row["backfill"] is None else Backfill.from_document(orjson.loads(row["backfill"])),
+        cursor=row["cursor_at"],
     )
 
 

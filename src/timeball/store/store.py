@@ -20,6 +20,7 @@ from timeball.store.queues import QueueStore
 
 if TYPE_CHECKING:
     from timeball.env import Env
+    from timeball.store.backfills import BackfillStore
     from timeball.store.calendars import CalendarStore
     from timeball.store.changes import ChangeStream
     from timeball.store.executions import TicketStore
@@ -128,6 +129,13 @@ class Store:
         from timeball.store.nodes import HandlerStore
 
         return HandlerStore(self.database)
+
+    @cached_property
+    def backfills(self) -> BackfillStore:
+        """Backfills."""
+        from timeball.store.backfills import BackfillStore
+
+        return BackfillStore(self.database, self.executions, self.promotion_window)
 
     @cached_property
     def operations(self) -> OperationStore:

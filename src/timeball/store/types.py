@@ -156,6 +156,8 @@ class ExecutionRequest:
     payload: str | None = None
     retry_of: ExecutionId | None = None
     created_by: str | None = None
+    # In place of the priority of its job.
+    priority: int | None = None
     # How long it has to begin; without a word about it, as long as its job says.
     expiry: Expiry = NEVER
     bound_secrets_only: bool = False

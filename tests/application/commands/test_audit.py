@@ -14,6 +14,7 @@ from tests.support.factories import FAILURE, HANDLER, STATE_TABLES, claim_all, e
 from timeball.application.commands import Commands
 from timeball.application.commands.calendars import DaysRequest
 from timeball.application.commands.requests import Actor
+from timeball.domain.backfill import Backfill
 from timeball.domain.bulk_operation import OperationAction, OperationSubject
 from timeball.domain.execution import Failed
 from timeball.domain.freeze import FreezeScope
@@ -79,9 +80,9 @@ AUDITED: dict[str, tuple[str, Callable[[World], Awaitable[Any]]]] = {
         "execution.retry",
         lambda w: w.commands.executions.retry_with_id(ExecutionId(w.store.env.new_id()), w.dead, actor=ADA),
     ),
-    "executions.backfill": (
+    "backfills.start": (
         "job.backfill",
-        lambda w: w.commands.executions.backfill(w.job_id, w.now - 3 * MINUTE, w.now, ADA),
+        lambda w: w.commands.backfills.start(Backfill(job_id=w.job_id, since=w.now - 3 * MINUTE, until=w.now), ADA),
     ),
     "executions.retry": ("execution.retry", lambda w: w.commands.executions.retry(w.dead, actor=ADA)),
     "executions.cancel": ("execution.cancel", lambda w: w.commands.executions.cancel([w.waiting, w.running], ADA)),
@@ -89,6 +90,8 @@ AUDITED: dict[str, tuple[str, Callable[[World], Awaitable[Any]]]] = {
         "execution.cancel",
         lambda w: w.commands.operations.start(OperationAction.CANCEL, [w.waiting, w.running], ADA),
     ),
+    "operations.pause": ("operation.pause", lambda w: w.commands.operations.pause(w.backfill_id, ADA)),
+    "operations.resume": ("operation.resume", lambda w: w.commands.operations.resume(w.paused_backfill_id, ADA)),
     "operations.cancel": ("operation.cancel", lambda w: w.commands.operations.cancel(w.operation_id, ADA)),
     "queues.pause": ("queue.pause", lambda w: w.commands.queues.pause("q", ADA)),
     "queues.resume": ("queue.resume", lambda w: w.commands.queues.resume("shut", ADA)),
@@ -133,6 +136,8 @@ UNAUDITED = {
     "jobs.undeclared",
     "jobs.plan_sync",
     "executions.exists",
+    "backfills.preview",
+    "backfills.step",
     "operations.claim",
     "operations.find_started",
     "operations.run",
@@ -177,6 +182,10 @@ class World:
         self.template = await commands.templates.create("t", {"handler": HANDLER})
         await commands.calendars.create("closed", DaysRequest(days=["sat"]))
         self.key_id = (await self.keys.create("viewer", "old", None, ENTRY))[0].id
+        past = Backfill(job_id=self.job_id, since=self.now - 3 * MINUTE, until=self.now)
+        self.backfill_id = (await commands.backfills.start(past)).id
+        self.paused_backfill_id = (await commands.backfills.start(past)).id
+        await commands.operations.pause(self.paused_backfill_id)
         self.operation_id = (await commands.operations.start(OperationAction.CANCEL, [self.waiting])).id
         return self
 

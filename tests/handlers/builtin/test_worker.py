@@ -21,9 +21,11 @@ from tests.engine.runners.support import patience, until
 from tests.handlers.builtin.support import RudeServer, answer, rude_server
 from tests.support import pace
 from timeball.api.app import make_api
+from timeball.api.server import OperationLoop
 from timeball.application.commands.requests import LOCAL, Actor
 from timeball.client.in_process import InProcessTransport
 from timeball.config.settings import load_settings
+from timeball.domain.backfill import Backfill, BackfillSource
 from timeball.domain.execution import Execution
 from timeball.domain.job_fields import JobSpec
 from timeball.runtime import Runtime, make_server_runtime, open_runtime
@@ -163,7 +165,10 @@ async def test_a_backfill_of_three_days_sends_three_different_requests(parts, se
     created = await parts.commands.jobs.create(job)
     days = [datetime(2026, 3, number, 12, tzinfo=UTC) for number in (7, 10)]
 
-    await parts.commands.executions.backfill(created.job_id, *days)
+    await parts.commands.backfills.start(
+        Backfill(job_id=created.job_id, since=days[0], until=days[1], by=BackfillSource.PRESENT, max_running=3)
+    )
+    await OperationLoop(parts.commands, parts.store.env.new_id()).round()
     await until(lambda: len(server.requests) == 3, "three requests arrive")
 
     requests = sorted(server.requests, key=lambda request: request.headers["timeball-scheduled-for"])

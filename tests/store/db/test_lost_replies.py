@@ -84,14 +84,6 @@ async def retry(front: Front) -> list[ExecutionId]:
     return [await front.commands.executions.retry(front.ended, None, ANA)]
 
 
-async def backfill(front: Front) -> list[ExecutionId]:
-    front.clock.advance("3m")
-    now = front.clock.now()
-    made = await front.commands.executions.backfill(front.job_id, now - timedelta(minutes=3), now, ANA)
-    assert len(made) == 3
-    return made
-
-
 async def retry_unaudited(front: Front) -> list[ExecutionId]:
     new_id = ExecutionId(front.store.env.new_id())
     return [await front.commands.executions.retry_with_id(new_id, front.ended, actor=ANA, is_audited=False)]
@@ -102,7 +94,6 @@ MAKING = pytest.mark.parametrize(
     [
         pytest.param(trigger, 1, id="trigger"),
         pytest.param(retry, 1, id="retry"),
-        pytest.param(backfill, 1, id="backfill"),
         pytest.param(retry_unaudited, 0, id="retry by an operation"),
     ],
 )

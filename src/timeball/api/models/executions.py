@@ -9,6 +9,8 @@ from pydantic import BaseModel, Field
 
 from timeball.api.models import InstantText, Label, ReasonIn, RequestModel, ShortText
 from timeball.api.models.jobs import JobIn
+from timeball.domain.bulk_operation import Operation
+from timeball.domain.values.ids import format_id
 
 
 class ExecutionOut(BaseModel):
@@ -211,13 +213,6 @@ class DeadLettersIn(ReasonIn):
     all: bool = False
 
 
-class ExecutionIds(BaseModel):
-    """Executions that were created."""
-
-    count: int
-    execution_ids: list[str]
-
-
 class BulkCreatedItem(BaseModel):
     """The result of one item."""
 
@@ -259,15 +254,15 @@ class OperationOut(BaseModel):
     """An action on many executions or jobs, and its progress."""
 
     id: str
-    action: Literal["cancel", "retry", "discard", "pause", "resume", "trigger", "delete"]
+    action: Literal["cancel", "retry", "discard", "pause", "resume", "trigger", "delete", "backfill"]
     subject: Literal["execution", "job"]
-    state: Literal["pending", "running", "succeeded", "cancelled", "failed"] = Field(
+    state: Literal["pending", "running", "paused", "succeeded", "cancelled", "failed"] = Field(
         description="`succeeded`: every item was tried; the field `failed` counts those that could not be done."
     )
-    total: int
+    total: int = Field(description="Of a backfill: the executions that it has created so far.")
     done: int
     failed: int
-    progress: float = Field(description="From 0 to 1.")
+    progress: float = Field(description="From 0 to 1. Of a backfill: how much of its span it has looked at.")
     actor: str
     reason: str | None
     until: datetime | None = Field(description="The end of the pauses that it makes.")
@@ -276,6 +271,28 @@ class OperationOut(BaseModel):
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+
+
+def operation_document(operation: Operation) -> dict[str, Any]:
+    """An operation and its progress."""
+    return {
+        "id": format_id("op", operation.id),
+        "action": operation.action,
+        "subject": operation.subject,
+        "state": operation.state,
+        "total": operation.total,
+        "done": operation.done,
+        "failed": operation.failed,
+        "progress": round(operation.progress, 4),
+        "actor": operation.actor,
+        "reason": operation.reason,
+        "until": operation.until,
+        "cancel_requested": operation.cancel_requested,
+        "error": operation.error,
+        "created_at": operation.created_at,
+        "started_at": operation.started_at,
+        "finished_at": operation.finished_at,
+    }
 
 
 class OperationItemOut(BaseModel):

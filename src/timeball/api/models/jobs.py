@@ -12,10 +12,11 @@ from datetime import date, datetime
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, assert_never
 
 import orjson
-from pydantic import BaseModel, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from timeball.api.models import InstantText, Interval, Label, ReasonIn, RequestModel
 from timeball.domain import job_fields
+from timeball.domain.backfill import MAX_RUNNING
 from timeball.domain.job import JobView, calendar_of, spec_of
 from timeball.domain.job_fields import LABEL_FIELDS, SPEC_FIELDS, JobField, json_default
 from timeball.domain.values.ids import format_execution_id, format_job_id
@@ -124,11 +125,60 @@ class TriggerIn(RunIn):
     ] = None
 
 
-class BackfillIn(ReasonIn):
-    """The span whose occurrences are to be run: after `start`, up to and with `end`."""
+class BackfillIn(RunIn):
+    """The span whose occurrences are to be run, both ends included, and which of them."""
 
-    start: InstantText
-    end: InstantText
+    from_: Annotated[InstantText, Field(alias="from", description="Without an offset, in the job's zone.")]
+    until: Annotated[
+        InstantText | None,
+        Field(description="By default, and at the latest, now; without an offset, in the job's zone."),
+    ] = None
+    only: Annotated[
+        Literal["missing", "failed", "all"],
+        Field(
+            description="`missing`: skipped, and not filled in yet. `failed`: begun or filled in, but no execution of it succeeded, "
+            "waits or runs. `all`: everything that is over."
+        ),
+    ] = "missing"
+    by: Annotated[
+        Literal["versions", "present"],
+        Field(
+            description="`versions`: the instants that the versions of the job named at the time. `present`: those that its present "
+            "schedule names in the span, also from before the job existed."
+        ),
+    ] = "versions"
+    max_running: Annotated[
+        Annotated[int, Field(ge=1, le=MAX_RUNNING)],
+        Field(description="How many executions of the backfill may be unfinished at a time."),
+    ] = 1
+    priority: Annotated[Annotated[int, Field(ge=0, le=100)], Field(description="The priority of its executions.")] = 0
+    order: Annotated[Literal["asc", "desc"], Field(description="`desc`: the latest occurrence first.")] = "asc"
+    dry_run: Annotated[bool, Field(description="Count what would run, and write nothing.")] = False
+
+
+class BackfillCountOut(BaseModel):
+    """How many occurrences have a verdict and a reason."""
+
+    verdict: Literal["ran", "running", "waiting", "skipped", "expected", "unrecorded"]
+    reason: str | None = Field(
+        description="Why it was skipped, how it ended (`dead`, `cancelled`), or why there is no record (`deleted`, `not_scheduled`)."
+    )
+    count: int
+    would_run: int
+
+
+class BackfillPreviewOut(BaseModel):
+    """What a backfill would do."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    from_: datetime = Field(alias="from")
+    until: datetime
+    would_run: int
+    counts: list[BackfillCountOut]
+    counted_until: datetime | None = Field(
+        description="Set if the span has more than 100,000 occurrences: those behind this one were not counted."
+    )
 
 
 class LastExecution(BaseModel):

@@ -23,6 +23,10 @@ class OccurrenceOut(BaseModel):
     reason: str | None = Field(
         description="Why it was skipped; if it is expected, why it will be skipped unless something changes before."
     )
+    origin: Literal["schedule", "enqueue", "trigger", "backfill", "retry"] = Field(
+        description="`backfill`: an execution that a backfill created for the instant; what it fills in has an entry of its own."
+    )
+    filled: int = Field(description="How many of the skipped occurrences a backfill has filled in.")
     execution_id: str | None
     state: str | None = Field(description="The state of the execution.")
     version: int = Field(description="The version of the job that answers for it.")

@@ -22,9 +22,10 @@ from timeball.api.documents import (
 )
 from timeball.api.errors import HttpProblem, precondition_error
 from timeball.api.models import PageOut, ReasonIn
-from timeball.api.models.executions import ExecutionFull, ExecutionIds, ExecutionOut
+from timeball.api.models.executions import ExecutionFull, ExecutionOut, OperationOut
 from timeball.api.models.jobs import (
     BackfillIn,
+    BackfillPreviewOut,
     JobChanged,
     JobCreated,
     JobIn,
@@ -39,7 +40,6 @@ from timeball.api.models.system import NextOut, fire_time_document
 from timeball.api.openapi import (
     CREATED_EXAMPLE,
     EXECUTION_EXAMPLE,
-    EXECUTION_ID,
     INSTANT_EXAMPLE,
     JOB_EXAMPLE,
     NEW_JOB_EXAMPLE,
@@ -64,6 +64,7 @@ from timeball.api.params import (
     parse_if_match,
     within_job,
 )
+from timeball.api.resources.operations import OPERATION_EXAMPLE, accepted_operation
 from timeball.api.responses import (
     ByteOrderMark,
     Document,
@@ -74,12 +75,14 @@ from timeball.api.responses import (
     json_response,
 )
 from timeball.application.commands.requests import Actor, JobRequest
+from timeball.domain.backfill import Backfill, BackfillPreview, BackfillSelection, BackfillSource
 from timeball.domain.expiry import Expiry
 from timeball.domain.job import JobView, copy_spec
 from timeball.domain.job_fields import SPEC_FIELDS
 from timeball.domain.payload_references import VersionSchedule
 from timeball.domain.search import ExecutionFilter, JobOrder, PageRequest
 from timeball.domain.values.ids import ExecutionId, format_execution_id, format_job_id
+from timeball.domain.values.json_text import to_json
 from timeball.domain.values.redaction import refuse_redacted
 from timeball.errors import Conflict
 
@@ -437,30 +440,94 @@ async def duplicate_job(
     )
 
 
-@router.post(
-    "/{job}/backfill",
-    response_model=ExecutionIds,
-    **route_options(
-        Role.EDITOR,
-        {"count": 1, "execution_ids": [EXECUTION_ID]},
-        status=202,
-        request={"start": "2026-11-01T00:00:00Z", "end": "2026-11-08T00:00:00Z"},
-        has_body=True,
-        fails=[404, 409],
-    ),
+_BACKFILL_EXAMPLE = OPERATION_EXAMPLE | {
+    "action": "backfill",
+    "state": "pending",
+    "total": 0,
+    "done": 0,
+    "failed": 0,
+    "progress": 0.0,
+    "reason": "the outage of Monday",
+    "started_at": None,
+}
+_PREVIEW_EXAMPLE = {
+    "from": "2026-11-01T00:00:00Z",
+    "until": "2026-11-08T00:00:00Z",
+    "would_run": 5,
+    "counts": [
+        {"verdict": "ran", "reason": None, "count": 163, "would_run": 0},
+        {"verdict": "skipped", "reason": "misfire", "count": 5, "would_run": 5},
+    ],
+    "counted_until": None,
+}
+_BACKFILL: dict[str, Any] = route_options(
+    Role.EDITOR,
+    _BACKFILL_EXAMPLE,
+    status=202,
+    request={
+        "from": "2026-11-01T00:00:00Z",
+        "until": "2026-11-08T00:00:00Z",
+        "only": "missing",
+        "max_running": 2,
+        "reason": "the outage of Monday",
+    },
+    has_body=True,
+    fails=[404, 409],
 )
+_BACKFILL["responses"][200] = {
+    "description": "With `dry_run`: what would run",
+    "model": BackfillPreviewOut,
+    "content": {"application/json": {"example": _PREVIEW_EXAMPLE}},
+}
+
+
+@router.post("/{job}/backfill", response_model=OperationOut, **_BACKFILL)
 async def backfill_job(
     job: JobRef, body: BackfillIn, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Run a job once for every occurrence of its schedule in a past range, ten per second."""
+    """Run past occurrences of a job: those that were missed, those that failed, or all.
+
+    It is an operation, which can be paused and cancelled. It creates executions as places come free: at most `max_running` of them are
+    unfinished at a time. They run the job as it is now, each with the instant of its occurrence. An occurrence that did not run is filled
+    in once, however often it is asked for; what is run again runs once for each backfill. With `dry_run` nothing is written: the response
+    (200) counts the occurrences by verdict and reason.
+    """
+    check_run_payload(body, caller)
     target = await context.queries.jobs.find(job)
-    start, end = (optional_instant(getattr(body, side), side, target.timezone) for side in ("start", "end"))
-    assert start is not None
-    assert end is not None
-    ids = await context.commands.executions.backfill(
-        target.id, start, end, caller.as_actor(body.reason), caller.idempotency
+    since = optional_instant(body.from_, "from", target.timezone)
+    until = optional_instant(body.until, "until", target.timezone)
+    assert since is not None
+    backfill = Backfill(
+        job_id=target.id,
+        since=since,
+        until=max(context.queries.now(), since) if until is None else until,
+        only=BackfillSelection(body.only),
+        by=BackfillSource(body.by),
+        max_running=body.max_running,
+        priority=body.priority,
+        newest_first=body.order == "desc",
+        payload=None if body.payload is None else to_json(body.payload),
     )
-    return json_response({"count": len(ids), "execution_ids": [format_execution_id(id_) for id_ in ids]}, 202)
+    if body.dry_run:
+        return json_response(_preview_document(await context.commands.backfills.preview(backfill)))
+    return accepted_operation(
+        await context.commands.backfills.start(
+            backfill, caller.as_actor(body.reason), caller.idempotency, is_unchecked=body.unchecked
+        )
+    )
+
+
+def _preview_document(preview: BackfillPreview) -> Document:
+    return {
+        "from": preview.backfill.since,
+        "until": preview.backfill.until,
+        "would_run": preview.would_run,
+        "counts": [
+            {"verdict": one.verdict, "reason": one.reason, "count": one.count, "would_run": one.would_run}
+            for one in preview.counts
+        ],
+        "counted_until": preview.counted_until,
+    }
 
 
 @router.get(

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from timeball.api.auth import CurrentCaller, Role
 from timeball.api.models import PageOut, ReasonIn
-from timeball.api.models.executions import OperationItemOut, OperationOut
+from timeball.api.models.executions import OperationItemOut, OperationOut, operation_document
 from timeball.api.openapi import BULK_EXAMPLE, EXECUTION_ID, INSTANT_EXAMPLE, page_example, route_options
 from timeball.api.params import ApiContext, Context, IdempotencyKey, PageParams
 from timeball.api.responses import Document, json_response, page_document
@@ -221,29 +221,6 @@ def bulk_summary(results: list[Document], total: int | None = None) -> Document:
     return {"done": done, "failed": failed, "has_more": len(results) < done + failed, "results": results}
 
 
-def operation_document(operation: Operation) -> Document:
-    """An operation and its progress."""
-    tried = operation.done + operation.failed
-    return {
-        "id": format_id("op", operation.id),
-        "action": operation.action,
-        "subject": operation.subject,
-        "state": operation.state,
-        "total": operation.total,
-        "done": operation.done,
-        "failed": operation.failed,
-        "progress": round(tried / operation.total, 4) if operation.total else 1.0,
-        "actor": operation.actor,
-        "reason": operation.reason,
-        "until": operation.until,
-        "cancel_requested": operation.cancel_requested,
-        "error": operation.error,
-        "created_at": operation.created_at,
-        "started_at": operation.started_at,
-        "finished_at": operation.finished_at,
-    }
-
-
 router = APIRouter(prefix="/operations", tags=["operations"])
 
 OperationRef = Annotated[str, Path(max_length=200, description="An operation's id.")]
@@ -315,6 +292,52 @@ async def cancel_operation(
     target = await context.queries.operations.find(operation)
     stopping = await context.commands.operations.cancel(target.id, caller.as_actor((body or ReasonIn()).reason))
     return json_response(operation_document(stopping), 202)
+
+
+_PAUSE: dict[str, Any] = route_options(
+    Role.OPERATOR,
+    OPERATION_EXAMPLE | {"action": "backfill", "state": "paused"},
+    request={"reason": "the database is busy"},
+    has_body=True,
+    fails=[404, 409],
+)
+
+
+@router.post("/{operation}/pause", response_model=OperationOut, **_PAUSE)
+async def pause_operation(
+    operation: OperationRef,
+    context: Context,
+    caller: CurrentCaller,
+    body: ReasonIn | None = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Let a backfill create no more executions until it is resumed; those that it has created run on."""
+    target = await context.queries.operations.find(operation)
+    paused = await context.commands.operations.pause(target.id, caller.as_actor((body or ReasonIn()).reason))
+    return json_response(operation_document(paused))
+
+
+_RESUME: dict[str, Any] = route_options(
+    Role.OPERATOR,
+    OPERATION_EXAMPLE | {"action": "backfill", "state": "pending"},
+    request={"reason": "it is quiet again"},
+    has_body=True,
+    fails=[404, 409],
+)
+
+
+@router.post("/{operation}/resume", response_model=OperationOut, **_RESUME)
+async def resume_operation(
+    operation: OperationRef,
+    context: Context,
+    caller: CurrentCaller,
+    body: ReasonIn | None = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Let a paused backfill go on where it was."""
+    target = await context.queries.operations.find(operation)
+    resumed = await context.commands.operations.resume(target.id, caller.as_actor((body or ReasonIn()).reason))
+    return json_response(operation_document(resumed))
 
 
 def _operation_item_document(item: OperationItem) -> Document:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from timeball.application.commands.backfills import BackfillCommands
 from timeball.application.commands.bulk import OperationCommands
 from timeball.application.commands.calendars import CalendarCommands
 from timeball.application.commands.executions import ExecutionCommands
@@ -77,7 +78,8 @@ class Commands:
         self.contracts = ContractChecks(store, handlers)
         self.jobs = JobCommands(store, env, self.contracts)
         self.executions = ExecutionCommands(store, env, self.contracts, self.jobs)
-        self.operations = OperationCommands(store, env, self.jobs, self.executions)
+        self.backfills = BackfillCommands(store, env, self.contracts, self.jobs)
+        self.operations = OperationCommands(store, env, self.jobs, self.executions, self.backfills)
         self.templates = TemplateCommands(store, env, self.contracts, self.jobs)
         self.calendars = CalendarCommands(store)
         self.queues = QueueCommands(store)

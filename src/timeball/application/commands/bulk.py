@@ -23,6 +23,7 @@ from timeball.domain.values.ids import ExecutionId, IdempotentRequest, JobId
 from timeball.errors import Conflict, InvalidInput, NotFound, StoreError, TimeballError, quote_text
 
 if TYPE_CHECKING:
+    from timeball.application.commands.backfills import BackfillCommands
     from timeball.application.commands.executions import ExecutionCommands
     from timeball.application.commands.jobs import JobCommands
     from timeball.env import Env
@@ -36,11 +37,19 @@ _NOT_CANCELLABLE = "the execution has finished or is already being cancelled"
 class OperationCommands:
     """Start, cancel and run bulk operations."""
 
-    def __init__(self, store: Store, env: Env, jobs: JobCommands, executions: ExecutionCommands) -> None:
+    def __init__(
+        self,
+        store: Store,
+        env: Env,
+        jobs: JobCommands,
+        executions: ExecutionCommands,
+        backfills: BackfillCommands,
+    ) -> None:
         self._store = store
         self._env = env
         self._jobs = jobs
         self._executions = executions
+        self._backfills = backfills
 
     async def start(
         self,
@@ -86,9 +95,35 @@ class OperationCommands:
         """Stop an operation after its current batch; what it has done stays done."""
         operation = await self._store.operations.request_cancel(operation_id, actor.entry)
         if operation is None:
-            if await self._store.operations.find(operation_id) is None:
-                raise NotFound("operation", operation_id)
+            await self._existing(operation_id)
             raise Conflict("the operation has finished")
+        return operation
+
+    async def pause(self, operation_id: OperationId, actor: Actor = LOCAL) -> Operation:
+        """Let a backfill create nothing more until it is resumed; what it has created runs on."""
+        operation = await self._existing(operation_id)
+        if operation.backfill is None:
+            raise Conflict(
+                f"the operation is a {operation.action}, expected a backfill: only backfills can be paused",
+                hint="cancel it; what it has done stays done",
+            )
+        paused = await self._store.operations.pause(operation_id, actor.entry)
+        if paused is None:
+            raise Conflict("the operation has finished")
+        return paused
+
+    async def resume(self, operation_id: OperationId, actor: Actor = LOCAL) -> Operation:
+        """Let a paused backfill go on."""
+        await self._existing(operation_id)
+        resumed = await self._store.operations.resume(operation_id, actor.entry)
+        if resumed is None:
+            raise Conflict("the operation is not paused")
+        return resumed
+
+    async def _existing(self, operation_id: OperationId) -> Operation:
+        operation = await self._store.operations.find(operation_id)
+        if operation is None:
+            raise NotFound("operation", operation_id)
         return operation
 
     async def claim(self, holder: UUID) -> Operation | None:
@@ -96,11 +131,13 @@ class OperationCommands:
         return await self._store.operations.take(holder)
 
     async def run(self, operation: Operation, holder: UUID) -> Operation:
-        """Run the rest of an operation that *holder* holds; returns it as it is afterwards.
+        """Run the rest of an operation that *holder* holds, or one step of a backfill; returns it as it is afterwards.
 
         If the database cannot be reached the operation stays open, to be claimed again; any other error ends it as failed.
         """
         try:
+            if operation.backfill is not None:
+                return await self._backfills.step(operation, operation.backfill, holder)
             return await self._run(operation, holder)
         except StoreError:
             raise
@@ -172,8 +209,8 @@ class OperationCommands:
                     await self._executions.retry_with_id(item.new_execution_id, last, actor=actor, is_audited=False)
             case OperationAction.CANCEL:
                 return replace(item, result_id=await self._cancel_current(item.job_id, actor))
-            case OperationAction.DISCARD:
-                raise AssertionError("only executions are discarded")
+            case OperationAction.DISCARD | OperationAction.BACKFILL:
+                raise AssertionError("only executions are discarded, and a backfill has steps of its own")
         return item
 
     async def _last_ended(self, job_id: JobId) -> ExecutionId:

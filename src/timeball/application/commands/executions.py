@@ -1,19 +1,17 @@
-"""Trigger, retry, cancel and backfill executions."""
+"""Trigger, retry and cancel executions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from timeball.application.commands.requests import LOCAL, Actor, new_ids
 from timeball.domain.execution import Execution, Origin
 from timeball.domain.expiry import NEVER, Expiry
-from timeball.domain.scheduling.schedule import Manual, Once
 from timeball.domain.values.ids import ExecutionId, IdempotentRequest, JobId
 from timeball.domain.values.json_text import to_json
-from timeball.errors import Conflict, InvalidInput, NotFound
+from timeball.errors import Conflict, NotFound
 from timeball.store.types import ExecutionRequest
 
 if TYPE_CHECKING:
@@ -22,12 +20,9 @@ if TYPE_CHECKING:
     from timeball.env import Env
     from timeball.store.store import Store
 
-_MAX_BACKFILL = 10_000
-_BACKFILL_INTERVAL = timedelta(milliseconds=100)
-
 
 class ExecutionCommands:
-    """Trigger, retry, cancel, backfill."""
+    """Trigger, retry, cancel."""
 
     def __init__(self, store: Store, env: Env, contracts: ContractChecks, jobs: JobCommands) -> None:
         self._store = store
@@ -175,52 +170,6 @@ class ExecutionCommands:
         except (Conflict, NotFound):
             return False
         return True
-
-    async def backfill(
-        self,
-        job_id: JobId,
-        start: datetime,
-        end: datetime,
-        actor: Actor = LOCAL,
-        idempotency: IdempotentRequest | None = None,
-    ) -> list[ExecutionId]:
-        """Run a job once for every occurrence of its current schedule in (start, end], ten a second."""
-        job = await self._jobs.existing(job_id)
-        if isinstance(job.rule, Manual | Once):
-            raise InvalidInput("only recurring jobs can be backfilled", field="job")
-        if job.unique_key is not None:
-            raise Conflict(
-                f"the job has the unique_key {job.unique_key!r}: only one execution of it can be unfinished at a time",
-                hint="remove the unique_key first, or trigger the job once for each occurrence",
-            )
-        now = self._env.clock.now()
-        instants: list[datetime] = []
-        # A repeated request covers what the first one did: later occurrences have no reserved id.
-        for occurrence in job.rule.occurrences(
-            start, min(end, now if idempotency is None else idempotency.requested_at)
-        ):
-            if len(instants) == _MAX_BACKFILL:
-                raise InvalidInput(
-                    f"the range has more than {_MAX_BACKFILL} occurrences, expected at most that many", field="end"
-                )
-            instants.append(occurrence.at)
-        if not instants:
-            return []
-        ids = [ExecutionId(id_) for id_ in new_ids(self._env, len(instants), idempotency)]
-        if await self._is_done(idempotency, ids[0]):
-            return ids
-        requests = [
-            ExecutionRequest(
-                id=id_,
-                job_id=job.id,
-                origin=Origin.BACKFILL,
-                run_at=now + number * _BACKFILL_INTERVAL,
-                scheduled_for=instant,
-                created_by=actor.created_by,
-            )
-            for number, (id_, instant) in enumerate(zip(ids, instants, strict=True))
-        ]
-        return await self._store.jobs.request(requests, actor.entry, "job.backfill")
 
 
 def _check_same_handler(handler: str, *, ended: str) -> None:

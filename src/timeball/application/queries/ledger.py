@@ -16,7 +16,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from timeball.domain.scheduling.civil_time import MAX_INSTANT, MIN_INSTANT, format_instant
+from timeball.domain.execution import Origin
+from timeball.domain.scheduling.civil_time import MAX_INSTANT, format_instant
 from timeball.domain.scheduling.verdicts import JobOutlook, LedgerLine, Verdict
 from timeball.domain.search import MAX_PAGE_SIZE, PageRequest, ResultPage, foreign_cursor, read_cursor, write_cursor
 from timeball.domain.values.ids import first_id_at, id_created_at
@@ -122,9 +123,10 @@ class LedgerQueries:
             request = replace(request, cursor=page.next_cursor)
 
     async def at(self, job: Job, instant: datetime) -> LedgerLine | None:
-        """The line that holds an instant; None if nothing was or is to be due at it."""
+        """The line that holds an instant; None if nothing was or is to be due at it. A backfill's only if there is no other."""
         query = LedgerQuery(since=instant, until=instant)
-        return next(iter((await self.page(job, query, PageRequest(limit=1))).page.items), None)
+        lines = (await self.page(job, query, PageRequest(limit=MAX_PAGE_SIZE))).page.items
+        return min(lines, key=lambda line: line.origin is Origin.BACKFILL, default=None)
 
     async def versions(self, job: Job) -> list[VersionPeriod]:
         """The versions of a recurring job with the periods that they answer for, the first one first."""
@@ -208,7 +210,7 @@ class _LedgerReading:
                 return None
             if self._looked_at >= MAX_LOOKED_AT:
                 return batch.read_to
-            window = _beyond(window, batch.read_to, backwards=self._query.newest_first)
+            window = window.beyond(batch.read_to, backwards=self._query.newest_first)
         return None
 
     def _batch_size(self) -> int:
@@ -217,12 +219,10 @@ class _LedgerReading:
         return self._limit + 1
 
     def _window(self) -> LedgerWindow:
-        since, until = max(self._query.since, MIN_INSTANT), min(self._query.until, MAX_INSTANT)
-        low, high = UUID(int=max(first_id_at(since).int - 1, 0)), first_id_at(until + _MILLISECOND)
-        window = LedgerWindow(since=since, until=until, low=low, high=high)
+        window = LedgerWindow.between(self._query.since, self._query.until)
         if self._cursor is None:
             return window
-        return _beyond(window, self._cursor, backwards=self._query.newest_first)
+        return window.beyond(self._cursor, backwards=self._query.newest_first)
 
     def _ahead(self) -> Iterator[LedgerLine]:
         """The lines without a record, from the cursor on."""
@@ -246,11 +246,3 @@ def _position(cursor: str, order: str) -> UUID:
     if key > _LAST_KEY:
         raise foreign_cursor()
     return key
-
-
-def _beyond(window: LedgerWindow, key: UUID, *, backwards: bool) -> LedgerWindow:
-    """The rest of a window behind a key."""
-    at = id_created_at(key)
-    if backwards:
-        return replace(window, high=min(window.high, key), until=min(window.until, at + _MILLISECOND))
-    return replace(window, low=max(window.low, key), since=max(window.since, at))

@@ -9,7 +9,8 @@ from typing import Any
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.resources.operations import item_document, operation_document
+from timeball.api.models.executions import operation_document
+from timeball.api.resources.operations import item_document
 from timeball.dashboard.context import PageContext, PageRouter, Undo
 from timeball.dashboard.formatting import pluralize
 from timeball.dashboard.internal_api import ApiProblem
@@ -35,6 +36,7 @@ _PAGE, _MAX_FAILED = 50, 50
 STATE_STYLES = {
     "pending": "queued",
     "running": "running",
+    "paused": "paused",
     "succeeded": "succeeded",
     "cancelled": "cancelled",
     "failed": "dead",

@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
-from timeball.domain.execution import ExecutionState
+from timeball.domain.execution import ExecutionState, Origin
 from timeball.domain.policies import SkipReason
 from timeball.domain.scheduling.civil_time import MAX_INSTANT, MICROSECOND, tzdata_version
 from timeball.domain.scheduling.ledger import VersionPeriod
@@ -44,7 +44,8 @@ class Verdict(StrEnum):
 class LedgerLine:
     """One occurrence, or the consecutive ones from *first* to *last*; *count* is None if they were not counted.
 
-    An expected line with a *reason* will be skipped for that reason, unless something changes before.
+    An expected line with a *reason* will be skipped for that reason, unless something changes before. A line of origin `backfill` is an
+    execution that a backfill created for the instant; what it fills in keeps its own line, which says how many of it were *filled* in.
     """
 
     key: UUID
@@ -58,6 +59,8 @@ class LedgerLine:
     reason: str | None = None
     execution_id: ExecutionId | None = None
     state: ExecutionState | None = None
+    origin: Origin = Origin.SCHEDULE
+    filled: int = 0
 
 
 def verdict_of(state: ExecutionState, skip_reason: str | None) -> Verdict:

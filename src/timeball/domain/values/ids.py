@@ -65,14 +65,24 @@ def _uuid(number: int) -> UUID:
     return value
 
 
-def occurrence_id(job_id: UUID, scheduled_for: datetime) -> ExecutionId:
-    """The id of the occurrence of a job at an instant, the same on every machine."""
+def occurrence_id(job_id: UUID, scheduled_for: datetime, purpose: bytes = b"") -> ExecutionId:
+    """The id of the occurrence of a job at an instant, the same on every machine; that of a backfill has a *purpose*."""
     microseconds = (scheduled_for - _EPOCH) // timedelta(microseconds=1)
-    digest = blake2b(job_id.bytes + microseconds.to_bytes(8, "big", signed=True), digest_size=10).digest()
+    digest = blake2b(job_id.bytes + microseconds.to_bytes(8, "big", signed=True) + purpose, digest_size=10).digest()
     tail = int.from_bytes(digest, "big")
     high = (microseconds // 1000 & 0xFFFF_FFFF_FFFF) << 16 | 0x8000 | (tail >> 62 & 0xFFF)
     low = _VARIANT | (tail & _LOW_BITS)
     return ExecutionId(UUID(int=high << 64 | low))
+
+
+def filling_id(job_id: UUID, scheduled_for: datetime) -> ExecutionId:
+    """The id under which an occurrence that did not run is filled in: only one, so it cannot be filled in twice."""
+    return occurrence_id(job_id, scheduled_for, b"backfill")
+
+
+def repetition_id(job_id: UUID, scheduled_for: datetime, operation_id: UUID) -> ExecutionId:
+    """The id under which a backfill runs an occurrence again: once for each operation."""
+    return occurrence_id(job_id, scheduled_for, b"backfill" + operation_id.bytes)
 
 
 def id_created_at(value: UUID) -> datetime:

@@ -252,6 +252,7 @@ def execution_request_columns(request: ExecutionRequest) -> dict[str, Any]:
         "bound_secrets_only": request.bound_secrets_only or None,
         "start_within_seconds": request.expiry.start_within_seconds,
         "expires_at": request.expiry.expires_at,
+        "priority": request.priority,
     }
 
 

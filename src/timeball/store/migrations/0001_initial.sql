@@ -474,6 +474,8 @@ CREATE INDEX finished_by_job ON timeball.finished (job_id, id) WHERE job_id <> i
 CREATE INDEX finished_by_state ON timeball.finished (state, id) WHERE state <> 'succeeded';
 -- ledger_records: the occurrences of one job that did not run, among many that did.
 CREATE INDEX finished_skipped ON timeball.finished (job_id, id) WHERE state IN ('skipped', 'cancelled') AND job_id <> id;
+-- retries_of: whether an occurrence that failed was retried. Few executions are retries.
+CREATE INDEX finished_by_retried ON timeball.finished (retry_of) WHERE retry_of IS NOT NULL;
 -- Execution lists: dead executions by their error.
 CREATE INDEX finished_by_fingerprint ON timeball.finished (fingerprint, id) WHERE state = 'dead';
 -- dead_groups, count_dead: they read dead executions from this index alone. The error itself may be long, and is read only where it is shown.
@@ -530,6 +532,8 @@ CREATE TABLE timeball.skip_range (
     last_at     timestamptz NOT NULL,
     -- NULL if they were not counted.
     occurrences bigint,
+    -- How many of them a backfill has filled in.
+    filled      bigint      NOT NULL DEFAULT 0,
     reason      text        NOT NULL,
     recorded_at timestamptz NOT NULL,
     recorded    bigint      NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
@@ -739,9 +743,9 @@ CREATE INDEX audit_by_recorded ON timeball.audit (recorded);
 -- One action on many executions or jobs, done in the background by the API process that holds its lease.
 CREATE TABLE timeball.operation (
     id               uuid        PRIMARY KEY,
-    action           text        NOT NULL CHECK (action IN ('cancel', 'retry', 'discard', 'pause', 'resume', 'trigger', 'delete')),
+    action           text        NOT NULL CHECK (action IN ('cancel', 'retry', 'discard', 'pause', 'resume', 'trigger', 'delete', 'backfill')),
     subject          text        NOT NULL DEFAULT 'execution' CHECK (subject IN ('execution', 'job')),
-    state            text        NOT NULL CHECK (state IN ('pending', 'running', 'succeeded', 'cancelled', 'failed')),
+    state            text        NOT NULL CHECK (state IN ('pending', 'running', 'paused', 'succeeded', 'cancelled', 'failed')),
     actor            text        NOT NULL,
     place            text,
     reason           text,
@@ -758,7 +762,12 @@ CREATE TABLE timeball.operation (
     lease_until      timestamptz,
     created_at       timestamptz NOT NULL,
     started_at       timestamptz,
-    finished_at      timestamptz
+    finished_at      timestamptz,
+    -- What a backfill is to run, the last occurrence that it has looked at, and when it looks again. Its items are the executions that it has created.
+    backfill         jsonb,
+    cursor_at        timestamptz,
+    next_at          timestamptz,
+    CONSTRAINT operation_says_what_to_fill CHECK ((action = 'backfill') = (backfill IS NOT NULL))
 );
 
 -- take_operation: unfinished operations, the oldest first.

@@ -566,7 +566,7 @@ WITH given AS (
     SELECT *
     FROM json_to_recordset(:executions::text::json) AS e (
         id uuid, job_id uuid, origin text, run_at timestamptz, scheduled_for timestamptz, payload jsonb, retry_of uuid, created_by text,
-        bound_secrets_only boolean, start_within_seconds integer, expires_at timestamptz
+        bound_secrets_only boolean, start_within_seconds integer, expires_at timestamptz, priority smallint
     )
 ),
 placed AS MATERIALIZED (
@@ -578,7 +578,7 @@ placed AS MATERIALIZED (
                CASE WHEN given.expires_at IS NULL THEN coalesce(given.start_within_seconds, job.start_within_seconds) ELSE given.start_within_seconds END,
                given.expires_at
            ) AS expires_at,
-           job.version, job.queue, job.priority, job.handler, job.shard, job.limit_key, job.unique_key,
+           job.version, job.queue, coalesce(given.priority, job.priority) AS priority, job.handler, job.shard, job.limit_key, job.unique_key,
            CASE WHEN given.run_at > coalesce(:now, now()) + :promotion_window::interval THEN 'due'
                 WHEN job.limit_key IS NOT NULL THEN 'blocked'
                 ELSE 'ready' END AS state_table

@@ -14,7 +14,7 @@ WHERE job.id = :job_id;
 -- fragment: skipped
 -- Rows are compared: see job_situations. The days that are left out: see timeball.ended_of_job.
 SELECT id, scheduled_for AS first_at, scheduled_for AS last_at, 1::bigint AS occurrences, false AS is_range, origin, state,
-       timeball.skip_reason(state, reason, attempts, lost) AS reason, version, tzdata
+       timeball.skip_reason(state, reason, attempts, lost) AS reason, version, tzdata, 0::bigint AS filled
 FROM timeball.finished
 WHERE (finished.job_id, finished.id) > (:job_id::uuid, :low::uuid)
   AND (finished.job_id, finished.id) < (:job_id::uuid, :high::uuid)
@@ -23,14 +23,14 @@ WHERE (finished.job_id, finished.id) > (:job_id::uuid, :low::uuid)
   AND finished.state IN ('skipped', 'cancelled')
 
 -- fragment: ranges
-SELECT id, first_at, last_at, occurrences, true, 'schedule', NULL, reason, version, tzdata
+SELECT id, first_at, last_at, occurrences, true, 'schedule', NULL, reason, version, tzdata, filled
 FROM timeball.skip_range
 WHERE (skip_range.job_id, skip_range.first_at) >= (:job_id::uuid, :since::timestamptz)
   AND (skip_range.job_id, skip_range.first_at) <= (:job_id::uuid, :until::timestamptz)
 
 -- fragment: crossing
 -- A range of skipped occurrences is in the place of its first one. Ranges of a job do not overlap, so at most one crosses the beginning of a span.
-SELECT id, first_at, last_at, occurrences, true, 'schedule', NULL, reason, version, tzdata
+SELECT id, first_at, last_at, occurrences, true, 'schedule', NULL, reason, version, tzdata, filled
 FROM (
     SELECT *
     FROM timeball.skip_range
@@ -43,7 +43,7 @@ WHERE last_at >= :since::timestamptz
 
 -- fragment: unfinished
 -- An enqueued execution has the id of its job; the indexes on job_id leave it out, so both are searched.
-SELECT id, scheduled_for AS first_at, scheduled_for AS last_at, 1::bigint AS occurrences, false AS is_range, origin, state, NULL::text AS reason, version, tzdata
+SELECT id, scheduled_for AS first_at, scheduled_for AS last_at, 1::bigint AS occurrences, false AS is_range, origin, state, NULL::text AS reason, version, tzdata, 0::bigint AS filled
 FROM (
     SELECT id, scheduled_for, origin, CASE kind WHEN 'retry' THEN 'retrying' ELSE 'scheduled' END AS state, version, tzdata
     FROM timeball.due
@@ -74,12 +74,12 @@ FROM (
     WHERE id = :job_id
 ) AS unfinished
 WHERE id = :job_id
-   OR (origin = 'schedule' AND id > :low AND id < :high)
+   OR (origin IN ('schedule', 'backfill') AND id > :low AND id < :high)
 
 -- name: ledger_records
 -- The records of a job between two ids, the earliest first: up to :limit of each kind. The reader puts them in order.
 SELECT id, scheduled_for AS first_at, scheduled_for AS last_at, 1::bigint AS occurrences, false AS is_range, origin, state,
-       timeball.skip_reason(state, reason, attempts, lost) AS reason, version, tzdata
+       timeball.skip_reason(state, reason, attempts, lost) AS reason, version, tzdata, 0::bigint AS filled
 FROM timeball.ended_of_job(:job_id, :low, :high, :since, :limit)
 UNION ALL
 ({ranges} ORDER BY skip_range.job_id, skip_range.first_at LIMIT :limit)
@@ -91,7 +91,7 @@ UNION ALL
 -- name: ledger_records_back
 -- The same, the latest first.
 SELECT id, scheduled_for AS first_at, scheduled_for AS last_at, 1::bigint AS occurrences, false AS is_range, origin, state,
-       timeball.skip_reason(state, reason, attempts, lost) AS reason, version, tzdata
+       timeball.skip_reason(state, reason, attempts, lost) AS reason, version, tzdata, 0::bigint AS filled
 FROM timeball.ended_of_job_back(:job_id, :low, :high, :since, :limit)
 UNION ALL
 ({ranges} ORDER BY skip_range.job_id DESC, skip_range.first_at DESC LIMIT :limit)
@@ -127,7 +127,7 @@ UNION ALL
 -- name: ledger_one_off
 -- The execution of an enqueued one-off, which has the id of its job, if it has ended.
 SELECT id, scheduled_for AS first_at, scheduled_for AS last_at, 1::bigint AS occurrences, false AS is_range, origin, state,
-       timeball.skip_reason(state, reason, attempts, lost) AS reason, version, tzdata
+       timeball.skip_reason(state, reason, attempts, lost) AS reason, version, tzdata, 0::bigint AS filled
 FROM timeball.finished
 WHERE id = :job_id;
 
