@@ -30,6 +30,28 @@ async def test_explain_has_one_sentence_and_every_gate(client: httpx.AsyncClient
     check_problem(await client.get("/executions/nobody/explain"), 404, "not_found")
 
 
+async def test_explain_at_an_instant_has_the_verdict_and_the_chain(
+    client: httpx.AsyncClient, store: Store, clock: VirtualClock
+) -> None:
+    await make_recurring(store, every=3600, name="nightly")
+    await client.post("/jobs/nightly/pause", json={"reason": "audit week"})
+    clock.advance("90m")
+
+    skipped = (await client.get("/jobs/nightly/explain", params={"at": "2026-03-02T13:00"})).json()
+    nothing = (await client.get("/jobs/nightly/explain", params={"at": "2026-03-02T13:10:00Z"})).json()
+
+    assert (skipped["verdict"], skipped["reason"], skipped["at"]) == ("skipped", "paused", "2026-03-02T13:00:00Z")
+    (cause,) = skipped["because"]
+    assert (cause["kind"], cause["from"], cause["until"]) == ("job_paused", "2026-03-02T12:00:00Z", None)
+    assert cause["actor"]
+    assert cause["sentence"].endswith(": audit week")
+    assert cause["sentence"] in skipped["headline"]
+    assert nothing["verdict"] is None
+    assert nothing["before"] == {"at": "2026-03-02T13:00:00Z", "verdict": "skipped", "reason": "paused"}
+    check_problem(await client.get("/jobs/nightly/explain", params={"at": "soon"}), 422, "invalid_schedule")
+    check_problem(await client.get("/jobs/nobody/explain", params={"at": "2026-03-02T13:00"}), 404, "not_found")
+
+
 async def test_a_timeline_shows_past_and_predicted_runs(
     client: httpx.AsyncClient, store: Store, clock: VirtualClock
 ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import io
 from datetime import UTC, datetime, timedelta
 
+import orjson
 import pytest
 
 from tests.cli.conftest import Cli, Done
@@ -75,6 +76,28 @@ def test_why_for_programs_and_pipes(cli: Cli) -> None:
     assert cli("why", "nobody").code == 3
     assert cli("why", "exe_nobody").code == 3
     assert cli("why", "01937b1d-8607-7000-8000-000000000000").code == 3
+
+
+def test_why_at_an_instant_tells_the_chain(cli: Cli, screen: Terminal) -> None:
+    make_job(cli, name="sync-crm")
+
+    assert cli("why", "sync-crm", "--at", "2020-01-01T03:00").code == 0
+
+    _, headline, *causes = screen.getvalue().splitlines()
+    assert headline.startswith("NOTHING WAS DUE at 01 Jan 2020 03:00:00 UTC: the job was created at ")
+    assert causes[0].startswith("  the job was created at ")
+    assert causes[1].startswith("  version 1 of the job names this instant")
+
+
+def test_why_at_an_instant_for_programs_and_bad_instants(cli: Cli) -> None:
+    make_job(cli, name="sync-crm")
+
+    ahead = cli("why", "sync-crm", "--at", "+1d", "-o", "json")
+    refused = cli("why", "sync-crm", "--at", "sometime")
+
+    assert orjson.loads(ahead.out)["because"][0]["kind"] == "not_due"
+    assert refused.code != 0
+    assert "--at" in refused.err
 
 
 def test_the_doctor_says_what_to_type_and_fails(cli: Cli, screen: Terminal) -> None:

@@ -138,6 +138,9 @@ async def test_attempts_logs_and_explanation_of_an_execution(running_api: str) -
             "job.create",
         ]
         assert (await timeball.jobs.explain("nightly")).stopped_by == "run_time"
+        (due,) = (await timeball.jobs.next("nightly", 1)).next
+        then = await timeball.jobs.explain("nightly", at=due.at)
+        assert (then.at, then.verdict, then.stopped_by) == (due.at, "expected", "worker_for_queue")
         assert (await timeball.executions.explain(run)).headline.startswith("NOT STARTED: no worker is alive")
         assert await timeball.executions.attempts(run) == []
         assert [one.id for one in (await timeball.executions.list(q="payload.n:1", include="total")).data] == [run]

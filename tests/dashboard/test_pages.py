@@ -84,6 +84,7 @@ def pages_of(ids: Ids) -> list[str]:
     tabs = [f"/jobs/{ids[job]}?tab={tab}" for job in ("job", "cron") for tab in _TABS]
     runs = [f"/executions/{ids[run]}{rest}" for run in ("dead", "good", "waiting") for rest in ("", "/why", "/log")]
     others = [f"/jobs/{ids['job']}/edit", f"/jobs/{ids['cron']}/edit", f"/jobs/{ids['job']}/why"]
+    others += [f"/jobs/{ids[job]}/why?at={at}" for job in ("job", "cron") for at in ("2026-03-02T12:00", "+1", "")]
     dead = ["/dead?fingerprint=f1", "/dead?fingerprint=none", "/dead?by=handler", "/dead?by=queue", "/dead?queue=x"]
     dead += [f"/executions/{ids['dead']}/retry", "/parts/palette?words=c"]
     return [*EMPTY, *SEARCHES, *tabs, *runs, *others, *dead, "/jobs/export", "/executions/export?q=status:dead"]

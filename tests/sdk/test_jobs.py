@@ -97,6 +97,19 @@ def test_a_job_is_explained(tb: Timeball, job_id: str) -> None:
     assert any(gate.verdict == "stopped" for gate in explanation.gates)
 
 
+def test_a_job_is_explained_at_an_instant(tb: Timeball, job_id: str) -> None:
+    due_at = tb.jobs.next("d", 1)[0].at
+
+    ahead, between = tb.jobs.explain("d", at=due_at), tb.jobs.explain("d", at=due_at + timedelta(minutes=1))
+
+    assert (ahead.at, ahead.verdict) == (due_at, "expected")
+    assert between.verdict is None
+    assert between.before is not None
+    assert between.before.at == due_at
+    with pytest.raises(InvalidInput, match=r'at is "soon", expected ISO 8601'):
+        tb.jobs.explain("d", at="soon")
+
+
 # changing
 
 

@@ -219,6 +219,28 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "ledger_unfinished_back": (_LEDGER, 3 * _WAITING_OF_JOB),
     "ledger_one_off": ({"job_id": id_(ENDED + 78)}, 1),
     "ledger_versions": (_JOB, SOME // RECURRING),
+    "ledger_version_at": (_JOB | {"at": NOW}, SOME // RECURRING),
+    "unfinished_at": (
+        _JOB
+        | {
+            "at": NOW - timedelta(hours=1),
+            "before": UUID(int=2**128 - 1),
+            "day": NOW - timedelta(days=1),
+            "looked_at": PAGE,
+            "limit": 20,
+        },
+        3 * _WAITING_OF_JOB + PAGE + PARTITIONS,
+    ),
+    "last_change": (
+        {
+            "subject": "job:7",
+            "actions": ["job.pause"],
+            "low": UUID(int=0),
+            "high": UUID(int=2**128 - 1),
+            "looked_at": PAGE,
+        },
+        2,
+    ),
     "ledger_ranges": (_JOB | {"until": NOW + timedelta(days=1), "limit": 2}, 2),
     "skips": (
         {

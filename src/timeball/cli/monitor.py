@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import aclosing, suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from timeball.cli.job_options import read_moment
 from timeball.cli.output import (
     STATE_STYLES,
     Column,
@@ -32,26 +34,57 @@ commands = ungrouped_commands()
 
 Reference = Annotated[str, typer.Argument(metavar="JOB|EXECUTION", help="A job's name or id, or an execution's id.")]
 
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        help="What became of a job at this instant, on the clock of its zone, or so long ago (2h), or ahead (+1d).",
+    ),
+]
+
 _VERDICT_SIGNS = {"passed": "✓", "stopped": "✗", "not_asked": "–"}
 _VERDICT_STYLES = {"passed": "green", "stopped": "bold red", "not_asked": "dim"}
+_CAUSE_COLUMNS = [
+    Column("depth", kind=ColumnKind.NUMBER),
+    Column("kind"),
+    Column("sentence"),
+    Column("from", kind=ColumnKind.INSTANT),
+    Column("until", kind=ColumnKind.INSTANT),
+    Column("actor"),
+    Column("ids"),
+]
 _GATE_COLUMNS = [Column("verdict"), Column("gate", "name"), Column("sentence"), Column("advice"), Column("links")]
 
 
-@command(commands, "why", "timeball why nightly", "timeball why RUN")
-def show_why(session: CliSession, reference: Reference) -> None:
-    """Explain why a job or execution does not run."""
-    explanation = session.talk(lambda client: _explain(client, reference))
+@command(
+    commands,
+    "why",
+    "timeball why nightly",
+    "timeball why RUN",
+    "timeball why nightly --at 2026-11-03T02:30",
+)
+def show_why(session: CliSession, reference: Reference, at: At = None) -> None:
+    """Explain why a job or execution does not run; with --at, what became of a job at an instant, or which gates will bind it."""
+    moment = None if at is None else _moment(at)
+    explanation = session.talk(lambda client: _explain(client, reference, moment))
     printer = session.printer
     if printer.output is OutputFormat.CSV:
-        printer.rows(explanation["gates"], _GATE_COLUMNS)
+        if at is None:
+            printer.rows(explanation["gates"], _GATE_COLUMNS)
+        else:
+            printer.rows(explanation["because"], _CAUSE_COLUMNS)
         return
     if printer.is_for_programs:
         printer.details(explanation, [])
         return
     printer.styled(single_line(_title(explanation, printer)), "bold")
     printer.words(explanation["headline"])
+    for cause in explanation["because"]:
+        if cause["kind"] != "gate":
+            printer.words(f"{'  ' * (cause['depth'] + 1)}{'because ' if cause['depth'] else ''}{cause['sentence']}")
     if not printer.is_terminal and printer.output is None:
-        printer.rows(explanation["gates"], _GATE_COLUMNS)
+        if explanation["gates"]:
+            printer.rows(explanation["gates"], _GATE_COLUMNS)
         return
     # An execution that has started or ended has passed all gates: a line for each would say the same.
     if any(gate["verdict"] != "not_asked" for gate in explanation["gates"]):
@@ -59,8 +92,19 @@ def show_why(session: CliSession, reference: Reference) -> None:
             _show_gate(gate, printer)
 
 
-async def _explain(client: AsyncClient, reference: str) -> Any:
+def _moment(text: str) -> datetime | str:
+    """A time is read on the clock of the job's zone, by the server; a span, such as 2h or +1d, is counted from now."""
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return read_moment(text, "--at")
+    return text
+
+
+async def _explain(client: AsyncClient, reference: str, at: datetime | str | None = None) -> Any:
     """Explain an execution or a job. An id with a prefix says which; a bare UUID may be either; anything else is a job's name."""
+    if at is not None:
+        return as_document(await client.jobs.explain(reference, at=at))
     if not _names_a_job(reference):
         with suppress(NotFound):
             return as_document(await client.executions.explain(reference))

@@ -235,9 +235,13 @@ def list_occurrences(
     )
 
 
-def explain(job: str) -> ApiRequest[Explanation]:
-    """Why a job does not run: explains its running execution, or else the waiting one, or else the job itself."""
-    return get(path_of("jobs", job, "explain"), parse_model(Explanation))
+def explain(job: str, *, at: Moment | None = None) -> ApiRequest[Explanation]:
+    """Why a job does not run: explains its running execution, or else the waiting one, or else the job itself.
+
+    With *at*: what became of the occurrence at that instant and why, or which gates will bind one that lies ahead. A time without an
+    offset is on the clock of the job's zone.
+    """
+    return get(path_of("jobs", job, "explain"), parse_model(Explanation), at=at)
 
 
 def list_revisions(job: str, *, limit: int | None = None, cursor: str | None = None) -> ApiRequest[Page[Revision]]:

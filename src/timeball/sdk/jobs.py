@@ -21,7 +21,7 @@ from timeball.api.models.jobs import JobOut as Job
 from timeball.api.models.jobs import job_document
 from timeball.api.models.system import ExplanationOut as Explanation
 from timeball.api.models.system import FireTimeOut as FireTime
-from timeball.api.models.system import explanation_document, fire_time_document
+from timeball.api.models.system import explanation_document, fire_time_document, instant_document
 from timeball.application.commands.jobs import DefinedJob
 from timeball.application.commands.requests import JobRequest
 from timeball.domain.backfill import Backfill, BackfillSelection, BackfillSource
@@ -161,13 +161,16 @@ class Jobs:
         """Like `next`, for coroutines."""
         return await self._client.background_loop.acall(partial(_next, job, count))
 
-    def explain(self, job: str) -> Explanation:
-        """Why a job does not run: a sentence, and every gate that its execution has to pass."""
-        return self._client.background_loop.call(partial(_explain, job))
+    def explain(self, job: str, *, at: datetime | str | None = None) -> Explanation:
+        """Why a job does not run: a sentence, and every gate that its execution has to pass.
 
-    async def aexplain(self, job: str) -> Explanation:
+        With *at*: what became of the occurrence at that instant and why, or which gates will bind one that lies ahead.
+        """
+        return self._client.background_loop.call(partial(_explain, job, at))
+
+    async def aexplain(self, job: str, *, at: datetime | str | None = None) -> Explanation:
         """Like `explain`, for coroutines."""
-        return await self._client.background_loop.acall(partial(_explain, job))
+        return await self._client.background_loop.acall(partial(_explain, job, at))
 
     # changing
 
@@ -354,8 +357,12 @@ async def _next(job: str, count: int, runtime: SdkRuntime) -> FireTimes:
     return [FireTime.model_validate(fire_time_document(time)) for time in times]
 
 
-async def _explain(job: str, runtime: SdkRuntime) -> Explanation:
-    return Explanation.model_validate_json(orjson.dumps(explanation_document(await runtime.queries.explain.job(job))))
+async def _explain(job: str, at: datetime | str | None, runtime: SdkRuntime) -> Explanation:
+    if at is None:
+        document = explanation_document(await runtime.queries.explain.job(job))
+    else:
+        document = instant_document(await runtime.queries.instants.of_job(job, at))
+    return Explanation.model_validate_json(orjson.dumps(document))
 
 
 async def _pause(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import orjson
 
 from timeball.domain.execution import Attempt, DueKind, Execution
+from timeball.domain.explain.causes import LATE_AFTER, Change
 from timeball.domain.explain.facts import Competitor, ExecutionTable
 from timeball.domain.search import EXACT_UP_TO
-from timeball.domain.values.ids import ExecutionId, Incarnation, JobId
+from timeball.domain.values.ids import ExecutionId, Incarnation, JobId, first_id_at, format_id
 from timeball.store.db.rows import attempt_from, execution_from
 from timeball.store.timeline import TypicalDurations, read_typical_durations
 from timeball.store.types import PARKED_AT
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 MAX_COMPETITORS = 20
 MAX_AHEAD = 1_000
+# A chain of causes is looked for among so many records at most.
+_MAX_LOOKED_AT = 2_000
 _NO_EXECUTION = UUID(int=0)
 
 
@@ -92,6 +95,33 @@ class ExplainStore:
             limit=MAX_AHEAD,
         )
         return min(ahead, MAX_AHEAD)
+
+    async def unfinished_at(self, job_id: JobId, instant: datetime, apart_from: ExecutionId) -> list[ExecutionId]:
+        """The executions of a job that were unfinished at an instant, one of them left out: up to a few."""
+        rows = await self._database.fetch(
+            "unfinished_at",
+            job_id=job_id,
+            before=first_id_at(instant + timedelta(milliseconds=1)),
+            at=instant,
+            day=instant.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0),
+            looked_at=_MAX_LOOKED_AT,
+            limit=MAX_COMPETITORS,
+        )
+        return [ExecutionId(row["id"]) for row in rows if row["id"] != apart_from]
+
+    async def last_change(
+        self, subject: str, actions: Sequence[str], since: datetime, until: datetime
+    ) -> Change | None:
+        """The latest change of a subject by one of these actions, from one instant to another."""
+        row = await self._database.fetch_row(
+            "last_change",
+            subject=subject,
+            actions=list(actions),
+            low=first_id_at(since),
+            high=first_id_at(until + timedelta(milliseconds=1)),
+            looked_at=_MAX_LOOKED_AT,
+        )
+        return None if row is None else Change(**dict(row) | {"id": format_id("aud", row["id"])})
 
     async def typical_duration(self, job_id: JobId, handler: str) -> TypicalDuration | None:
         """The typical duration of a job."""
@@ -166,10 +196,6 @@ class DoctorStore:
         row = await self._database.fetch_row(name)
         assert row is not None
         return dict(row)
-
-
-# An execution that has been ready for longer than this is late: a free slot would have taken it.
-LATE_AFTER = timedelta(seconds=2)
 
 
 class GaugeStore:

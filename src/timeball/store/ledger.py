@@ -193,6 +193,14 @@ class LedgerStore:
     async def versions(self, job_id: JobId) -> list[VersionPeriod]:
         """The versions of a recurring job, the first one first."""
         rows = await self._database.fetch("ledger_versions", job_id=job_id)
+        return await self._periods(rows)
+
+    async def version_at(self, job_id: JobId, instant: datetime) -> VersionPeriod | None:
+        """The version of a recurring job that was responsible for an instant; None before the first one."""
+        rows = await self._database.fetch("ledger_version_at", job_id=job_id, at=instant)
+        return next(iter(await self._periods(rows)), None)
+
+    async def _periods(self, rows: Sequence[Any]) -> list[VersionPeriod]:
         calendars = await self._database.calendars.of(rows)
         return [
             VersionPeriod(

@@ -8,11 +8,11 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from timeball.domain.explain.facts import QueueInterval
 from timeball.domain.freeze import FreezeId
 from timeball.domain.values.ids import JobId
 from timeball.domain.wakeup import Wakeup
 from timeball.store.db.columns import write_audit
-from timeball.store.types import QueueInterval
 
 if TYPE_CHECKING:
     from timeball.store.db.database import Database

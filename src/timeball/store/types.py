@@ -93,20 +93,6 @@ class AuditEntry:
     place: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class QueueInterval:
-    """A pause or a limit of a queue, from its beginning to its end; *until* is None while it lasts."""
-
-    queue: str
-    kind: str
-    since: datetime
-    until: datetime | None
-    # The limit; None for a pause.
-    value: int | None
-    actor: str
-    reason: str | None
-
-
 # The id, the shard and the payload of a one-off.
 EnqueueRow = tuple[UUID, int, str]
 

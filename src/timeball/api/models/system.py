@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,7 +22,9 @@ from timeball.domain.values.ids import format_execution_id, format_job_id
 
 if TYPE_CHECKING:
     from timeball.application.queries.jobs import FireTime
+    from timeball.domain.explain.causes import Cause
     from timeball.domain.explain.explanation import Explanation, Gate
+    from timeball.domain.explain.instants import InstantExplanation
 
 
 class QueueLimitIn(ReasonIn):
@@ -389,8 +392,33 @@ class LikelyStartOut(BaseModel):
     give_or_take_seconds: float
 
 
+class CauseOut(BaseModel):
+    """A step of the chain that led to what became of an occurrence."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    depth: int = Field(description="1: it is the reason for the step of depth 0 before it; and so on.")
+    kind: str = Field(description="What it is about, such as `held_by`, `queue_paused` or `no_scheduler`.")
+    sentence: str
+    ids: list[str] = Field(description="The ids of what it is about.")
+    from_: datetime | None = Field(alias="from", description="When it began, as far as it has a time.")
+    until: datetime | None = Field(description="When it ended; `null` while it lasts.")
+    actor: str | None = Field(description="Who did it, if a person or a program did.")
+
+
+class NearOccurrenceOut(BaseModel):
+    """The occurrence before or after an instant at which nothing is due, and what became of it."""
+
+    at: datetime
+    verdict: Literal["ran", "running", "waiting", "skipped", "expected"]
+    reason: str | None
+
+
 class ExplanationOut(BaseModel):
-    """One sentence first, then every gate in the order in which an execution passes them."""
+    """One sentence first, then every gate in the order in which an execution passes them.
+
+    If it was asked about an instant: what became of the occurrence at it, and the chain that led to it.
+    """
 
     checked_at: datetime
     job_id: str | None
@@ -401,6 +429,27 @@ class ExplanationOut(BaseModel):
     stopped_by: str | None
     likely_start: LikelyStartOut | None
     gates: list[GateOut]
+    at: datetime | None = Field(description="The instant that was asked about; the fields below belong to it.")
+    verdict: Literal["ran", "running", "waiting", "skipped", "expected"] | None = Field(
+        description="What became of the occurrence at the instant; `null` if nothing was or is to be due at it."
+    )
+    reason: str | None = Field(description="Why it was skipped.")
+    version: int | None = Field(description="The version of the job that answers for the instant.")
+    before: NearOccurrenceOut | None = Field(description="If nothing was due: the occurrence before.")
+    after: NearOccurrenceOut | None = Field(description="If nothing was due: the occurrence after.")
+    because: list[CauseOut] = Field(description="The chain that led to it, in the order of reading.")
+
+
+# The fields of an explanation that belong to an instant, if none was asked about.
+NO_INSTANT: dict[str, Any] = {
+    "at": None,
+    "verdict": None,
+    "reason": None,
+    "version": None,
+    "before": None,
+    "after": None,
+    "because": [],
+}
 
 
 def explanation_document(explanation: Explanation) -> dict[str, Any]:
@@ -418,6 +467,43 @@ def explanation_document(explanation: Explanation) -> dict[str, Any]:
         "stopped_by": stopped_by and stopped_by.name,
         "likely_start": likely and {"at": likely.at, "give_or_take_seconds": likely.give_or_take.total_seconds()},
         "gates": [_gate_document(gate) for gate in explanation.gates],
+        **NO_INSTANT,
+    }
+
+
+def instant_document(explanation: InstantExplanation) -> dict[str, Any]:
+    """What became of an instant as the API shows it."""
+    job, line, present = explanation.job, explanation.line, explanation.present
+    stopped_by = None if present is None else present.stopped_by
+    return {
+        "checked_at": explanation.now,
+        "job_id": format_job_id(job.id),
+        "job_name": job.name,
+        "execution_id": None if line is None or line.execution_id is None else format_execution_id(line.execution_id),
+        "state": line and line.state,
+        "headline": explanation.headline,
+        "stopped_by": stopped_by and stopped_by.name,
+        "likely_start": None,
+        "gates": [] if present is None else [_gate_document(gate) for gate in present.gates],
+        "at": explanation.at,
+        "verdict": line and line.verdict,
+        "reason": line and line.reason,
+        "version": explanation.version,
+        "before": explanation.before and asdict(explanation.before),
+        "after": explanation.after and asdict(explanation.after),
+        "because": [_cause_document(cause) for cause in explanation.causes],
+    }
+
+
+def _cause_document(cause: Cause) -> dict[str, Any]:
+    return {
+        "depth": cause.depth,
+        "kind": cause.kind,
+        "sentence": cause.sentence,
+        "ids": list(cause.ids),
+        "from": cause.since,
+        "until": cause.until,
+        "actor": cause.actor,
     }
 
 

@@ -16,6 +16,7 @@ from timeball.api.documents import resolved_payload_document
 from timeball.api.models import FullList, PageOut, ShortText
 from timeball.api.models.jobs import RevisionOut
 from timeball.api.models.system import (
+    NO_INSTANT,
     AttentionItemOut,
     AuditOut,
     DoctorOut,
@@ -27,6 +28,7 @@ from timeball.api.models.system import (
     ReadyOut,
     explanation_document,
     fire_time_document,
+    instant_document,
 )
 from timeball.api.openapi import EXECUTION_ID, INSTANT_EXAMPLE, JOB_ID, page_example, probe_options, route_options
 from timeball.api.params import ApiContext, Context, ExecutionRef, IdempotencyKey, JobRef, PageParams, optional_instant
@@ -326,8 +328,16 @@ def _target_document(target: tuple[str, str] | None) -> Document | None:
 
 explain_router = APIRouter()
 
+At = Annotated[
+    str | None,
+    Query(
+        max_length=64,
+        description="An instant (ISO 8601); without an offset it is on the clock of the job's zone.",
+    ),
+]
+
 _HOLDER = "exe_01JCV3V1KC8M2T4QZ5R7N9X0CD"
-_EXPLANATION_EXAMPLE = {
+_EXPLANATION_EXAMPLE = NO_INSTANT | {
     "checked_at": INSTANT_EXAMPLE,
     "job_id": JOB_ID,
     "job_name": "sync-crm",
@@ -351,6 +361,41 @@ _EXPLANATION_EXAMPLE = {
 }
 
 
+_HELD = f"{_HOLDER} held it for 41 min (from 01:45:00 UTC to 02:26:00 UTC)"
+_PAUSED = "queue «mail» was paused by ana from 01:50:00 UTC to 02:25:00 UTC"
+_INSTANT_EXAMPLE = _EXPLANATION_EXAMPLE | {
+    "state": "skipped",
+    "headline": f"SKIPPED at 02:15:00 UTC: overlap; {_HELD}, because {_PAUSED}.",
+    "stopped_by": None,
+    "likely_start": None,
+    "gates": [],
+    "at": "2026-11-16T02:15:00Z",
+    "verdict": "skipped",
+    "reason": "overlap",
+    "version": 3,
+    "because": [
+        {
+            "depth": 0,
+            "kind": "held_by",
+            "sentence": _HELD,
+            "ids": [_HOLDER],
+            "from": "2026-11-16T01:45:00Z",
+            "until": "2026-11-16T02:26:00Z",
+            "actor": None,
+        },
+        {
+            "depth": 1,
+            "kind": "queue_paused",
+            "sentence": _PAUSED,
+            "ids": ["queue:mail"],
+            "from": "2026-11-16T01:50:00Z",
+            "until": "2026-11-16T02:25:00Z",
+            "actor": "ana",
+        },
+    ],
+}
+
+
 @explain_router.get(
     "/executions/{execution}/explain",
     tags=["executions"],
@@ -366,8 +411,14 @@ async def explain_execution(execution: ExecutionRef, context: Context) -> Respon
     "/jobs/{job}/explain",
     tags=["jobs"],
     response_model=ExplanationOut,
-    **route_options(Role.VIEWER, _EXPLANATION_EXAMPLE, fails=[404]),
+    **route_options(Role.VIEWER, _INSTANT_EXAMPLE, fails=[404]),
 )
-async def explain_job(job: JobRef, context: Context) -> Response:
-    """Why a job does not run: explains its running execution, or else the waiting one, or else the job itself."""
+async def explain_job(job: JobRef, context: Context, at: At = None) -> Response:
+    """Why a job does not run: explains its running execution, or else the waiting one, or else the job itself.
+
+    With `at`: what became of the occurrence at that instant, and why, step by step with names; for an instant that lies ahead, which
+    gates will bind it if nothing is changed before.
+    """
+    if at is not None:
+        return json_response(instant_document(await context.queries.instants.of_job(job, at)))
     return json_response(explanation_document(await context.queries.explain.job(job)))

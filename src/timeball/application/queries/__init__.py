@@ -12,6 +12,7 @@ from timeball.application.queries.explain import ExplainQueries
 from timeball.application.queries.feed import FeedQueries
 from timeball.application.queries.forecast import ForecastQueries
 from timeball.application.queries.handlers import HandlerQueries
+from timeball.application.queries.instants import InstantQueries
 from timeball.application.queries.jobs import JobQueries, TemplateQueries
 from timeball.application.queries.ledger import LedgerQueries
 from timeball.application.queries.ledger_days import LedgerDayQueries
@@ -48,6 +49,7 @@ class Queries:
         ledger = LedgerStore(store.database)
         self.ledger = LedgerQueries(store, ledger)
         self.ledger_days = LedgerDayQueries(store, ledger)
+        self.instants = InstantQueries(store, ExplainStore(store.database), self.jobs, self.ledger, self.explain)
         self.timeline = TimelineQueries(store, timelines)
         self.forecast = ForecastQueries(store, timelines)
         self.feed = FeedQueries(store, timelines)

@@ -17,9 +17,10 @@ from timeball.domain.explain.facts import (
     LimitFacts,
     QueueFacts,
 )
+from timeball.domain.explain.instants import foresee
 from timeball.domain.job import Job
 from timeball.domain.node import NodeKind, alive_nodes
-from timeball.domain.values.ids import ExecutionId, JobId
+from timeball.domain.values.ids import ExecutionId, JobId, occurrence_id
 from timeball.env import SystemClock
 from timeball.store.diagnostics import MAX_AHEAD, is_parked
 
@@ -53,6 +54,12 @@ class ExplainQueries:
         if current is not None:
             return await self.of_execution(current)
         return explain(await self._shared_facts(job, job, job.id, None))
+
+    async def ahead(self, job: Job, at: datetime) -> Explanation:
+        """What will stand in the way of an occurrence that lies ahead, if nothing is changed before."""
+        facts = await self._shared_facts(job, job, job.id, occurrence_id(job.id, at))
+        freeze = await self._freeze(job, job.queue, job.id, at + job.jitter)
+        return foresee(replace(facts, freeze=freeze), job, at)
 
     async def of_execution(self, execution: Execution) -> Explanation:
         """Why this execution is in its state."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from timeball.domain.execution import Origin
-from timeball.domain.scheduling.civil_time import MAX_INSTANT, format_instant
+from timeball.domain.scheduling.civil_time import MAX_INSTANT, MICROSECOND, MIN_INSTANT, format_instant
 from timeball.domain.scheduling.verdicts import JobOutlook, LedgerLine, Verdict
 from timeball.domain.search import MAX_PAGE_SIZE, PageRequest, ResultPage, foreign_cursor, read_cursor, write_cursor
 from timeball.domain.values.ids import first_id_at, id_created_at
@@ -92,6 +92,15 @@ class LedgerPage:
     history_from: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class LedgerSurroundings:
+    """The lines before and after an instant. Records from before *history_from* were deleted."""
+
+    before: LedgerLine | None
+    after: LedgerLine | None
+    history_from: datetime | None
+
+
 class LedgerQueries:
     """Reads the ledgers of jobs."""
 
@@ -127,6 +136,25 @@ class LedgerQueries:
         query = LedgerQuery(since=instant, until=instant)
         lines = (await self.page(job, query, PageRequest(limit=MAX_PAGE_SIZE))).page.items
         return min(lines, key=lambda line: line.origin is Origin.BACKFILL, default=None)
+
+    async def near(self, job: Job, instant: datetime) -> LedgerSurroundings:
+        """The last line that begins before an instant, and the first one that ends after it."""
+        request = PageRequest(limit=1)
+        before = LedgerQuery(since=MIN_INSTANT, until=instant - MICROSECOND, newest_first=True)
+        after = LedgerQuery(since=instant + MICROSECOND, until=MAX_INSTANT)
+        earlier, later = await self.page(job, before, request), await self.page(job, after, request)
+        return LedgerSurroundings(
+            next(iter(earlier.page.items), None), next(iter(later.page.items), None), earlier.history_from
+        )
+
+    async def range_recorded_at(self, job: Job, first: datetime) -> datetime | None:
+        """When the range of skipped occurrences that begins at an instant was recorded; None if there is no such record."""
+        ranges = await self._ledger.ranges(job.id, first + MICROSECOND, 1)
+        return next((one.recorded_at for one in ranges if one.first == first), None)
+
+    async def version_at(self, job: Job, instant: datetime) -> VersionPeriod | None:
+        """The version of a recurring job that was responsible for an instant; None before the first one."""
+        return await self._ledger.version_at(job.id, instant)
 
     async def versions(self, job: Job) -> list[VersionPeriod]:
         """The versions of a recurring job with the periods that they answer for, the first one first."""

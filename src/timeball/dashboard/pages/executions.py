@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from timeball.api.auth import Role
 from timeball.api.documents import execution_document, full_execution_document, show_worker
-from timeball.api.models.system import explanation_document
+from timeball.api.models.system import explanation_document, instant_document
 from timeball.api.params import check_payload_search, execution_filter
 from timeball.application.queries.executions import ExecutionView
 from timeball.dashboard.context import PageContext, PageRouter, Undo, parse_json_field, worker_names
@@ -104,14 +104,27 @@ async def execution_page(context: PageContext) -> Response:
 async def why(context: PageContext) -> Response:
     """Why an execution is in its state, check by check."""
     explanation = await context.site.queries.explain.execution(context.path["execution"])
-    return context.page("why.html", part="partials/why.html", why=explanation_document(explanation), about="execution")
+    return _why_page(context, explanation_document(explanation), "execution")
 
 
 @router.get("/jobs/{job}/why")
 async def why_job(context: PageContext) -> Response:
-    """Why a job does not run."""
-    explanation = await context.site.queries.explain.job(context.path["job"])
-    return context.page("why.html", part="partials/why.html", why=explanation_document(explanation), about="job")
+    """Why a job does not run; or what became of it at an instant."""
+    job, at, queries = context.path["job"], context.query("at"), context.site.queries
+    problem: InvalidInput | None = None
+    try:
+        if at:
+            return _why_page(context, instant_document(await queries.instants.of_job(job, at)), "job")
+    except InvalidInput as refused:
+        problem = refused
+    return _why_page(context, explanation_document(await queries.explain.job(job)), "job", problem)
+
+
+def _why_page(
+    context: PageContext, explanation: dict[str, Any], about: str, problem: InvalidInput | None = None
+) -> Response:
+    at = context.query("at")
+    return context.page("why.html", part="partials/why.html", why=explanation, about=about, at=at, problem=problem)
 
 
 @router.post("/executions/{execution}/cancel", Role.OPERATOR)

@@ -17,7 +17,7 @@ from timeball.dashboard.context import PageContext, browser_zone, zone_label
 from timeball.dashboard.formatting import STATES, format_number, iso, pluralize
 from timeball.domain.job import Job
 from timeball.domain.policies import SkipReason
-from timeball.domain.scheduling.civil_time import parse_instant
+from timeball.domain.scheduling.civil_time import format_instant, parse_instant
 from timeball.domain.scheduling.verdicts import LedgerLine, Verdict, describe_skips
 from timeball.domain.values.ids import format_execution_id
 
@@ -89,6 +89,7 @@ def _row(context: PageContext, line: LedgerLine) -> dict[str, Any]:
     when = time_tag(line.first, "full")
     return {
         "when": when + " – " + time_tag(line.last, "clock") if line.is_range else when,
+        "at": format_instant(line.first),
         "verdict": components.state(_look(line), line.verdict),
         "count": "–" if line.count is None else format_number(line.count),
         "words": _words(line),

@@ -84,6 +84,12 @@ _SKIP_REASONS: dict[SkipReason, tuple[str, str, str | None]] = {
 }
 
 
+def skip_words(reason: str | None) -> str:
+    """Why an occurrence was skipped, in general words."""
+    entry = _SKIP_REASONS.get(SkipReason(reason)) if reason in list(SkipReason) else None
+    return entry[1] if entry else reason or "it was skipped"
+
+
 def _gates_of_skipped(execution: Execution, now: datetime) -> list[Gate]:
     """The gates of a skipped execution: it passed those before the one that stopped it."""
     reason = execution.reason

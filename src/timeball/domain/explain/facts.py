@@ -69,6 +69,28 @@ class QueueFacts:
     holders: Sequence[Competitor] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class QueueInterval:
+    """A pause or a limit of a queue, from its beginning to its end; *until* is None while it lasts."""
+
+    queue: str
+    kind: str
+    since: datetime
+    until: datetime | None
+    # The limit; None for a pause.
+    value: int | None
+    actor: str
+    reason: str | None
+
+    @property
+    def is_pause(self) -> bool:
+        return self.value is None
+
+    def touches(self, start: datetime, end: datetime) -> bool:
+        """Whether a part of it lies between two instants."""
+        return self.since < end and (self.until is None or self.until > start)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitFacts:
     """A limit of a job or of a key, and the executions that use it."""

@@ -349,3 +349,70 @@ CROSS JOIN LATERAL (
 LEFT JOIN timeball.job ON job.id = first.job_id
 ORDER BY first.run_at, first.id
 LIMIT :limit;
+
+-- name: unfinished_at
+-- The executions of a job that were unfinished at an instant: first those that still are, then those that have ended since, the latest first.
+-- Of the latter, the last :looked_at of the days from :day on are looked at, whatever became of them.
+WITH ended AS MATERIALIZED (
+    SELECT id, state, finished_at
+    FROM timeball.finished
+    WHERE (finished.job_id, finished.id) > (:job_id::uuid, '00000000-0000-0000-0000-000000000000'::uuid)
+      AND (finished.job_id, finished.id) < (:job_id::uuid, :before::uuid)
+      AND finished.job_id <> finished.id
+      AND finished.finished_at >= :day::timestamptz
+    ORDER BY finished.job_id DESC, finished.id DESC
+    LIMIT :looked_at
+)
+(
+    SELECT id
+    FROM timeball.running
+    WHERE job_id = :job_id::uuid
+      AND job_id <> id
+      AND id < :before::uuid
+    LIMIT :limit
+)
+UNION ALL
+(
+    SELECT id
+    FROM timeball.ready
+    WHERE job_id = :job_id::uuid
+      AND job_id <> id
+      AND id < :before::uuid
+    LIMIT :limit
+)
+UNION ALL
+(
+    SELECT id
+    FROM timeball.due
+    WHERE job_id = :job_id::uuid
+      AND job_id <> id
+      AND id < :before::uuid
+      AND kind IN ('retry', 'snooze')
+    LIMIT :limit
+)
+UNION ALL
+(
+    SELECT id
+    FROM ended
+    WHERE state <> 'skipped'
+      AND finished_at > :at::timestamptz
+    ORDER BY uuid_send(id) DESC
+    LIMIT :limit
+);
+
+-- name: last_change
+-- The latest change of a subject by one of these actions between two ids of the audit. The last :looked_at changes are looked at.
+WITH recent AS MATERIALIZED (
+    SELECT id, at, actor, action, reason
+    FROM timeball.audit
+    WHERE subject = :subject::text
+      AND id >= :low::uuid
+      AND id < :high::uuid
+    ORDER BY id DESC
+    LIMIT :looked_at
+)
+SELECT id, at, actor, action, reason
+FROM recent
+WHERE action = ANY (:actions::text[])
+ORDER BY id DESC
+LIMIT 1;

@@ -140,6 +140,17 @@ CROSS JOIN LATERAL jsonb_populate_record(NULL::timeball.job, job_version.definit
 WHERE job_version.job_id = :job_id
 ORDER BY job_version.version;
 
+-- name: ledger_version_at
+-- The version of a recurring job that was responsible for an instant.
+SELECT job_version.version, job_version.effective_from, job_version.effective_until, job_version.tzdata, rule.name, rule.kind, rule.calendars,
+       {rule.timing_columns}
+FROM timeball.job_version
+CROSS JOIN LATERAL jsonb_populate_record(NULL::timeball.job, job_version.definition) AS rule
+WHERE job_version.job_id = :job_id
+  AND job_version.effective_from < :at
+ORDER BY job_version.version DESC
+LIMIT 1;
+
 -- name: ledger_ranges
 -- The latest skip ranges of a job that begin before an instant.
 SELECT first_at, last_at, occurrences, reason, version, recorded_at
