@@ -156,6 +156,10 @@ class AttemptContext:
         self._sink: AttemptSink | None = None
         self._pid = _PROCESS.number
 
+    def replace_payload(self, payload: str) -> None:
+        """Call the handler with this payload instead of the claimed one."""
+        self.payload = payload
+
     def halt(self, why: StopReason, reason: str = "") -> None:
         """Ask the attempt to stop; the first reason stands. For the executor, on its loop."""
         if self.is_halted:

@@ -81,7 +81,13 @@ async def test_an_edit_shows_what_would_move(page: Page, make: Make) -> None:
 
 
 async def test_a_triggered_job_is_watched_until_its_log_is_there(page: Page, make: Make) -> None:
-    make("/jobs", name="talks", handler="test.log", payload={"message": "hello <b>world</b>", "lines": 3})
+    make(
+        "/jobs",
+        name="talks",
+        handler="test.log",
+        schedule="manual",
+        payload={"message": "hello <b>world</b>", "lines": 3},
+    )
     await page.goto("/jobs/talks")
     await page.get_by_role("button", name="Trigger").click()
 
@@ -97,7 +103,7 @@ async def test_a_triggered_job_is_watched_until_its_log_is_there(page: Page, mak
 
 
 async def test_what_is_logged_last_is_shown_even_if_it_is_written_after_the_end(page: Page, make: Make) -> None:
-    make("/jobs", name="mumbles", handler="test.log", payload={"message": "hello", "lines": 2})
+    make("/jobs", name="mumbles", handler="test.log", schedule="manual", payload={"message": "hello", "lines": 2})
     execution = make("/jobs/mumbles/trigger")
     here = f"/executions/{execution['id']}"
     await page.goto(here)
@@ -113,7 +119,7 @@ async def test_what_is_logged_last_is_shown_even_if_it_is_written_after_the_end(
 
 
 async def test_a_list_shows_by_itself_what_happens(page: Page, make: Make) -> None:
-    make("/jobs", name="appears", handler="test.echo")
+    make("/jobs", name="appears", handler="test.echo", schedule="manual")
     await page.goto("/executions?q=job:appears")
     await expect(page.locator("main")).to_contain_text("Nothing matches")
 
@@ -124,7 +130,7 @@ async def test_a_list_shows_by_itself_what_happens(page: Page, make: Make) -> No
 
 
 async def test_nothing_moves_while_rows_are_selected(page: Page, make: Make) -> None:
-    make("/jobs", name="still", handler="test.echo")
+    make("/jobs", name="still", handler="test.echo", schedule="manual")
     make("/jobs/still/trigger")
     await page.goto("/executions?q=job:still")
     await expect(page.locator("tbody tr")).to_have_count(1)
@@ -139,7 +145,7 @@ async def test_nothing_moves_while_rows_are_selected(page: Page, make: Make) -> 
 
 
 async def test_a_running_execution_is_cancelled_with_a_reason(page: Page, make: Make, timeball_up: str) -> None:
-    make("/jobs", name="long", handler="test.delay", payload={"durationMs": 600_000})
+    make("/jobs", name="long", handler="test.delay", schedule="manual", payload={"durationMs": 600_000})
     execution = make("/jobs/long/trigger")
     await page.goto(f"/executions/{execution['id']}")
     await expect(page.locator("#execution-body")).to_contain_text("running")
@@ -314,7 +320,7 @@ async def test_times_are_shown_in_the_zone_that_is_chosen(page: Page, make: Make
 
 
 async def test_a_new_start_reaches_every_window_of_a_browser(chromium: Browser, timeball_up: str, make: Make) -> None:
-    make("/jobs", name="shared-news", handler="test.echo")
+    make("/jobs", name="shared-news", handler="test.echo", schedule="manual")
     async with window(chromium, timeball_up) as one:
         other = await one.context.new_page()
         for page in (one, other):

@@ -18,7 +18,7 @@ LIST = "/executions?q=job:counted"
 
 
 async def test_new_rows_wait_behind_their_number(page: Page, make: Make) -> None:
-    make("/jobs", name="counted", handler="test.echo")
+    make("/jobs", name="counted", handler="test.echo", schedule="manual")
     make("/jobs/counted/trigger")
     await page.goto(LIST)
     rows, pill = page.locator("tbody tr"), page.locator("[data-new]")
@@ -37,7 +37,7 @@ async def test_new_rows_wait_behind_their_number(page: Page, make: Make) -> None
 
 
 async def test_a_list_that_is_scrolled_does_not_move(page: Page, make: Make) -> None:
-    make("/jobs", name="scrolled", handler="test.echo")
+    make("/jobs", name="scrolled", handler="test.echo", schedule="manual")
     for _ in range(3):
         make("/jobs/scrolled/trigger")
     await page.set_viewport_size({"width": 1280, "height": 260})
@@ -86,7 +86,7 @@ async def test_what_was_asked_for_before_does_not_move_a_page_that_has_to_stand_
 
 
 async def test_a_search_completes_itself_and_stands_still_meanwhile(page: Page, make: Make) -> None:
-    make("/jobs", name="completed", handler="test.echo")
+    make("/jobs", name="completed", handler="test.echo", schedule="manual")
     await page.goto("/executions?q=job:completed")
     await page.keyboard.press("/")
     await page.get_by_label("Search", exact=True).fill("status:succ")
@@ -102,7 +102,7 @@ async def test_a_search_completes_itself_and_stands_still_meanwhile(page: Page, 
 
 
 async def test_what_changes_is_announced_only_to_who_asked_and_not_often(page: Page, make: Make) -> None:
-    make("/jobs", name="announced", handler="test.echo")
+    make("/jobs", name="announced", handler="test.echo", schedule="manual")
     announcer = page.locator("#announcer")
     now = datetime(2026, 11, 17, 12, tzinfo=UTC)
     # Time moves only where it is said: until something is seen here, much of it may pass elsewhere.

@@ -420,7 +420,7 @@ def test_every_occurrence_is_recorded_exactly_once_whatever_is_done_to_a_job(
 
 other_kinds = st.one_of(
     st.fixed_dictionaries({"scheduled_at": st.integers(0, 100).map(seconds)}),
-    st.just({"schedule": None, "interval_seconds": None, "scheduled_at": None}),
+    st.just({"schedule": "manual"}),
 )
 
 
@@ -445,6 +445,17 @@ def test_a_job_may_become_one_of_another_kind(
 
 
 # edits
+
+
+def test_a_job_that_has_used_up_its_executions_becomes_a_one_off_of_this_moment() -> None:
+    world = make_world(schedule="*/2 * * * * *")
+    edit(world, {"max_executions": 1})
+    take(world, "live", 3)
+
+    edit(world, {"scheduled_at": world.now})
+    world.promote()
+
+    world.check()
 
 
 def test_an_edit_takes_effect_from_now_on() -> None:

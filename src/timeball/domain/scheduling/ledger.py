@@ -235,7 +235,9 @@ class JobLedger:
             self._close_period(self._period, self._period.until)
         cursor = self._cursor
         if cursor.upcoming is not None and cursor.upcoming < first:
-            self._hole(cursor.upcoming, first - MICROSECOND, entry.tzdata)
+            # At the very end of a version that has used up its executions, the next version may have a record.
+            if not (self._is_used_up() and self._period is not None and entry.version > self._period.version):
+                self._hole(cursor.upcoming, first - MICROSECOND, entry.tzdata)
             cursor.seek(first - MICROSECOND)
         is_named = cursor.upcoming == first
         if entry.is_range:

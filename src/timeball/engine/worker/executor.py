@@ -194,7 +194,7 @@ class Executor:
         try:
             if needs_schedule(claimed.payload):
                 values = values.with_schedule(await self._read_schedule(claimed.job_id, claimed.version))
-            context.payload = resolve_references(claimed.payload, values)
+            context.replace_payload(resolve_references(claimed.payload, values))
         except StoreUnavailable as error:
             return Snoozed(_SCHEDULE_PAUSE, f"the schedule of the job could not be read: {error}")
         except InvalidInput as error:
