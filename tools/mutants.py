@@ -41,6 +41,7 @@ _SCHEDULES = "tests/sdk/test_schedule_calls.py"
 _CALENDARS, _CALENDAR_STORE = "tests/engine/scheduler/test_calendars.py", "tests/store/test_calendars.py"
 _CALENDAR_RULES, _CALENDARS_OF_API = "tests/domain/scheduling/test_calendars.py", "tests/api/test_calendars.py"
 _WATCH = "tests/engine/worker/test_contracts.py"
+_BACKFILLS = "tests/application/commands/test_backfills.py"
 _REFERENCES, _WEBHOOK = "tests/engine/worker/test_references.py", "tests/handlers/builtin/test_webhook.py"
 _DISPATCHER, _RECEIVER = "tests/engine/test_ticket_publisher.py", "tests/engine/test_ticket_claimer.py"
 
@@ -67,6 +68,35 @@ def _one(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 
 MUTANTS = (
+    # backfills
+    _one(
+        "backfill twice",
+        "store/backfills.py",
+        "new = [request for request in requests if request.id not in existing]",
+        "new = list(requests)",
+        f"{_BACKFILLS}::test_two_backfills_that_have_chosen_the_same_occurrence_fill_it_in_once",
+    ),
+    _one(
+        "a filling under a new id for each backfill",
+        "domain/backfill.py",
+        "if self.standing is Standing.MISSING:",
+        "if False:",
+        f"{_BACKFILLS}::test_two_backfills_that_have_chosen_the_same_occurrence_fill_it_in_once",
+    ),
+    _one(
+        "a step of a backfill that is repeated",
+        f"{_SQL}/operations.sql",
+        "\n  AND cursor_at IS NOT DISTINCT FROM :previous::timestamptz",
+        "\n  AND :previous::timestamptz IS NULL",
+        f"{_BACKFILLS}::test_a_step_whose_reply_was_lost_is_not_repeated",
+    ),
+    _one(
+        "a paused backfill that goes on",
+        f"{_SQL}/operations.sql",
+        "      AND (state <> 'paused' OR cancel_requested)\n",
+        "",
+        f"{_BACKFILLS}::test_a_paused_backfill_creates_nothing_until_it_is_resumed",
+    ),
     # what the code that does the work is told
     _one(
         "references resolved by the instant of the attempt",

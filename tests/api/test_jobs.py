@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -338,6 +339,14 @@ async def test_a_backfill_is_previewed_and_becomes_an_operation(client: httpx.As
     }
     assert (paused.json()["state"], resumed.json()["state"]) == ("paused", "pending")
     assert (await client.post(f"{operation}/resume", json={})).status_code == 409
+
+
+async def test_the_body_of_the_page_on_backfills_is_accepted(client: httpx.AsyncClient) -> None:
+    await created(client, name="nightly", schedule="0 3 * * *")
+    page = (Path(__file__).parents[2] / "docs/howto/backfill.md").read_text(encoding="utf-8")
+    body = page.partition("```json\n")[2].partition("```")[0]
+
+    assert (await client.post("/jobs/nightly/backfill", content=body)).status_code == 202
 
 
 async def test_a_backfill_refuses_what_it_does_not_know(client: httpx.AsyncClient) -> None:

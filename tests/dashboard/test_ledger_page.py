@@ -11,6 +11,7 @@ import pytest
 from tests.dashboard.conftest import Browser, open_browser
 from tests.engine.support import ManualScheduler, create, start_scheduler, start_worker
 from tests.support.factories import seconds
+from timeball.api.server import OperationLoop
 from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
 from timeball.config.settings import Settings
@@ -175,3 +176,24 @@ async def test_live_names_a_job_that_missed_occurrences_and_leads_to_its_ledger(
 
     assert "beat: 5 missed, misfire, in the last 24 hours" in page
     assert f'href="/jobs/{job}?tab=ledger&verdict=skipped"' in page
+
+
+@pytest.mark.usefixtures("node")
+async def test_what_was_missed_is_filled_in_from_the_tab(browser: Browser, store: Store) -> None:
+    page = await shown(browser, TAB)
+    (path,) = re.findall(r'action="(/jobs/[^"]+/backfill)"', page)
+    span = dict(re.findall(r'name="(from|until)" value="([^"]+)"', page.partition("/backfill")[2]))
+
+    begun = await browser.submit(path, **span)
+    paused = await browser.submit(f"{begun.url.path}/pause")
+    resumed = await browser.submit(f"{begun.url.path}/resume")
+    await OperationLoop(Commands(store, store.env), store.env.new_id()).round()
+    after = await shown(browser, TAB)
+
+    assert begun.url.path.startswith("/operations/op_")
+    assert "Backfill 0 executions" in unescape(begun.text)
+    assert "/resume" in paused.text
+    assert "/pause" in resumed.text
+    (missed,) = [row for row in entries(after) if "skipped" in row]
+    assert "5 missed, misfire; 1 filled in" in missed
+    assert [row for row in entries(after) if "backfill" in row]

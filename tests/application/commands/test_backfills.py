@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -27,6 +28,7 @@ from timeball.errors import Conflict, InvalidInput
 from timeball.store.ledger import LedgerStore
 from timeball.store.store import Store
 from timeball.store.types import ExecutionRequest
+from timeball.store.verify.proof import verify
 from timeball.testing import VirtualClock
 from timeball.testing.environment import START
 
@@ -36,6 +38,7 @@ MISSED = [15, 20, 25, 30, 35]
 ALL = BackfillSelection.ALL
 FAILED_ONES = BackfillSelection.FAILED
 DEATH = Failed(FAILURE)
+NO_TIME = timedelta(0)
 
 
 @pytest.fixture
@@ -499,6 +502,31 @@ async def test_a_backfill_of_a_deleted_job_fails_and_says_why(
     assert over is not None
     assert over.state is OperationState.FAILED
     assert "job" in (over.error or "")
+
+
+async def test_verify_finds_an_occurrence_that_was_filled_in_wrongly(
+    store: Store, commands: Commands, loop: OperationLoop, clock: VirtualClock, job: Job
+) -> None:
+    """A filling of what ran, one at an instant that no version names, and a range with more fillings than occurrences."""
+    await run(store, loop, await commands.backfills.start(whole(job), ANA), clock)
+    proven = (await verify(store.database, clock.now(), second_look=NO_TIME)).check("backfills")
+    wrong = [START + seconds(at) for at in (10, 17)]
+    requests = [
+        ExecutionRequest(id=filling_id(job.id, at), job_id=job.id, origin=Origin.BACKFILL, scheduled_for=at)
+        for at in wrong
+    ]
+    await store.jobs.request(requests, ANA.entry, "job.backfill")
+    async with store.database.connection() as connection:
+        await connection.execute("UPDATE timeball.skip_range SET filled = filled + 1")
+
+    broken = (await verify(store.database, clock.now(), second_look=NO_TIME)).check("backfills")
+
+    assert (proven.holds, proven.checked) == (True, 5 + 1)
+    assert sorted(violation.why for violation in broken.violations) == [
+        "a backfill ran an occurrence that no version of its job names",
+        "an occurrence that ran was filled in",
+        "more was filled in than was skipped",
+    ]
 
 
 async def test_a_repeated_request_starts_one_backfill(store: Store, commands: Commands, job: Job) -> None:

@@ -288,6 +288,16 @@ async def trigger(context: PageContext) -> Response:
     return context.go(target, "Triggered.", undo=undo)
 
 
+@router.post("/jobs/{job}/backfill", Role.EDITOR)
+async def backfill(context: PageContext) -> Response:
+    """Fill in what was missed in a span, and go to the operation."""
+    span = {name: context.form.get(name, "") for name in ("from", "until")}
+    body = span | {"reason": context.form.get("reason") or None}
+    operation = await context.api.post("jobs", context.path["job"], "backfill", body=body)
+    toast = "What was missed is filled in, one run at a time."
+    return context.go(context.site_url(f"/operations/{operation['id']}"), toast)
+
+
 @router.post("/jobs/{job}/delete", Role.EDITOR)
 async def delete(context: PageContext) -> Response:
     """Delete a job; its history stays."""

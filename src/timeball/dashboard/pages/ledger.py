@@ -15,6 +15,7 @@ from timeball.dashboard import charts
 from timeball.dashboard.components import time_tag
 from timeball.dashboard.context import PageContext, browser_zone, zone_label
 from timeball.dashboard.formatting import STATES, format_number, iso, pluralize
+from timeball.domain.execution import Origin
 from timeball.domain.job import Job
 from timeball.domain.policies import SkipReason
 from timeball.domain.scheduling.civil_time import format_instant, parse_instant
@@ -60,6 +61,7 @@ async def ledger_tab(context: PageContext, job: Job) -> dict[str, Any]:
         "until": query.until,
         "is_day": bool(context.query("from")),
         "history_from": ledger.history_from,
+        "has_missing": job.rule.is_recurring and any(_is_missing(line) for line in ledger.page.items),
         "rows": [_row(context, line) for line in ledger.page.items],
         "page": ledger.page,
     }
@@ -99,6 +101,12 @@ def _row(context: PageContext, line: LedgerLine) -> dict[str, Any]:
     }
 
 
+def _is_missing(line: LedgerLine) -> bool:
+    """Whether a backfill would fill something of a line in."""
+    is_skipped = line.verdict is Verdict.SKIPPED and line.origin is Origin.SCHEDULE
+    return is_skipped and (line.count is None or line.filled < line.count)
+
+
 def _look(line: LedgerLine) -> str:
     """The look of a verdict: what was missed is not like what was skipped on purpose."""
     is_missed = line.verdict is Verdict.SKIPPED and line.reason in {reason for reason in SkipReason if reason.is_missed}
@@ -106,11 +114,14 @@ def _look(line: LedgerLine) -> str:
 
 
 def _words(line: LedgerLine) -> str:
+    if line.origin is Origin.BACKFILL:
+        return f"backfill; {line.reason}" if line.reason else "backfill"
     if line.reason is None:
         return "due, and not judged yet" if line.verdict is Verdict.WAITING and line.execution_id is None else ""
     if line.verdict is Verdict.EXPECTED:
         return f"will be skipped, {line.reason}"
-    return describe_skips({line.reason: line.count or 1})
+    filled = f"; {format_number(line.filled)} filled in" if line.filled else ""
+    return describe_skips({line.reason: line.count or 1}) + filled
 
 
 def day_text(day: LedgerDay) -> str:

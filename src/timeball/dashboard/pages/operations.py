@@ -81,6 +81,22 @@ async def cancel(context: PageContext) -> Response:
     return context.go(context.site_url(f"/operations/{operation}"), "The operation stops; what is done stays done.")
 
 
+@router.post("/operations/{operation}/pause", Role.OPERATOR)
+async def pause(context: PageContext) -> Response:
+    """Let a backfill rest."""
+    operation = context.path["operation"]
+    await context.api.post("operations", operation, "pause")
+    return context.go(context.site_url(f"/operations/{operation}"), "Paused; what it has created runs on.")
+
+
+@router.post("/operations/{operation}/resume", Role.OPERATOR)
+async def resume(context: PageContext) -> Response:
+    """Let a paused backfill go on."""
+    operation = context.path["operation"]
+    await context.api.post("operations", operation, "resume")
+    return context.go(context.site_url(f"/operations/{operation}"), "It goes on.")
+
+
 def is_operation(result: dict[str, Any]) -> bool:
     """Whether a bulk action became an operation that runs in the background."""
     return "progress" in result

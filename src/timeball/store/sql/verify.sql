@@ -18,6 +18,7 @@ SELECT (SELECT count(*) FROM timeball.due WHERE kind <> 'resume') AS due,
        (SELECT count(*) FROM timeball.execution WHERE expires_at IS NOT NULL)
        + (SELECT count(*) FROM timeball.skip_range WHERE reason = 'expired') AS expiring,
        (SELECT count(*) FROM timeball.freeze_period) AS freezes,
+       (SELECT count(*) FROM timeball.skip_range WHERE filled > 0) AS filled_ranges,
        (SELECT count(*) FROM timeball.node WHERE kind = 'scheduler' AND lease_until > :now) AS schedulers,
        (SELECT count(*) FROM timeball.node WHERE kind = 'worker' AND lease_until > :now) AS workers;
 
@@ -124,6 +125,24 @@ SELECT asked.job_id, asked.at, skip_range.id, true
 FROM asked
 JOIN timeball.skip_range ON skip_range.job_id = asked.job_id AND asked.at BETWEEN skip_range.first_at AND skip_range.last_at
 ORDER BY job_id, at, id;
+
+-- name: verify_backfills
+-- Every execution of a backfill, in the order of jobs and time, and whether the schedule itself has run the occurrence.
+SELECT filled.job_id, filled.id, filled.scheduled_for,
+       bool_or(own.id IS NOT NULL AND timeball.skip_reason(own.state, own.reason, own.attempts, own.lost) IS NULL) AS has_run
+FROM timeball.execution AS filled
+LEFT JOIN timeball.execution AS own ON own.job_id = filled.job_id AND own.scheduled_for = filled.scheduled_for AND own.origin = 'schedule'
+WHERE filled.origin = 'backfill'
+GROUP BY filled.job_id, filled.id, filled.scheduled_for, filled.finished_at
+ORDER BY filled.job_id, filled.scheduled_for, filled.id;
+
+-- name: verify_fillings
+-- Skip ranges of which more was filled in than they hold.
+SELECT 'more was filled in than was skipped' AS why, job_id, first_at, last_at, occurrences, filled, count(*) OVER () AS total
+FROM timeball.skip_range
+WHERE filled > occurrences
+ORDER BY job_id, first_at
+LIMIT :listed;
 
 -- name: verify_state_tables
 -- Executions that are in two tables, or twice in the history.

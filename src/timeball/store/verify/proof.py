@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from timeball.domain.scheduling.civil_time import tzdata_version
+from timeball.domain.scheduling.civil_time import MICROSECOND, tzdata_version
 from timeball.domain.scheduling.ledger import (
     JobLedger,
     LedgerBounds,
@@ -21,6 +21,8 @@ from timeball.domain.scheduling.ledger import (
     QuickLedgerCheck,
     VersionPeriod,
 )
+from timeball.domain.scheduling.schedule import Cron, Schedule
+from timeball.domain.values.ids import filling_id
 from timeball.store.db.rows import CitedCalendars, rule_from
 from timeball.store.verify.checks import (
     LISTED,
@@ -182,6 +184,46 @@ _TITLES = {
 }
 
 
+async def check_backfills(look: VerifySnapshot) -> PromiseCheck:
+    """Compare the executions of backfills with the schedules: each is at an instant of one, and what never ran is filled in once."""
+    check = PromiseCheck(code="backfills", title=_BACKFILLS, unit="executions")
+    job_id: UUID | None = None
+    rules: list[Schedule] = []
+    previous: UUID | None = None
+    async for page in look.pages("verify_backfills"):
+        for row in page:
+            if row["job_id"] != job_id:
+                job_id = row["job_id"]
+                versions = await look.database.fetch("ledger_versions", look.connection, job_id=job_id)
+                calendars = await look.calendars(versions)
+                rules = [rule_from(version, calendars) for version in versions]
+            check.checked += 1
+            why = _flaw_of_backfill(row, previous)
+            if why is None and not any(_names(rule, row["scheduled_for"]) for rule in rules):
+                if any(isinstance(rule, Cron) for rule in rules):
+                    # Another edition of the time-zone data, or of a calendar, may have named it.
+                    check.not_checkable += 1
+                else:
+                    why = "a backfill ran an occurrence that no version of its job names"
+            if why is not None:
+                columns = {"job_id": job_id, "execution_id": row["id"], "at": row["scheduled_for"]}
+                check.note(violation_from({"why": why, **columns}), is_warning=False)
+            previous = row["id"]
+    return check
+
+
+def _flaw_of_backfill(row: Record, previous: UUID | None) -> str | None:
+    if row["id"] == previous:
+        return "an occurrence was filled in twice"
+    if row["has_run"] and row["id"] == filling_id(row["job_id"], row["scheduled_for"]):
+        return "an occurrence that ran was filled in"
+    return None
+
+
+def _names(rule: Schedule, at: datetime) -> bool:
+    return rule.is_recurring and rule.next_after(at - MICROSECOND) == at
+
+
 async def _grouped(pages: AsyncIterator[list[Record]]) -> AsyncIterator[tuple[UUID, list[Record]]]:
     """The versions of each job, across the borders of pages."""
     job_id: UUID | None = None
@@ -242,6 +284,8 @@ def _outlook(versions: Sequence[Record], history_from: datetime | None, tzdata: 
 
 RECHECK_AFTER = timedelta(seconds=5)
 
+_BACKFILLS = "What was missed is filled in once"
+
 _QUERIES = (
     PromiseQuery(
         "tables", "An execution is in one state table", "executions", "verify_state_tables", (*UNFINISHED, "finished")
@@ -256,6 +300,7 @@ _QUERIES = (
     PromiseQuery("overlap", "Runs of a job do not overlap", "runs", "verify_overlap", ("started_by_schedule",)),
     PromiseQuery("expiry", "Only what has not begun in time expires", "expiring", "verify_expiry", ("expiring",)),
     PromiseQuery("freezes", "Nothing starts in a freeze", "freezes", "verify_freezes", ("freezes",)),
+    PromiseQuery("backfills", _BACKFILLS, "executions", "verify_fillings", ("filled_ranges",)),
     PromiseQuery("keys", "A key has one unfinished execution", "keys", "verify_keys", ("keys",)),
     PromiseQuery("due", "What is pending agrees with its job", "pending rows", "verify_due", ("pending",)),
     PromiseQuery("waiting", "What waits or runs agrees with its job", "unfinished", "verify_waiting", UNFINISHED),
@@ -275,6 +320,7 @@ _ORDER = (
     "overlap",
     "expiry",
     "freezes",
+    "backfills",
     "keys",
     "due",
     "waiting",
@@ -292,6 +338,7 @@ async def verify(
     async with snapshot(database, now) as look:
         ledger = await check_ledger(look)
         others = [await look.run(question) for question in _QUERIES]
+        others.append(await check_backfills(look))
         suspects = await look.suspects()
     if second_look and any(look.can_be_acted_upon(suspect) for suspect in suspects):
         await database.env.clock.sleep(second_look.total_seconds())
