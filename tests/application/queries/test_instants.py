@@ -8,7 +8,9 @@ import pytest
 
 from tests.engine.support import IMMORTAL, Hands, ManualScheduler, create, start_scheduler
 from tests.support.factories import HANDLER, found, make_node, record, seconds
+from timeball.api.models.system import instant_document
 from timeball.application.commands import Commands
+from timeball.application.commands.calendars import DaysRequest
 from timeball.application.commands.requests import Actor
 from timeball.application.queries import Queries
 from timeball.domain.execution import ErrorInfo, Failed
@@ -309,6 +311,48 @@ async def test_an_execution_that_waited_for_a_place_names_the_limit(
     assert "it waited 2 min for a place in queue «mail», which ana had limited to 1 at once" in explanation.headline
 
 
+async def test_an_execution_that_waited_for_the_one_before_it_names_that_one(
+    store: Store, queries: Queries, node: ManualScheduler, worker: Hands
+) -> None:
+    job = await create(store, interval_seconds=600, overlap="queue")
+    await node.run_until(START + minutes(10))
+    first = await worker.claim()
+    await node.run_until(START + minutes(25))
+    await record(store, [found(one, started_at=one.run_at, finished_at=START + minutes(25)) for one in first])
+    await store.executions.unblock_after_commit([f"job:{job.id}"])
+    await node.run_until(START + minutes(25), worker.work)
+
+    explanation = await why(queries, job, START + minutes(20))
+
+    assert told(explanation) == [(0, "started"), (1, "held_by"), (0, "ended")]
+    assert cause(explanation, "held_by").ids == (execution_at(job, START + minutes(10)),)
+
+
+async def test_an_execution_that_was_promoted_late_says_that_no_scheduler_was_there(
+    store: Store, queries: Queries, node: ManualScheduler, worker: Hands
+) -> None:
+    job = await create(store, interval_seconds=3600)
+    node.clock.advance_to(START + minutes(75))
+    await node.run_until(START + minutes(75), worker.work)
+
+    explanation = await why(queries, job, START + minutes(60))
+
+    assert told(explanation) == [(0, "started"), (1, "no_scheduler"), (0, "ended")]
+    silence = cause(explanation, "no_scheduler")
+    assert (silence.since, silence.until) == (START + minutes(60), START + minutes(75))
+
+
+async def test_a_chain_tells_nothing_of_a_payload(
+    store: Store, queries: Queries, node: ManualScheduler, worker: Hands
+) -> None:
+    job = await create(store, interval_seconds=600, payload={"password": "open sesame"})
+    await node.run_until(START + minutes(10), worker.work)
+
+    for number in (10, 12, 20):
+        explanation = await why(queries, job, START + minutes(number))
+        assert "sesame" not in str(instant_document(explanation))
+
+
 async def test_attempts_are_told_with_their_errors_and_workers(
     store: Store, queries: Queries, node: ManualScheduler, worker: Hands
 ) -> None:
@@ -367,6 +411,32 @@ async def test_a_gap_and_a_repeat_of_the_clock_are_explained(store: Store, queri
     assert "on_gap is `skip`" in cause(gap, "clock_change").sentence
     assert repeat.line is not None
     assert "showed 02:30 twice, this is the first time" in cause(repeat, "clock_change").sentence
+
+
+async def test_a_day_that_a_calendar_leaves_out_names_the_calendar(
+    store: Store, queries: Queries, commands: Commands, node: ManualScheduler, worker: Hands
+) -> None:
+    await commands.calendars.create("closed", DaysRequest(days=("2026-03-04",)))
+    job = await create(store, schedule="0 9 * * *", skip_on=("closed",))
+
+    explanation = await queries.instants.of_job(str(job.id), "2026-03-04T09:00")
+
+    assert explanation.line is None
+    assert "because the schedule leaves Wednesday 04 March out by the calendar «closed»" in explanation.headline
+    assert cause(explanation, "calendar").ids == ("calendar:closed",)
+
+
+async def test_an_occurrence_that_a_calendar_moved_says_from_where(
+    store: Store, queries: Queries, commands: Commands, node: ManualScheduler, worker: Hands
+) -> None:
+    await commands.calendars.create("closed", DaysRequest(days=("2026-03-04",)))
+    job = await create(store, schedule="0 9 4 * *", skip_on=("closed",), shift="next")
+
+    explanation = await queries.instants.of_job(str(job.id), "2026-03-05T09:00")
+
+    assert explanation.line is not None
+    assert explanation.line.verdict is Verdict.EXPECTED
+    assert cause(explanation, "calendar").sentence == "a calendar moved it here from Wednesday 04 March 09:00"
 
 
 # what lies ahead

@@ -19,12 +19,14 @@ from timeball.domain.explain.causes import (
     CauseKind,
     Change,
     WaitFacts,
+    calendar_at,
     changed,
     clock_change_at,
     deeper,
     frozen,
     held_by,
     how_it_ran,
+    in_one_sentence,
     no_scheduler,
     why_it_lasted,
     why_it_waited,
@@ -125,13 +127,13 @@ class InstantQueries:
             words = f"records from before {instant_in_words(near.history_from, now)} were deleted"
             causes.append(Cause(kind=CauseKind.HISTORY_DELETED, sentence=words, until=near.history_from))
         when, verb = moment_in_words(at, now, job.timezone), "WAS" if at <= now else "IS"
-        causes += question.clock_changes()
+        causes += deeper(question.of_the_schedule())
         return InstantExplanation(
             job=job,
             at=at,
             now=now,
             version=question.version,
-            headline=f"NOTHING {verb} DUE at {when}: {causes[0].sentence}.",
+            headline=f"NOTHING {verb} DUE at {when}: {in_one_sentence(causes)}.",
             causes=causes,
             before=before,
             after=after,
@@ -181,7 +183,7 @@ class InstantQueries:
                 change = await self._cancellation(question, judgement)
                 return [changed(CauseKind.CANCELLED, "this occurrence was cancelled", change, question.now)]
             case _:
-                return [question.policy(line), *deeper(question.clock_changes())]
+                return [question.policy(line), *deeper(question.of_the_schedule())]
 
     async def _why_held(self, question: _Question, judgement: _Judgement) -> list[Cause]:
         """Another execution was unfinished: which one, for how long, and why it was late or took so long."""
@@ -309,9 +311,10 @@ class _Question:
     rule: Schedule
     version: int
 
-    def clock_changes(self) -> list[Cause]:
-        cause = clock_change_at(self.rule, self.at)
-        return [] if cause is None else [cause]
+    def of_the_schedule(self) -> list[Cause]:
+        """What calendars and clock changes make of the instant."""
+        causes = calendar_at(self.rule, self.at), clock_change_at(self.rule, self.at)
+        return [cause for cause in causes if cause is not None]
 
     def policy(self, line: LedgerLine) -> Cause:
         """The reason of a skipped line in general words."""
@@ -319,7 +322,7 @@ class _Question:
 
     def answer(self, line: LedgerLine, causes: Sequence[Cause]) -> InstantExplanation:
         when = moment_in_words(self.at, self.now, self.job.timezone)
-        changes = [] if line.reason == SkipReason.CLOCK_GAP else self.clock_changes()
+        changes = [] if line.reason == SkipReason.CLOCK_GAP else self.of_the_schedule()
         return InstantExplanation(
             job=self.job,
             at=self.at,
@@ -337,7 +340,7 @@ class _Question:
             now=self.now,
             version=line.version,
             headline=explanation.headline,
-            causes=[*gate_causes(explanation), *self.clock_changes()],
+            causes=[*gate_causes(explanation), *self.of_the_schedule()],
             line=line,
             present=explanation,
         )

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from timeball.domain.execution import Attempt, Execution
 from timeball.domain.explain.facts import QueueInterval
 from timeball.domain.freeze import Freeze, format_freeze_id
-from timeball.domain.scheduling.civil_time import WallTimeRepeat, offset_periods_from
+from timeball.domain.scheduling.civil_time import MICROSECOND, WallTimeRepeat, offset_periods_from
+from timeball.domain.scheduling.cron import NoteKind
 from timeball.domain.scheduling.schedule import Cron, Schedule
 from timeball.domain.values.ids import Incarnation, format_execution_id, format_id
-from timeball.domain.values.wording import counted, duration_in_words, instant_in_words
+from timeball.domain.values.wording import counted, duration_in_words, instant_in_words, listed
 from timeball.errors import quote_text
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class CauseKind(StrEnum):
 
     NOT_DUE = "not_due"
     CLOCK_CHANGE = "clock_change"
+    CALENDAR = "calendar"
     HISTORY_DELETED = "history_deleted"
     STARTED = "started"
     ATTEMPT = "attempt"
@@ -335,6 +337,21 @@ def clock_change_at(rule: Schedule, instant: datetime) -> Cause | None:
     else:
         return None
     return Cause(kind=CauseKind.CLOCK_CHANGE, sentence=sentence, since=period.start, until=period.end)
+
+
+def calendar_at(rule: Schedule, instant: datetime) -> Cause | None:
+    """The calendars that leave an instant out of a schedule, or have moved an occurrence to it; None if there are none."""
+    notes = (occurrence.note for occurrence in rule.occurrences(instant - MICROSECOND, instant, with_skipped=True))
+    for note in notes:
+        if note is not None and note.kind is NoteKind.LEFT_OUT_BY_CALENDAR:
+            names = listed([f"«{name}»" for name in note.calendars])
+            sentence = f"the schedule leaves {note.wall:%A %d %B} out by the calendar {names}"
+            return Cause(
+                kind=CauseKind.CALENDAR, sentence=sentence, ids=tuple(f"calendar:{name}" for name in note.calendars)
+            )
+        if note is not None and note.kind is NoteKind.MOVED_BY_CALENDAR:
+            return Cause(kind=CauseKind.CALENDAR, sentence=f"a calendar moved it here from {note.wall:%A %d %B %H:%M}")
+    return None
 
 
 def span_in_words(since: datetime, until: datetime | None, now: datetime) -> str:
