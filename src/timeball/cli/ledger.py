@@ -10,8 +10,7 @@ from timeball.cli.job_options import read_moment
 from timeball.cli.output import Column, ColumnKind
 from timeball.cli.session import CliSession, take
 from timeball.cli.tree import Limit, command, ungrouped_commands
-from timeball.domain.policies import SkipReason
-from timeball.domain.scheduling.verdicts import Verdict
+from timeball.domain.policies import SkipReason, Verdict
 from timeball.domain.values.field_errors import list_choices
 
 if TYPE_CHECKING:

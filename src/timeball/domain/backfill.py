@@ -18,16 +18,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from timeball.domain.execution import ExecutionState, Origin
-from timeball.domain.scheduling.civil_time import MICROSECOND, MIN_INSTANT, format_instant
-from timeball.domain.scheduling.ledger import VersionPeriod
-from timeball.domain.scheduling.verdicts import LedgerLine, Verdict
+from timeball.domain.policies import Verdict
+from timeball.domain.scheduling.civil_time import MICROSECOND, format_instant
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.ids import ExecutionId, JobId, filling_id, repetition_id
 from timeball.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from timeball.domain.scheduling.ledger import VersionPeriod
+    from timeball.domain.scheduling.verdicts import LedgerLine
 
 MAX_RUNNING = 1_000
 
@@ -147,11 +150,6 @@ def _within(period: VersionPeriod, after: datetime, until: datetime) -> tuple[da
     if not period.rule.is_recurring:
         return until, until
     return max(period.after, after), until if period.until is None else min(period.until, until)
-
-
-def present_period(version: int, rule: Any) -> VersionPeriod:
-    """The present schedule, as if it had been in force at all times."""
-    return VersionPeriod(version=version, rule=rule, after=MIN_INSTANT, until=None)
 
 
 class Standing(StrEnum):

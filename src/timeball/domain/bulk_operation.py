@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import NewType
+from typing import TYPE_CHECKING, NewType
 from uuid import UUID
 
-from timeball.domain.backfill import Backfill
 from timeball.domain.values.ids import ExecutionId, JobId
+
+if TYPE_CHECKING:
+    from timeball.domain.backfill import Backfill
 
 OperationId = NewType("OperationId", UUID)
 

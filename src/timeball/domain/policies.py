@@ -78,6 +78,16 @@ def is_serial_word(word: object) -> bool:
     return any(str(word) == policy.value for policy in Overlap if policy.is_serial)
 
 
+class Verdict(StrEnum):
+    """What became of an occurrence, or is to become of it."""
+
+    RAN = "ran"
+    RUNNING = "running"
+    WAITING = "waiting"
+    SKIPPED = "skipped"
+    EXPECTED = "expected"
+
+
 class SkipReason(StrEnum):
     """Why an occurrence was not run."""
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from timeball.domain.execution import ExecutionState, Origin
+from timeball.domain.policies import Verdict
 from timeball.domain.scheduling.civil_time import MAX_INSTANT, MIN_INSTANT
 from timeball.domain.scheduling.ledger import VersionPeriod
-from timeball.domain.scheduling.verdicts import JobOutlook, JobPause, LedgerLine, Verdict, key_of_range, verdict_of
+from timeball.domain.scheduling.verdicts import JobOutlook, JobPause, LedgerLine, key_of_range, verdict_of
 from timeball.domain.values.ids import ExecutionId, JobId, filling_id, first_id_at, id_created_at
 from timeball.store.db.rows import pending_from, rule_from
 

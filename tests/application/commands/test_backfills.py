@@ -21,7 +21,7 @@ from timeball.domain.backfill import Backfill, BackfillSelection, BackfillSource
 from timeball.domain.bulk_operation import Operation, OperationAction, OperationState
 from timeball.domain.execution import Failed, Origin, Outcome
 from timeball.domain.job import Job
-from timeball.domain.scheduling.verdicts import Verdict
+from timeball.domain.policies import Verdict
 from timeball.domain.search import PageRequest
 from timeball.domain.values.ids import IdempotentRequest, filling_id, repetition_id
 from timeball.errors import Conflict, InvalidInput

@@ -18,7 +18,7 @@ from timeball.domain.explain.causes import Cause
 from timeball.domain.explain.instants import InstantExplanation
 from timeball.domain.freeze import Afterwards, FreezeScope
 from timeball.domain.job import Job
-from timeball.domain.scheduling.verdicts import Verdict
+from timeball.domain.policies import Verdict
 from timeball.domain.values.ids import format_execution_id, occurrence_id
 from timeball.errors import InvalidInput, NotFound
 from timeball.store.store import Store

@@ -16,7 +16,8 @@ from timeball.application.queries import Queries
 from timeball.application.queries import ledger as ledger_module
 from timeball.application.queries.ledger import LedgerQuery
 from timeball.domain.job import Job
-from timeball.domain.scheduling.verdicts import LedgerLine, Verdict, instants_of
+from timeball.domain.policies import Verdict
+from timeball.domain.scheduling.verdicts import LedgerLine, instants_of
 from timeball.domain.search import PageRequest
 from timeball.domain.values.ids import occurrence_id
 from timeball.errors import InvalidInput

@@ -15,8 +15,8 @@ from timeball.api.params import ApiContext, Context, JobRef, optional_instant, s
 from timeball.api.responses import Document, json_response, page_document
 from timeball.application.queries.ledger import LedgerPage, LedgerQuery
 from timeball.domain.job import Job
-from timeball.domain.policies import SkipReason
-from timeball.domain.scheduling.verdicts import LedgerLine, Verdict
+from timeball.domain.policies import SkipReason, Verdict
+from timeball.domain.scheduling.verdicts import LedgerLine
 from timeball.domain.search import MAX_PAGE_SIZE, PageRequest
 from timeball.domain.values.field_errors import list_choices, unexpected_value
 from timeball.domain.values.ids import format_execution_id

@@ -29,9 +29,8 @@ from timeball.api.params import ApiContext, Context
 from timeball.api.responses import Document, json_response
 from timeball.application.queries.metrics import MAX_WINDOW, MetricsQueries, MetricsScope, Overview, Series
 from timeball.domain.node import BrokerState, NodeKind
-from timeball.domain.policies import SkipReason
+from timeball.domain.policies import SkipReason, Verdict
 from timeball.domain.rollup import COUNTED_FIELDS, DurationSketch, Rollup, sum_occurrences
-from timeball.domain.scheduling.verdicts import Verdict
 from timeball.telemetry.metrics import MetricsSource
 
 router = APIRouter()

@@ -22,7 +22,6 @@ from timeball.domain.backfill import (
     BackfillSource,
     Occurrences,
     OccurrenceStanding,
-    present_period,
 )
 from timeball.domain.bulk_operation import (
     Operation,
@@ -31,7 +30,8 @@ from timeball.domain.bulk_operation import (
     OperationState,
 )
 from timeball.domain.execution import Origin
-from timeball.domain.scheduling.civil_time import format_instant
+from timeball.domain.scheduling.civil_time import MIN_INSTANT, format_instant
+from timeball.domain.scheduling.ledger import VersionPeriod
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.errors import Conflict, InvalidInput, NotFound, quote_text
 from timeball.store.backfills import unique_key_conflict
@@ -199,7 +199,7 @@ class BackfillCommands:
         outlook, history_from = await self._ledger.outlook(job)
         versions = await self._ledger.versions(job.id)
         is_by_versions = backfill.by is BackfillSource.VERSIONS
-        instants = backfill.instants(versions if is_by_versions else [present_period(job.version, job.rule)], cursor)
+        instants = backfill.instants(versions if is_by_versions else [_present_period(job)], cursor)
         while page := list(islice(instants, _PAGE)):
             since, until = min(page[0], page[-1]), max(page[0], page[-1])
             occurrences = Occurrences(
@@ -211,3 +211,8 @@ class BackfillCommands:
             occurrences.enter(await self._ledger.all_records(job.id, since, until))
             retries = await self._ledger.retries(job.id, occurrences.ended_badly(page))
             yield [occurrences.standing(at, retries) for at in page]
+
+
+def _present_period(job: Job) -> VersionPeriod:
+    """The present schedule, as if it had been in force at all times."""
+    return VersionPeriod(version=job.version, rule=job.rule, after=MIN_INSTANT, until=None)

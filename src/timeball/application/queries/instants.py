@@ -42,10 +42,10 @@ from timeball.domain.explain.instants import (
     occurrence_after,
     occurrence_before,
 )
-from timeball.domain.policies import SkipReason
+from timeball.domain.policies import SkipReason, Verdict
 from timeball.domain.scheduling.civil_time import MIN_INSTANT, parse_instant
 from timeball.domain.scheduling.schedule import Schedule
-from timeball.domain.scheduling.verdicts import LedgerLine, Verdict
+from timeball.domain.scheduling.verdicts import LedgerLine
 from timeball.domain.values.ids import ExecutionId, JobId, occurrence_id, parse_id
 from timeball.domain.values.wording import instant_in_words
 from timeball.errors import InvalidInput, NotFound

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from timeball.domain.execution import Origin
+from timeball.domain.policies import Verdict
 from timeball.domain.scheduling.civil_time import MAX_INSTANT, MICROSECOND, MIN_INSTANT, format_instant
-from timeball.domain.scheduling.verdicts import JobOutlook, LedgerLine, Verdict
+from timeball.domain.scheduling.verdicts import JobOutlook, LedgerLine
 from timeball.domain.search import MAX_PAGE_SIZE, PageRequest, ResultPage, foreign_cursor, read_cursor, write_cursor
 from timeball.domain.values.ids import first_id_at, id_created_at
 from timeball.errors import InvalidInput

@@ -17,9 +17,9 @@ from timeball.dashboard.context import PageContext, browser_zone, zone_label
 from timeball.dashboard.formatting import STATES, format_number, iso, pluralize
 from timeball.domain.execution import Origin
 from timeball.domain.job import Job
-from timeball.domain.policies import SkipReason
+from timeball.domain.policies import SkipReason, Verdict
 from timeball.domain.scheduling.civil_time import format_instant, parse_instant
-from timeball.domain.scheduling.verdicts import LedgerLine, Verdict, describe_skips
+from timeball.domain.scheduling.verdicts import LedgerLine, describe_skips
 from timeball.domain.values.ids import format_execution_id
 
 _PAGE = 50

@@ -17,8 +17,9 @@ from timeball.domain.explain.explanation import Explanation, Gate, check_gates
 from timeball.domain.explain.facts import Competitor, ExecutionTable, ExplainFacts
 from timeball.domain.explain.gates import check_slots
 from timeball.domain.job import Job
+from timeball.domain.policies import Verdict
 from timeball.domain.scheduling.schedule import Manual, Schedule
-from timeball.domain.scheduling.verdicts import LedgerLine, Verdict
+from timeball.domain.scheduling.verdicts import LedgerLine
 from timeball.domain.values.ids import occurrence_id
 from timeball.domain.values.wording import counted, instant_in_words
 

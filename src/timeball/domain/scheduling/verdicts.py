@@ -18,26 +18,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from uuid import UUID
 
 from timeball.domain.execution import ExecutionState, Origin
-from timeball.domain.policies import SkipReason
+from timeball.domain.policies import SkipReason, Verdict
 from timeball.domain.scheduling.civil_time import MAX_INSTANT, MICROSECOND, tzdata_version
 from timeball.domain.scheduling.ledger import VersionPeriod
 from timeball.domain.scheduling.occurrences import NextOccurrence, skipped_between
 from timeball.domain.scheduling.schedule import COUNT_BUDGET, Schedule
 from timeball.domain.values.ids import ExecutionId, JobId, first_id_at, occurrence_id
-
-
-class Verdict(StrEnum):
-    """What became of an occurrence, or is to become of it."""
-
-    RAN = "ran"
-    RUNNING = "running"
-    WAITING = "waiting"
-    SKIPPED = "skipped"
-    EXPECTED = "expected"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
