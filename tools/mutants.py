@@ -84,6 +84,13 @@ MUTANTS = (
         f"{_BACKFILLS}::test_two_backfills_that_have_chosen_the_same_occurrence_fill_it_in_once",
     ),
     _one(
+        "backfills of a job that do not wait for each other",
+        f"{_SQL}/operations.sql",
+        "\nFOR NO KEY UPDATE;",
+        ";",
+        f"{_BACKFILLS}::test_a_backfill_waits_for_another_one_that_creates_executions_of_its_job",
+    ),
+    _one(
         "a step of a backfill that is repeated",
         f"{_SQL}/operations.sql",
         "\n  AND cursor_at IS NOT DISTINCT FROM :previous::timestamptz",

@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from tests.engine.support import Hands, ManualScheduler, check_promises, create, start_scheduler, start_worker
+from tests.store.racing import PATIENCE_SECONDS
 from tests.support.factories import FAILURE, claim_all, found, record, seconds, table
 from timeball.api.server import OperationLoop
 from timeball.application.commands import Commands
@@ -20,6 +21,7 @@ from timeball.application.queries.ledger import LedgerQueries, LedgerQuery
 from timeball.domain.backfill import Backfill, BackfillSelection, BackfillSource
 from timeball.domain.bulk_operation import Operation, OperationAction, OperationState
 from timeball.domain.execution import Failed, Origin, Outcome
+from timeball.domain.freeze import FreezeScope
 from timeball.domain.job import Job
 from timeball.domain.policies import Verdict
 from timeball.domain.search import PageRequest
@@ -237,6 +239,50 @@ async def test_two_backfills_that_have_chosen_the_same_occurrence_fill_it_in_onc
 
     assert after.total == 0
     assert offsets(await backfilled(store)) == [15]
+
+
+async def test_a_backfill_waits_for_another_one_that_creates_executions_of_its_job(
+    store: Store, commands: Commands, job: Job
+) -> None:
+    """The first has written and not committed when the second comes; then the second sees what was filled in."""
+    at = START + seconds(15)
+    request = ExecutionRequest(id=filling_id(job.id, at), job_id=job.id, origin=Origin.BACKFILL, scheduled_for=at)
+    holder = store.env.new_id()
+    operations = [await commands.backfills.start(whole(job), ANA) for _ in range(2)]
+    held = [await store.operations.take(store.env.new_id()), await store.operations.take(holder)]
+    assert held[1] is not None
+    asked = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
+
+    async with asyncio.timeout(PATIENCE_SECONDS), store.database.connection() as watch:
+        async with store.database.transaction() as first:
+            pid = await first.fetchval("SELECT pg_backend_pid()")
+            await store.backfills._create(first, operations[0], [request])
+            second = asyncio.create_task(store.backfills.feed(held[1], holder, [request], at))
+            while not await watch.fetchval(asked, pid):
+                assert not second.done()
+        fed = await second
+
+    assert fed is not None
+    assert (fed.total, fed.cursor) == (0, at)
+    assert offsets(await backfilled(store)) == [15]
+
+
+async def test_a_freeze_holds_for_a_backfill(
+    store: Store, commands: Commands, loop: OperationLoop, node: ManualScheduler, clock: VirtualClock, job: Job
+) -> None:
+    freeze = await commands.freezes.add(FreezeScope.JOB, str(job.id), until=clock.now() + seconds(600), actor=ANA)
+    operation = await commands.backfills.start(whole(job, max_running=3), ANA)
+    for _ in range(3):
+        await loop.round()
+        assert await claim_all(store) == []
+        clock.advance(seconds(1))
+    waiting = await backfilled(store)
+
+    await commands.freezes.end(freeze.id, ANA)
+    await node.tick()
+
+    assert offsets(waiting) == MISSED[:3]
+    assert (await run(store, loop, operation, clock)).done == 5
 
 
 @pytest.mark.parametrize("max_running", [1, 2, 4])
