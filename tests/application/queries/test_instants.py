@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from tests.application.queries.support import ran
 from tests.engine.support import IMMORTAL, Hands, ManualScheduler, create, start_scheduler
 from tests.support.factories import HANDLER, found, make_node, record, seconds
 from timeball.api.models.system import instant_document
@@ -111,6 +112,24 @@ async def test_an_overlap_with_an_execution_that_ran_long_says_how_long_it_ran_a
     assert cause(after, "ran_long").sentence.startswith("it ran for 15 min")
 
 
+async def test_an_execution_that_ended_before_the_overlap_did_not_hold_it(
+    store: Store, queries: Queries, commands: Commands, node: ManualScheduler, worker: Hands
+) -> None:
+    job = await create(store, interval_seconds=1200, overlap="skip")
+    await node.run_until(START + minutes(20))
+    (holder,) = await worker.claim()
+    # A later execution, by hand, is over before the occurrence that is skipped.
+    await node.run_until(START + minutes(25))
+    await commands.executions.trigger(job.id, None, ANA)
+    await node.run_until(START + minutes(26), worker.work)
+    await node.run_until(START + minutes(45))
+    await record(store, [found(holder, started_at=holder.run_at, finished_at=START + minutes(45))])
+
+    explanation = await why(queries, job, START + minutes(40))
+
+    assert cause(explanation, "held_by").ids == (format_execution_id(holder.id),)
+
+
 async def test_a_misfire_says_from_when_to_when_no_scheduler_recorded_anything(
     store: Store, queries: Queries, node: ManualScheduler, worker: Hands
 ) -> None:
@@ -155,6 +174,9 @@ async def test_a_pause_names_the_person_and_the_reason_while_it_lasts_and_afterw
     job = await create(store, interval_seconds=600)
     await node.run_until(START + minutes(15), worker.work)
     await commands.jobs.pause(job.id, None, Actor("ana", "audit week"))
+    await node.run_until(START + minutes(17), worker.work)
+    # Another change of the job, which did not pause it.
+    await commands.jobs.update(job.id, {"priority": 60}, Actor("bob"))
     await node.run_until(START + minutes(35), worker.work)
 
     during = await why(queries, job, START + minutes(20))
@@ -329,9 +351,13 @@ async def test_an_execution_that_waited_for_the_one_before_it_names_that_one(
 
 
 async def test_an_execution_that_was_promoted_late_says_that_no_scheduler_was_there(
-    store: Store, queries: Queries, node: ManualScheduler, worker: Hands
+    store: Store, queries: Queries, commands: Commands, node: ManualScheduler, worker: Hands
 ) -> None:
-    job = await create(store, interval_seconds=3600)
+    job = await create(store, interval_seconds=3600, queue="mail")
+    # The pause of the queue is over before the execution is in it.
+    await commands.queues.pause("mail", ANA)
+    node.clock.advance_to(START + minutes(65))
+    await commands.queues.resume("mail", ANA)
     node.clock.advance_to(START + minutes(75))
     await node.run_until(START + minutes(75), worker.work)
 
@@ -474,6 +500,25 @@ async def test_a_pause_of_the_queue_binds_only_what_is_due_before_its_end(
     bound, free = await why(queries, job, START + minutes(20)), await why(queries, job, START + minutes(30))
 
     assert "but queue «mail» has been paused since" in bound.headline
+    assert free.causes == []
+
+
+async def test_a_limit_binds_an_occurrence_that_is_due_before_the_usual_end_of_what_runs(
+    store: Store, queries: Queries, commands: Commands, node: ManualScheduler, worker: Hands
+) -> None:
+    long = await create(store, name="long", queue="mail", interval_seconds=3_600, overlap="allow")
+    for number in range(5):
+        await ran(store, START - minutes(300 - 40 * number), 1_800, long.id, queue="mail")
+    while (await store.rollups.fold()).has_more:
+        pass
+    job = await create(store, name="short", interval_seconds=600, queue="mail")
+    await commands.executions.trigger(long.id)
+    await worker.claim()
+    await commands.queues.limit("mail", 1, ANA)
+
+    bound, free = await why(queries, job, START + minutes(10)), await why(queries, job, START + minutes(50))
+
+    assert "EXPECTED at 12:10:00 UTC, but queue «mail» allows 1 at once and its one place is taken" in bound.headline
     assert free.causes == []
 
 

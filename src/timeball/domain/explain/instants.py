@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 from timeball.domain.execution import DueKind, Execution, ExecutionState, Origin
 from timeball.domain.explain.causes import Cause, CauseKind, in_one_sentence
 from timeball.domain.explain.explanation import Explanation, Gate, check_gates
-from timeball.domain.explain.facts import Competitor, ExecutionTable, ExplainFacts
+from timeball.domain.explain.facts import Competitor, ExecutionTable, ExplainFacts, not_asked
 from timeball.domain.explain.gates import check_slots
 from timeball.domain.job import Job
 from timeball.domain.policies import Verdict
@@ -174,7 +174,7 @@ def expected_execution(job: Job, at: datetime) -> Execution:
 def foresee(facts: ExplainFacts, job: Job, at: datetime) -> Explanation:
     """Asks the gates about an occurrence that lies ahead. *facts* are those of now, with the freeze that holds the job then."""
     then = _facts_then(facts, job, at)
-    gates = [_slots_then(gate, then) if gate.name == "slots" else gate for gate in check_gates(then)]
+    gates = [_as_of_then(gate, then) for gate in check_gates(then)]
     closed = [gate.result.sentence for gate in gates if gate.is_stopped]
     when = moment_in_words(at, facts.now, job.timezone)
     if not closed:
@@ -206,11 +206,13 @@ def _facts_then(facts: ExplainFacts, job: Job, at: datetime) -> ExplainFacts:
     )
 
 
-def _slots_then(gate: Gate, then: ExplainFacts) -> Gate:
-    """The gate of the slots is closed to what is not promoted: it is asked as if that had been done."""
-    if then.execution is None:
-        return gate
-    return Gate(gate.name, gate.title, check_slots(replace(then, state_table=ExecutionTable.READY)))
+def _as_of_then(gate: Gate, then: ExplainFacts) -> Gate:
+    """Two gates look at what is done until then: the time has come, and the execution is promoted and may have a slot."""
+    if gate.name == "run_time":
+        return Gate(gate.name, gate.title, not_asked("the gates are asked about the instant at which it is due"))
+    if gate.name == "slots" and then.execution is not None:
+        return Gate(gate.name, gate.title, check_slots(replace(then, state_table=ExecutionTable.READY)))
+    return gate
 
 
 def _is_still_there(competitor: Competitor, now: datetime, at: datetime) -> bool:

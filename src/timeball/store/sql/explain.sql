@@ -354,7 +354,7 @@ LIMIT :limit;
 -- The executions of a job that were unfinished at an instant: first those that still are, then those that have ended since, the latest first.
 -- Of the latter, the last :looked_at of the days from :day on are looked at, whatever became of them.
 WITH ended AS MATERIALIZED (
-    SELECT id, state, finished_at
+    SELECT id, finished_at
     FROM timeball.finished
     WHERE (finished.job_id, finished.id) > (:job_id::uuid, '00000000-0000-0000-0000-000000000000'::uuid)
       AND (finished.job_id, finished.id) < (:job_id::uuid, :before::uuid)
@@ -394,8 +394,7 @@ UNION ALL
 (
     SELECT id
     FROM ended
-    WHERE state <> 'skipped'
-      AND finished_at > :at::timestamptz
+    WHERE finished_at > :at::timestamptz
     ORDER BY uuid_send(id) DESC
     LIMIT :limit
 );
