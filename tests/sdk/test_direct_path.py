@@ -316,6 +316,23 @@ def test_a_lost_mutex_costs_the_path_and_stops_no_caller(server: FakeServer, mon
     server.path.close()
 
 
+def test_a_connection_for_which_calls_left_no_gap_is_opened_again(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls in a tight loop may hold the mutex whenever the new connection is to be put in its place."""
+    monkeypatch.setattr(enqueue_paths, "_CLOSE_SECONDS", 0.01)
+    server.may_connect.clear()
+    for _ in range(_TIGHT_LOOP_CALLS + 1):
+        server.run()
+    with server.path._mutex:
+        server.may_connect.set()
+        wait_until(lambda: not server.has_connection)
+
+    server.now += _REOPEN_SECONDS + 1
+
+    server.warm_up()
+
+
 # for coroutines
 
 

@@ -217,7 +217,8 @@ class DirectPath:
         self._monotonic = monotonic
         self._mutex = threading.Lock()
         self.is_closed = False
-        # From here on, changed under the mutex; `forget_loop` is not, and may be lost: then a loop is taken for tight too early.
+        # From here on, changed under the mutex, unless `_open` cannot get it.
+        # `forget_loop` does not take it, and may be lost: then a loop is taken for tight too early.
         self._connection: DirectConnection | None = None
         self._is_opening = False
         self._open_after = float("-inf")
@@ -290,10 +291,12 @@ class DirectPath:
         except (TimeballError, ImportError, AttributeError):
             # The batcher's errors say what is wrong with the database, and it does without this driver, or this release of it.
             self._open_after = self._monotonic() + _REOPEN_SECONDS
-        # Bounded, as in `close`: a signal may have struck where the mutex was about to be released.
+        # Bounded, as in `close`: a signal may have struck where the mutex was about to be released, or calls in a tight loop leave no gap.
         if not self._mutex.acquire(timeout=_CLOSE_SECONDS):
             if connection is not None:
                 connection.close()
+            # A later call has another one opened.
+            self._open_after, self._is_opening = self._monotonic() + _REOPEN_SECONDS, False
             return
         try:
             self._connection, self._is_opening = connection, False
