@@ -65,7 +65,7 @@ async def ask_without_body(
 
 def filled(pattern: str) -> str:
     """The path of a route, with values for its parameters."""
-    names = ("job", "execution", "queue", "node", "handler", "template", "operation")
+    names = ("job", "execution", "queue", "node", "handler", "template", "operation", "calendar", "freeze")
     return pattern.format(**dict.fromkeys(names, "x"), action="pause")
 
 

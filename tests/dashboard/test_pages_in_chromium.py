@@ -13,6 +13,7 @@ from playwright.async_api import Browser, Page, expect
 
 from tests.dashboard.chromium import PATIENCE_MS, Up, held_back, stop_time, until_it_listens, window
 from tests.support.servers import PostgresServer, Servers
+from timeball.domain.explain.explanation import GATES
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 expect.set_options(timeout=PATIENCE_MS)
@@ -230,7 +231,7 @@ async def test_why_is_told(page: Page, make: Make) -> None:
     await page.keyboard.press("w")
 
     await expect(page.locator(".verdict")).to_contain_text("NOT STARTED: it is due")
-    await expect(page.locator(".gates li")).to_have_count(13)
+    await expect(page.locator(".gates li")).to_have_count(len(GATES))
 
 
 async def test_a_template_is_used(page: Page, make: Make) -> None:

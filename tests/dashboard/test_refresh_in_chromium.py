@@ -59,7 +59,7 @@ async def test_what_was_asked_for_before_does_not_move_a_page_that_has_to_stand_
     page: Page, make: Make, way: str
 ) -> None:
     name = f"late-{way}"
-    make("/jobs", name=name, handler="test.echo")
+    make("/jobs", name=name, handler="test.echo", schedule="manual")
     for _ in range(3):
         make(f"/jobs/{name}/trigger")
     await page.set_viewport_size({"width": 1280, "height": 260})

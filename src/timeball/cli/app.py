@@ -120,7 +120,7 @@ class _RootGroup(LazyGroup):
         LazyCommand(
             "why",
             "monitor:commands",
-            "Explain why a job or execution does not run.",
+            "Explain why a job or execution does not run; with --at, what became of a job at an instant, or which gates will bind it.",
         ),
         LazyCommand(
             "doctor",

@@ -26,7 +26,7 @@ from timeball.domain.policies import Verdict
 from timeball.domain.scheduling.civil_time import MICROSECOND, format_instant
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.ids import ExecutionId, JobId, filling_id, repetition_id
-from timeball.errors import InvalidInput
+from timeball.errors import Conflict, InvalidInput
 
 if TYPE_CHECKING:
     from timeball.domain.scheduling.ledger import VersionPeriod
@@ -300,3 +300,11 @@ class BackfillPreview:
             )
             for verdict, reason in keys
         ]
+
+
+def unique_key_conflict(key: str) -> Conflict:
+    """A job with a unique_key cannot be backfilled."""
+    return Conflict(
+        f"the job has the unique_key {key!r}: only one execution of it can be unfinished at a time",
+        hint="remove the unique_key first, or trigger the job once for each occurrence",
+    )

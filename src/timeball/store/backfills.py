@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from timeball.domain.backfill import unique_key_conflict
 from timeball.domain.bulk_operation import Operation, OperationItem
 from timeball.domain.execution import ExecutionState
 from timeball.domain.values.ids import ExecutionId, filling_id
@@ -108,14 +109,6 @@ class BackfillStore:
         states = {ExecutionId(row["id"]): row for row in rows}
         results = (_result(item, states) for item in items)
         return [item for item in results if item.status is not None]
-
-
-def unique_key_conflict(key: str) -> Conflict:
-    """A job with a unique_key cannot be backfilled."""
-    return Conflict(
-        f"the job has the unique_key {key!r}: only one execution of it can be unfinished at a time",
-        hint="remove the unique_key first, or trigger the job once for each occurrence",
-    )
 
 
 def _result(item: OperationItem, states: dict[ExecutionId, Any]) -> OperationItem:

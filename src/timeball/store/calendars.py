@@ -10,13 +10,13 @@ import orjson
 
 from timeball.domain.calendar import Calendar
 from timeball.domain.scheduling.calendars import CalendarVersion, parse_days, possible_names
-from timeball.domain.search import ResultPage, read_cursor, write_cursor
 from timeball.domain.values.ids import JobId
 from timeball.errors import Conflict, NotFound
 from timeball.store.db.columns import write_audit
 from timeball.store.db.rows import version_from
 
 if TYPE_CHECKING:
+    from timeball.domain.search import ResultPage
     from timeball.store.db.database import Database, WithinConnection
     from timeball.store.db.pool import Connection
     from timeball.store.types import AuditEntry
@@ -40,6 +40,9 @@ class CalendarStore:
 
     async def page(self, limit: int, cursor: str | None) -> ResultPage[Calendar]:
         """A page of calendars, by name."""
+        # Here and not above: a node lists no calendars.
+        from timeball.domain.search import ResultPage, read_cursor, write_cursor
+
         after = "" if cursor is None else read_cursor(cursor, _BY_NAME, 2)[0] or ""
         rows = await self._database.fetch("list_calendars", after=after, limit=limit + 1)
         items = [_calendar_from(row) for row in rows[:limit]]

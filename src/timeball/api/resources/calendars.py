@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
@@ -65,7 +66,7 @@ async def create_calendar(
     A file and a country need the extras `timeball[ics]` and `timeball[holidays]` where the server runs.
     """
     written = await context.commands.calendars.create(body.name, _days(body), body.description, caller.as_actor())
-    location = {"Location": f"/api/v1/calendars/{written.calendar.name}"}
+    location = {"Location": f"/api/v1/calendars/{quote(written.calendar.name, safe='')}"}
     return await _response(context, written, 201, location)
 
 

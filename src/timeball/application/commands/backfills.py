@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -22,6 +23,7 @@ from timeball.domain.backfill import (
     BackfillSource,
     Occurrences,
     OccurrenceStanding,
+    unique_key_conflict,
 )
 from timeball.domain.bulk_operation import (
     Operation,
@@ -34,8 +36,6 @@ from timeball.domain.scheduling.civil_time import MIN_INSTANT, format_instant
 from timeball.domain.scheduling.ledger import VersionPeriod
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.errors import Conflict, InvalidInput, NotFound, quote_text
-from timeball.store.backfills import unique_key_conflict
-from timeball.store.ledger import LedgerStore
 from timeball.store.types import ExecutionRequest
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from timeball.domain.job import Job
     from timeball.domain.values.ids import IdempotentRequest
     from timeball.env import Env
+    from timeball.store.ledger import LedgerStore
     from timeball.store.store import Store
 
 # How long a backfill rests after a step that has filled its places.
@@ -69,7 +70,13 @@ class BackfillCommands:
         self._env = env
         self._contracts = contracts
         self._jobs = jobs
-        self._ledger = LedgerStore(store.database)
+
+    @cached_property
+    def _ledger(self) -> LedgerStore:
+        # Here and not above: a node that feeds no backfill does not need it.
+        from timeball.store.ledger import LedgerStore
+
+        return LedgerStore(self._store.database)
 
     async def start(
         self,

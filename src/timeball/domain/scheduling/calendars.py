@@ -220,7 +220,7 @@ def _known(name: str, known: Mapping[str, CalendarVersion], field_name: str) -> 
         raise InvalidInput(
             f'{field_name} names the calendar "{quote_text(name)}", which does not exist',
             field=field_name,
-            hint="create it first: timeball calendars create",
+            hint="create it first: timeball calendars create NAME sat sun",
         )
     return known[name]
 
