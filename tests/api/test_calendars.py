@@ -150,11 +150,11 @@ async def test_forecast_timeline_and_feed_use_the_days_of_the_job(client: httpx.
 async def test_a_backfill_leaves_the_same_days_out(client: httpx.AsyncClient) -> None:
     await make(client, days=["2026-02-27"])
     await make_job(client, skip_on=["closed"])
-    span = {"start": "2026-02-25T12:00Z", "end": "2026-03-01T12:00Z"}
+    span = {"from": "2026-02-25T12:00Z", "until": "2026-03-01T12:00Z", "by": "present", "only": "all", "dry_run": True}
 
     answer = await client.post("/jobs/daily/backfill", json=span)
 
-    assert answer.json()["count"] == 3
+    assert [line["would_run"] for line in answer.json()["counts"]] == [3]
 
 
 async def test_a_sync_names_calendars_and_not_their_versions(client: httpx.AsyncClient) -> None:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from timeball.domain.execution import DueKind, Execution
 from timeball.domain.node import NodeStatus
-from timeball.domain.rollup import TypicalDuration
 from timeball.domain.values.ids import ExecutionId, Incarnation, JobId, format_execution_id
 from timeball.domain.values.wording import duration_in_words
 
 if TYPE_CHECKING:
     from timeball.domain.freeze import Freeze
     from timeball.domain.job import Job
+    from timeball.domain.rollup import TypicalDuration
 
 
 class ExecutionTable(StrEnum):
