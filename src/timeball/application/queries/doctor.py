@@ -37,7 +37,7 @@ _OVERRUN_FACTOR = 3
 _MIN_OVERRUN = timedelta(minutes=1)
 _MIN_HISTORY = 3
 _MAX_OF_A_KIND = 10
-# Missed occurrences are reported for a day, to the hour: nobody has to confirm them. More jobs than these are one line together.
+# Missed occurrences are reported for a day, to the hour, and need no confirmation. More jobs than these are one line together.
 _MISSED_FOR = timedelta(hours=24)
 _MAX_MISSED_JOBS = 5
 # Of more queues, those are checked whose oldest execution waits longest.
