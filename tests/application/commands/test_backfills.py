@@ -241,6 +241,8 @@ async def test_two_backfills_that_have_chosen_the_same_occurrence_fill_it_in_onc
     assert offsets(await backfilled(store)) == [15]
 
 
+# Through PgBouncer, no connection has a process of the server to itself.
+@pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
 async def test_a_backfill_waits_for_another_one_that_creates_executions_of_its_job(
     store: Store, commands: Commands, job: Job
 ) -> None:
