@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.domain.scheduling.oracle import utc
 from timeball.domain.execution import (
-    Cancelled,
+    CancelOutcome,
     ErrorInfo,
     ExecutionState,
     Failed,
@@ -23,7 +23,7 @@ from timeball.domain.execution import (
     Released,
     Snoozed,
     Succeeded,
-    TimedOut,
+    TimeoutOutcome,
 )
 from timeball.domain.lifecycle import AttemptFacts, Finish, Postpone, Requeue, Transition, decide
 from timeball.domain.policies import Delivery, RetryPolicy
@@ -35,8 +35,8 @@ spans = st.timedeltas(timedelta(0), timedelta(days=365))
 chances = st.floats(0, 1, exclude_max=True)
 failures = st.builds(Failed, st.just(ERROR), st.booleans(), st.none() | spans)
 uncounted = st.just(Released()) | st.builds(Snoozed, spans)
-unhappy = failures | st.just(TimedOut(ERROR)) | st.just(Lost(ERROR))
-final = st.just(Succeeded("1")) | st.just(Cancelled("enough")) | st.just(NotStarted("deleted"))
+unhappy = failures | st.just(TimeoutOutcome(ERROR)) | st.just(Lost(ERROR))
+final = st.just(Succeeded("1")) | st.just(CancelOutcome("enough")) | st.just(NotStarted("deleted"))
 policies = st.builds(
     RetryPolicy,
     max_retries=st.integers(0, 5),
@@ -84,7 +84,7 @@ def test_no_sequence_of_outcomes_exceeds_the_budgets(
 
     taken = outcomes[: walk.take_all(outcomes)]
 
-    counted = sum(isinstance(outcome, Failed | TimedOut) for outcome in taken)
+    counted = sum(isinstance(outcome, Failed | TimeoutOutcome) for outcome in taken)
     lost = sum(isinstance(outcome, Lost) for outcome in taken)
     assert counted <= policy.max_retries + 1
     assert lost <= policy.max_lost
@@ -138,7 +138,7 @@ def test_success_cancellation_and_not_started_are_final(
     match outcome:
         case Succeeded():
             assert (end.state, end.result) == (ExecutionState.SUCCEEDED, "1")
-        case Cancelled():
+        case CancelOutcome():
             assert (end.state, end.reason) == (ExecutionState.CANCELLED, "enough")
         case NotStarted():
             assert (end.state, end.reason) == (ExecutionState.SKIPPED, "deleted")
@@ -278,7 +278,10 @@ def test_a_snooze_shows_as_retrying_only_after_a_try_that_counted(attempts: int,
 # what people said meanwhile
 
 again = (
-    failures.filter(lambda outcome: outcome.is_retryable) | st.just(TimedOut(ERROR)) | st.just(Lost(ERROR)) | uncounted
+    failures.filter(lambda outcome: outcome.is_retryable)
+    | st.just(TimeoutOutcome(ERROR))
+    | st.just(Lost(ERROR))
+    | uncounted
 )
 GENEROUS = RetryPolicy(max_retries=9, max_lost=9)
 

@@ -19,7 +19,7 @@ from tests.engine.support import Hands, Heard, check_promises, settle, start_wor
 from tests.support.factories import FAILURE, enqueue, only_row, seconds, table, tables_of
 from timeball.current import RUNNING, AttemptContext, current
 from timeball.domain.execution import (
-    Cancelled,
+    CancelOutcome,
     ClaimedExecution,
     ErrorInfo,
     Failed,
@@ -28,7 +28,7 @@ from timeball.domain.execution import (
     Outcome,
     Snoozed,
     Succeeded,
-    TimedOut,
+    TimeoutOutcome,
 )
 from timeball.engine.runners.child import _FROM_CHILD, OutcomeMessage
 from timeball.engine.runners.outcome import outcome_of_error, outcome_of_return
@@ -70,7 +70,7 @@ def outcome_of(error: BaseException) -> Outcome:
 
 def unchecked(outcome: Outcome, **fields: str) -> Outcome:
     """An outcome whose text was not cleaned on its way."""
-    if isinstance(outcome, Failed | TimedOut | Lost):
+    if isinstance(outcome, Failed | TimeoutOutcome | Lost):
         error = replace(outcome.error)
         for name, value in fields.items():
             object.__setattr__(error, name, value)
@@ -196,9 +196,9 @@ def test_a_handler_whose_name_cannot_be_written_is_refused() -> None:
         (unchecked(Failed(FAILURE), type=hostile_values.LONE_SURROGATE), "due"),
         (unchecked(Failed(FAILURE), message="\0"), "due"),
         (unchecked(Failed(FAILURE, is_retryable=False), traceback=hostile_values.LONE_SURROGATE), "finished"),
-        (unchecked(TimedOut(FAILURE), top_frame="\0"), "due"),
+        (unchecked(TimeoutOutcome(FAILURE), top_frame="\0"), "due"),
         (unchecked(Lost(FAILURE), message=hostile_values.LONE_SURROGATE), "ready"),
-        (unchecked(Cancelled("x"), reason="\0"), "finished"),
+        (unchecked(CancelOutcome("x"), reason="\0"), "finished"),
         (Snoozed(seconds(10**13)), "due"),
         (Snoozed("soon"), "due"),  # type: ignore[arg-type]
     ],

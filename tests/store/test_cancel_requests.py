@@ -23,7 +23,7 @@ from tests.support.factories import (
     tables_of,
 )
 from timeball.domain import job_changes
-from timeball.domain.execution import DueKind, Failed, Lost, Outcome, Released, TimedOut
+from timeball.domain.execution import DueKind, Failed, Lost, Outcome, Released, TimeoutOutcome
 from timeball.domain.job_changes import JobChange, JobSnapshot
 from timeball.domain.values.ids import ExecutionId, JobId
 from timeball.store.store import Store
@@ -62,7 +62,9 @@ async def test_attempt_facts_have_requests_of_the_meantime(store: Store) -> None
     assert said == [(None, False, False), ("not needed", False, False), (None, True, False), (None, False, True)]
 
 
-@pytest.mark.parametrize("outcome", [Failed(FAILURE), TimedOut(FAILURE), Lost(FAILURE), Released(has_started=True)])
+@pytest.mark.parametrize(
+    "outcome", [Failed(FAILURE), TimeoutOutcome(FAILURE), Lost(FAILURE), Released(has_started=True)]
+)
 async def test_a_cancelled_execution_that_fails_or_is_lost_is_not_retried(store: Store, outcome: Outcome) -> None:
     execution = await enqueue(store, unique_key="k")
     (claimed,) = await claim_all(store)

@@ -23,7 +23,7 @@ from tests.support.factories import (
     tables_of,
 )
 from timeball.domain.execution import (
-    Cancelled,
+    CancelOutcome,
     ClaimedExecution,
     ErrorInfo,
     ExecutionState,
@@ -35,7 +35,7 @@ from timeball.domain.execution import (
     Released,
     Snoozed,
     Succeeded,
-    TimedOut,
+    TimeoutOutcome,
 )
 from timeball.domain.job import Job
 from timeball.domain.lifecycle import AttemptFacts, Decision, Finish, Requeue
@@ -178,7 +178,7 @@ async def test_a_failure_does_not_free_a_key_that_another_execution_has_by_now(s
     async with store.database.transaction() as connection:
         await connection.execute("UPDATE timeball.live_key SET execution_id = $1", ENDED)
 
-    await record(store, [finding(running, Cancelled("enough"))])
+    await record(store, [finding(running, CancelOutcome("enough"))])
 
     assert (await only_row(store, "live_key"))["execution_id"] == ENDED
 
@@ -259,7 +259,7 @@ async def test_a_failure_without_a_retry_is_dead(store: Store, running: Running)
 
 
 async def test_a_timeout_is_recorded_as_one(store: Store, running: Running) -> None:
-    await record(store, [finding(running, TimedOut(FAILURE))])
+    await record(store, [finding(running, TimeoutOutcome(FAILURE))])
 
     assert await tables_of(store, running.claimed.id) == ["due"]
     assert (await only_row(store, "attempt"))["outcome"] == "timed_out"
@@ -285,7 +285,7 @@ async def test_a_snoozed_first_attempt_shows_as_scheduled(store: Store) -> None:
 
 
 async def test_a_cancelled_execution_ends_with_its_reason(store: Store, running: Running) -> None:
-    await record(store, [finding(running, Cancelled("not needed"))])
+    await record(store, [finding(running, CancelOutcome("not needed"))])
 
     assert await only_row(store, "finished") == in_history(running, "cancelled", reason="not needed")
     assert await table(store, "attempt") == []
@@ -501,7 +501,7 @@ async def test_ready_and_running_executions_count_for_a_limit(store: Store) -> N
 
 
 async def test_every_way_to_leave_running_unblocks_the_next(store: Store) -> None:
-    for outcome in (Succeeded(), Cancelled("no"), Failed(FAILURE), Failed(FAILURE, is_retryable=False)):
+    for outcome in (Succeeded(), CancelOutcome("no"), Failed(FAILURE), Failed(FAILURE, is_retryable=False)):
         await enqueue(store, max_running=1, limit_key="l")
         waiting = await enqueue(store, max_running=1, limit_key="l")
         (claimed,) = await claim_all(store)

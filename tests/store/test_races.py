@@ -48,7 +48,7 @@ from tests.support.servers import VERSIONS
 from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
 from timeball.domain import job_changes
-from timeball.domain.execution import Cancelled, ClaimedExecution, Failed, Lost, Origin, Outcome, Succeeded
+from timeball.domain.execution import CancelOutcome, ClaimedExecution, Failed, Lost, Origin, Outcome, Succeeded
 from timeball.domain.freeze import Freeze, FreezeScope
 from timeball.domain.job import Job
 from timeball.domain.job_changes import JobChange
@@ -1452,7 +1452,7 @@ async def test_a_finish_that_comes_after_the_reaper(race: Race, store: Store, *,
 async def test_two_outcomes_of_one_claim(race: Race, store: Store, *, commits: bool) -> None:
     execution = await enqueue(store)
     (claimed,) = await claim_all(store)
-    ended = found(claimed, Cancelled("no"))
+    ended = found(claimed, CancelOutcome("no"))
 
     result = await race.run(
         record(race.ahead, [found(claimed, Failed(FAILURE))]), record(race.behind, [ended]), commits=commits

@@ -29,7 +29,7 @@ from tests.support.factories import (
     table,
 )
 from tests.support.query_plans import rows_touched
-from timeball.domain.execution import Cancelled, Failed, Lost, Succeeded, TimedOut
+from timeball.domain.execution import CancelOutcome, Failed, Lost, Succeeded, TimeoutOutcome
 from timeball.domain.rollup import COUNTED_FIELDS, DurationSketch, RollupPeriod, RollupQuery, bucket_of, sum_rollups
 from timeball.env import Env
 from timeball.store.db.statements import all_statements
@@ -191,9 +191,9 @@ async def test_the_rollups_of_a_mixed_history_equal_a_recount(store: Store, cloc
     outcomes = [
         Succeeded(),
         Failed(FAILURE),
-        TimedOut(FAILURE),
+        TimeoutOutcome(FAILURE),
         Lost(FAILURE),
-        Cancelled("no"),
+        CancelOutcome("no"),
         Failed(FAILURE, is_retryable=False),
     ]
     for number in range(12):

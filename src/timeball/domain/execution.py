@@ -233,7 +233,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class TimedOut:
+class TimeoutOutcome:
     """The attempt ran past its timeout."""
 
     error: ErrorInfo
@@ -248,7 +248,7 @@ class Snoozed:
 
 
 @dataclass(frozen=True, slots=True)
-class Cancelled:
+class CancelOutcome:
     """A person or the handler itself cancelled the execution."""
 
     reason: str
@@ -281,18 +281,18 @@ class Released:
     has_started: bool = False
 
 
-Outcome = Succeeded | Failed | TimedOut | Snoozed | Cancelled | NotStarted | Lost | Released
+Outcome = Succeeded | Failed | TimeoutOutcome | Snoozed | CancelOutcome | NotStarted | Lost | Released
 
 
 # The prefix of a stop that concerns held executions only, not started ones: the job was paused or deleted.
 SKIP_STOP = "skip:"
 
 
-def outcome_of_stop(stop: str) -> Cancelled | NotStarted:
+def outcome_of_stop(stop: str) -> CancelOutcome | NotStarted:
     """The outcome of an execution that was asked to stop before it started."""
     if stop.startswith(SKIP_STOP):
         return NotStarted(stop.removeprefix(SKIP_STOP))
-    return Cancelled(stop)
+    return CancelOutcome(stop)
 
 
 class FinishedAttempt(NamedTuple):

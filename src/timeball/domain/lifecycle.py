@@ -6,7 +6,7 @@
         │           │         └─────► queued                      (released, lost)
         └───────────┴───────────────► skipped | cancelled
 
-`decide` is pure. The execution of a dead worker enters it as the outcome `Lost`, one past its timeout as `TimedOut`; no
+`decide` is pure. The execution of a dead worker enters it as the outcome `Lost`, one past its timeout as `TimeoutOutcome`; no
 other code decides what an execution becomes.
 
 During an attempt a person may have asked for a stop that the worker never received, deleted the job or paused it. An
@@ -20,7 +20,7 @@ from datetime import datetime
 from typing import NamedTuple, assert_never
 
 from timeball.domain.execution import (
-    Cancelled,
+    CancelOutcome,
     ErrorInfo,
     ExecutionState,
     Failed,
@@ -31,7 +31,7 @@ from timeball.domain.execution import (
     Released,
     Snoozed,
     Succeeded,
-    TimedOut,
+    TimeoutOutcome,
     outcome_of_stop,
 )
 from timeball.domain.policies import Delivery, RetryPolicy, SkipReason
@@ -99,12 +99,12 @@ def replacement_outcome(outcome: Outcome, why: str) -> Outcome:
             return Failed(error, is_retryable=is_retryable)
         case Snoozed():
             return Failed(error)
-        case TimedOut():
-            return TimedOut(error)
+        case TimeoutOutcome():
+            return TimeoutOutcome(error)
         case Lost():
             return Lost(error)
-        case Cancelled():
-            return Cancelled(why)
+        case CancelOutcome():
+            return CancelOutcome(why)
         case NotStarted() | Released():
             return outcome
         case _:
@@ -134,11 +134,11 @@ def _transition_after(facts: AttemptFacts, outcome: Outcome, now: datetime, chan
             return Finish(ExecutionState.SUCCEEDED, attempts, lost, result=result)
         case Failed():
             return _after_failure(facts, outcome, now, chance)
-        case TimedOut(error):
+        case TimeoutOutcome(error):
             return _after_failure(facts, Failed(error), now, chance)
         case Snoozed(delay):
             return Postpone(now + delay, attempts - 1, lost, is_retry=attempts > 1)
-        case Cancelled(reason):
+        case CancelOutcome(reason):
             return Finish(ExecutionState.CANCELLED, attempts, lost, reason=reason)
         case NotStarted(reason):
             return _after_not_started(facts, reason, now)
@@ -188,7 +188,7 @@ def _after_release(facts: AttemptFacts, *, has_started: bool) -> Finish | Requeu
 def _apply_requests(facts: AttemptFacts, again: Postpone | Requeue, now: datetime) -> Transition:
     """Applies a stop, a deletion or a pause that was requested meanwhile to an execution that would be tried again."""
     stop = None if facts.stop is None else outcome_of_stop(facts.stop)
-    if isinstance(stop, Cancelled):
+    if isinstance(stop, CancelOutcome):
         return _cancelled(again, stop.reason)
     if facts.is_deleted:
         return _cancelled(again, "the job was deleted")

@@ -33,7 +33,7 @@ from tests.support.factories import (
 )
 from timeball.application.commands import Commands
 from timeball.domain import job_changes
-from timeball.domain.execution import Cancelled, Failed, NotStarted, Origin
+from timeball.domain.execution import CancelOutcome, Failed, NotStarted, Origin
 from timeball.domain.job import Job
 from timeball.domain.job_changes import JobChange
 from timeball.domain.values.ids import ExecutionId, JobId, new_id, occurrence_id
@@ -176,7 +176,7 @@ async def test_a_one_off_cannot_be_moved_back_to_an_instant_that_has_its_record(
     job = await make_job(store, name="once", scheduled_at=instant)
     if state_table != "ready":
         (claimed,) = await claim_all(store)
-        await record(store, [found(claimed, Failed(FAILURE) if state_table == "due" else Cancelled("no"))])
+        await record(store, [found(claimed, Failed(FAILURE) if state_table == "due" else CancelOutcome("no"))])
     await edit(store, job, scheduled_at=instant + seconds(3600))
     before = [await table(store, each) for each in ("job", "due", state_table)]
 

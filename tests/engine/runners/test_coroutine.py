@@ -12,7 +12,7 @@ import pytest
 
 from tests.engine.runners.support import Attempt, patience
 from timeball.current import Retry, StopReason, current
-from timeball.domain.execution import Cancelled, Failed, Outcome, Released, Succeeded, TimedOut
+from timeball.domain.execution import CancelOutcome, Failed, Outcome, Released, Succeeded, TimeoutOutcome
 from timeball.domain.handler import Handler, HandlerOptions, RunStyle
 from timeball.engine.runners.in_process import CoroutineRunner
 from timeball.handlers.registry import make_handler
@@ -97,7 +97,8 @@ async def test_a_cancellation_of_the_handlers_own_making_is_a_failure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "kind"), [(StopReason.TIMEOUT, TimedOut), (StopReason.CANCEL, Cancelled), (StopReason.SHUTDOWN, Released)]
+    ("why", "kind"),
+    [(StopReason.TIMEOUT, TimeoutOutcome), (StopReason.CANCEL, CancelOutcome), (StopReason.SHUTDOWN, Released)],
 )
 async def test_a_halt_ends_what_the_handler_awaits(why: StopReason, kind: type) -> None:
     outcome, _ = await halt_once_running(sleep_long, why)
@@ -108,7 +109,7 @@ async def test_a_halt_ends_what_the_handler_awaits(why: StopReason, kind: type) 
 async def test_a_timeout_says_where_the_handler_was() -> None:
     outcome, _ = await halt_once_running(sleep_long, StopReason.TIMEOUT)
 
-    assert isinstance(outcome, TimedOut)
+    assert isinstance(outcome, TimeoutOutcome)
     assert outcome.error.message == "ran past its timeout of 1s"
     assert outcome.error.top_frame is not None
     assert outcome.error.top_frame.endswith(" in sleep_long")
@@ -142,7 +143,7 @@ async def test_the_task_can_go_on_after_a_halt() -> None:
     await asyncio.sleep(0)
     context.halt(StopReason.CANCEL, "enough")
 
-    assert await task == Cancelled("enough")
+    assert await task == CancelOutcome("enough")
 
 
 @pytest.mark.parametrize("is_halted_too", [False, True])
@@ -166,7 +167,7 @@ async def test_what_was_halted_before_it_began_is_not_called() -> None:
     async def never() -> None:
         pytest.fail("was called")
 
-    assert await run(never, context) == Cancelled("early")
+    assert await run(never, context) == CancelOutcome("early")
 
 
 async def test_a_copy_of_the_worker_that_returns_from_a_handler_ends_there() -> None:

@@ -12,14 +12,14 @@ import pytest
 from tests.engine.runners.support import Attempt
 from timeball.current import Cancel, Retry, Snooze, StopReason
 from timeball.domain.execution import (
-    Cancelled,
+    CancelOutcome,
     ErrorInfo,
     Failed,
     Outcome,
     Released,
     Snoozed,
     Succeeded,
-    TimedOut,
+    TimeoutOutcome,
 )
 from timeball.domain.handler import PayloadMismatch
 from timeball.engine.runners.outcome import outcome_of_error, outcome_of_halt, outcome_of_return, settle
@@ -58,8 +58,8 @@ def test_nul_in_a_result_is_replaced() -> None:
     ("word", "outcome"),
     [
         (Snooze("30s"), Snoozed(timedelta(seconds=30))),
-        (Cancel("the order is gone"), Cancelled("the order is gone")),
-        (Cancel(), Cancelled("cancelled by its handler")),
+        (Cancel("the order is gone"), CancelOutcome("the order is gone")),
+        (Cancel(), CancelOutcome("cancelled by its handler")),
     ],
 )
 def test_a_control_word_may_be_raised_or_returned(word: BaseException, outcome: Outcome) -> None:
@@ -142,20 +142,20 @@ def halted(why: StopReason, *, noticed: bool) -> Attempt:
     return context
 
 
-@pytest.mark.parametrize("outcome", [Succeeded("1"), BOOM, Snoozed(timedelta(1)), Cancelled("own")])
+@pytest.mark.parametrize("outcome", [Succeeded("1"), BOOM, Snoozed(timedelta(1)), CancelOutcome("own")])
 def test_once_a_handler_knows_that_it_is_to_stop_the_halt_decides(outcome: Outcome) -> None:
     timed_out = settle(halted(StopReason.TIMEOUT, noticed=True), outcome)
 
-    assert isinstance(timed_out, TimedOut)
+    assert isinstance(timed_out, TimeoutOutcome)
     assert (timed_out.error.type, timed_out.error.message) == ("TimedOut", "ran past its timeout of 1s500ms")
-    assert settle(halted(StopReason.CANCEL, noticed=True), outcome) == Cancelled("enough")
+    assert settle(halted(StopReason.CANCEL, noticed=True), outcome) == CancelOutcome("enough")
     assert settle(halted(StopReason.SHUTDOWN, noticed=True), outcome) == Released()
 
 
 def test_a_timeout_says_where_the_handler_was() -> None:
     timed_out = settle(halted(StopReason.TIMEOUT, noticed=True), BOOM)
 
-    assert isinstance(timed_out, TimedOut)
+    assert isinstance(timed_out, TimeoutOutcome)
     assert (timed_out.error.traceback, timed_out.error.top_frame) == ("here", "app.py:1 in f")
 
 
@@ -167,7 +167,7 @@ def test_a_success_that_knew_of_no_halt_stays_one(why: StopReason) -> None:
 def test_an_unknowing_failure_stays_one_unless_it_was_cancelled() -> None:
     assert settle(halted(StopReason.TIMEOUT, noticed=False), BOOM) is BOOM
     assert settle(halted(StopReason.SHUTDOWN, noticed=False), BOOM) is BOOM
-    assert settle(halted(StopReason.CANCEL, noticed=False), BOOM) == Cancelled("enough")
+    assert settle(halted(StopReason.CANCEL, noticed=False), BOOM) == CancelOutcome("enough")
 
 
 def test_the_first_halt_stands() -> None:
@@ -175,4 +175,4 @@ def test_the_first_halt_stands() -> None:
 
     context.halt(StopReason.TIMEOUT, "late")
 
-    assert outcome_of_halt(context) == Cancelled("enough")
+    assert outcome_of_halt(context) == CancelOutcome("enough")

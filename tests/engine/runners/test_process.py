@@ -20,7 +20,7 @@ from tests.engine import hostile_values
 from tests.engine.runners import isolated_app
 from tests.engine.runners.support import Attempt, is_alive, open_files, patience, read_pid, until
 from timeball.current import StopReason
-from timeball.domain.execution import Cancelled, Failed, Lost, Outcome, Released, Snoozed, Succeeded, TimedOut
+from timeball.domain.execution import CancelOutcome, Failed, Lost, Outcome, Released, Snoozed, Succeeded, TimeoutOutcome
 from timeball.engine.runners.child import load_handlers
 from timeball.engine.runners.process import ProcessRunner
 from timeball.errors import InvalidInput
@@ -284,7 +284,7 @@ def test_children_work_on_the_loop_that_workers_use(tmp_path: Path) -> None:
         context, attempt = start(runner, "hang", file=str(tmp_path / "pid"))
         child = await read_pid(tmp_path / "pid")
         context.halt(StopReason.TIMEOUT)
-        assert isinstance(await attempt, TimedOut)
+        assert isinstance(await attempt, TimeoutOutcome)
         assert not is_alive(child)
         await runner.stop()
 
@@ -307,7 +307,7 @@ async def test_a_timeout_ends_the_child_and_says_where_it_was(runner: ProcessRun
     context.halt(StopReason.TIMEOUT)
     outcome = await attempt
 
-    assert isinstance(outcome, TimedOut)
+    assert isinstance(outcome, TimeoutOutcome)
     assert outcome.error.message == "ran past its timeout of 100ms"
     assert outcome.error.top_frame is not None
     assert outcome.error.top_frame.endswith(" in hang")
@@ -320,7 +320,7 @@ async def test_a_timeout_ends_a_coroutine_too(runner: ProcessRunner, tmp_path: P
     context.halt(StopReason.TIMEOUT)
     outcome = await attempt
 
-    assert isinstance(outcome, TimedOut)
+    assert isinstance(outcome, TimeoutOutcome)
     assert outcome.error.top_frame is not None
     assert outcome.error.top_frame.endswith(" in hang_async")
     assert not is_alive(child)
@@ -331,12 +331,12 @@ async def test_a_handler_that_is_ended_can_clean_up(runner: ProcessRunner, tmp_p
     await read_pid(tmp_path / "pid")
     context.halt(StopReason.TIMEOUT)
 
-    assert isinstance(await attempt, TimedOut)
+    assert isinstance(await attempt, TimeoutOutcome)
     assert (tmp_path / "pid.cleaned").exists()
 
 
 @pytest.mark.parametrize(
-    ("why", "outcome"), [(StopReason.CANCEL, Cancelled("enough")), (StopReason.SHUTDOWN, Released())]
+    ("why", "outcome"), [(StopReason.CANCEL, CancelOutcome("enough")), (StopReason.SHUTDOWN, Released())]
 )
 async def test_a_handler_that_stops_when_asked_keeps_its_child(
     runner: ProcessRunner, tmp_path: Path, why: StopReason, outcome: Outcome
@@ -355,7 +355,7 @@ async def test_a_handler_that_does_not_stop_when_asked_is_ended(tmp_path: Path) 
     child = await read_pid(tmp_path / "pid")
     context.halt(StopReason.CANCEL, "enough")
 
-    assert await attempt == Cancelled("enough")
+    assert await attempt == CancelOutcome("enough")
     assert not is_alive(child)
     await runner.stop()
 
@@ -369,7 +369,7 @@ async def test_nothing_survives_a_timeout_even_if_it_ignores_term_and_forks_twic
     assert all(is_alive(pid) for pid in processes)
     context.halt(StopReason.TIMEOUT)
 
-    assert isinstance(await attempt, TimedOut)
+    assert isinstance(await attempt, TimeoutOutcome)
     assert not any(is_alive(pid) for pid in processes)
 
 
@@ -378,7 +378,7 @@ async def test_a_handler_that_blocks_the_interpreter_is_ended(runner: ProcessRun
     child = await read_pid(tmp_path / "pid")
     context.halt(StopReason.TIMEOUT)
 
-    assert isinstance(await attempt, TimedOut)
+    assert isinstance(await attempt, TimeoutOutcome)
     assert not is_alive(child)
 
 
@@ -403,14 +403,14 @@ async def test_halting_while_the_child_still_imports_the_app_ends_it(runner: Pro
     await asyncio.sleep(0.01)
     context.halt(StopReason.TIMEOUT)
 
-    assert isinstance(await attempt, TimedOut)
+    assert isinstance(await attempt, TimeoutOutcome)
 
 
 async def test_what_was_halted_before_it_began_is_not_run(runner: ProcessRunner) -> None:
     context = Attempt("leave_with", '{"code": 1}')
     context.halt(StopReason.CANCEL, "early")
 
-    assert await run_attempt(runner, context) == Cancelled("early")
+    assert await run_attempt(runner, context) == CancelOutcome("early")
 
 
 async def test_cancelling_the_task_itself_ends_the_child(runner: ProcessRunner, tmp_path: Path) -> None:
@@ -490,7 +490,7 @@ async def test_nothing_survives_a_worker_that_is_killed(tmp_path: Path, names: t
 async def test_whatever_a_handler_returns_or_raises_comes_through_the_wire(runner: ProcessRunner) -> None:
     for number in range(len(hostile_values.RETURNED)):
         outcome = await run(runner, "return_odd", number=number)
-        assert isinstance(outcome, Succeeded | Snoozed | Cancelled | Failed), number
+        assert isinstance(outcome, Succeeded | Snoozed | CancelOutcome | Failed), number
     for number in range(len(hostile_values.raised())):
         outcome = await run(runner, "raise_odd", number=number)
         assert isinstance(outcome, Failed), number

@@ -18,7 +18,7 @@ from tests.engine import hostile_values
 from tests.engine.runners.support import Attempt, patience, until
 from tests.support import pace
 from timeball.current import Cancel, StopReason, current
-from timeball.domain.execution import Cancelled, Failed, Outcome, Released, Snoozed, Succeeded, TimedOut
+from timeball.domain.execution import CancelOutcome, Failed, Outcome, Released, Snoozed, Succeeded, TimeoutOutcome
 from timeball.domain.handler import Handler, RunStyle
 from timeball.engine.runners.in_process import ThreadRunner
 from timeball.handlers.registry import make_handler
@@ -107,7 +107,7 @@ async def test_a_thread_that_overruns_is_given_up_but_keeps_its_slot(runner: Thr
     context.halt(StopReason.TIMEOUT)
     outcome = await attempt
 
-    assert isinstance(outcome, TimedOut)
+    assert isinstance(outcome, TimeoutOutcome)
     assert outcome.error.message == "ran past its timeout of 100ms"
     assert outcome.error.top_frame is not None
     assert outcome.error.top_frame.endswith(" in stuck")
@@ -172,7 +172,7 @@ async def test_what_waits_for_a_thread_when_it_is_halted_never_begins() -> None:
     await asyncio.sleep(0.01)
     second.halt(StopReason.CANCEL, "not needed")
 
-    assert await waiting == Cancelled("not needed")
+    assert await waiting == CancelOutcome("not needed")
     assert runner.overrunning == ()
     release.set()
     assert await blocked == Succeeded(None)
@@ -250,6 +250,6 @@ async def test_whatever_a_function_returns_or_raises_ends_its_attempt_and_not_it
 
     for value in hostile_values.RETURNED:
         outcome = await run(runner, lambda value=value: value, Attempt())
-        assert isinstance(outcome, Succeeded | Snoozed | Cancelled | Failed)
+        assert isinstance(outcome, Succeeded | Snoozed | CancelOutcome | Failed)
     for error in hostile_values.raised():
         assert isinstance(await run(runner, lambda error=error: raise_one(error), Attempt()), Failed)

@@ -36,7 +36,7 @@ from tests.support.factories import (
 from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
 from timeball.config.settings import HousekeepingSettings
-from timeball.domain.execution import Cancelled, ClaimedExecution, Failed, NotStarted, Outcome, Snoozed, Succeeded
+from timeball.domain.execution import CancelOutcome, ClaimedExecution, Failed, NotStarted, Outcome, Snoozed, Succeeded
 from timeball.domain.job import Job
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.lifecycle import AttemptFacts
@@ -840,7 +840,7 @@ async def take_somewhere(store: Store, claimed: ClaimedExecution, chance: random
         Succeeded(),
         Failed(FAILURE),
         Snoozed(seconds(5)),
-        Cancelled("enough"),
+        CancelOutcome("enough"),
         NotStarted("paused"),
     ]
     outcome, now = chance.choice(outcomes), store.env.clock.now()

@@ -38,7 +38,7 @@ from tests.support.factories import (
 from tests.support.pace import patience
 from timeball.application.commands import Commands
 from timeball.config.settings import SchedulerSettings
-from timeball.domain.execution import Cancelled, DueKind, Failed, Snoozed
+from timeball.domain.execution import CancelOutcome, DueKind, Failed, Snoozed
 from timeball.domain.job import Job
 from timeball.domain.scheduling.civil_time import tzdata_version
 from timeball.domain.scheduling.cron import resolve_hash
@@ -525,7 +525,7 @@ async def test_a_newer_occurrence_asks_the_running_one_to_stop(
 
     assert await store.executions.stops(worker.incarnation) == {running.id: "superseded by the next occurrence"}
     assert await worker.claim() == [], "the new one waits until the old one has stopped"
-    await record(store, [found(running, Cancelled("superseded by the next occurrence"))])
+    await record(store, [found(running, CancelOutcome("superseded by the next occurrence"))])
     assert [claimed.scheduled_for for claimed in await worker.claim()] == instants(120)
     await check_ledger(store, job, clock.now())
 
@@ -770,7 +770,7 @@ async def test_the_last_occurrence_that_was_called_off_ahead_of_its_time_does_no
     (last,) = [row["id"] for row in await table(store, "ready")]
     if is_held:
         (claimed,) = await worker.claim(holds=1)
-        await record(store, [found(claimed, Cancelled("not needed"), started_at=None, finished_at=clock.now())])
+        await record(store, [found(claimed, CancelOutcome("not needed"), started_at=None, finished_at=clock.now())])
     else:
         await commands.executions.cancel([last])
 

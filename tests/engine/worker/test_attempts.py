@@ -11,7 +11,7 @@ import pytest
 from tests.engine.support import PATIENCE_SECONDS, make_executor, until
 from tests.engine.worker.test_executor import Findings, claim
 from timeball.current import AttemptContext
-from timeball.domain.execution import Failed, Outcome, Released, Succeeded, TimedOut
+from timeball.domain.execution import Failed, Outcome, Released, Succeeded, TimeoutOutcome
 from timeball.domain.handler import Handler
 from timeball.engine.runners.in_process import CoroutineRunner
 from timeball.engine.worker.executor import Executor
@@ -164,7 +164,7 @@ async def test_an_attempt_that_awaits_inline_has_its_timeout(
     clock.advance("1s")
     await until(lambda: findings)
 
-    assert isinstance(findings.outcomes[1], TimedOut)
+    assert isinstance(findings.outcomes[1], TimeoutOutcome)
 
 
 async def test_what_comes_after_one_that_waited_has_its_timeout_too(
@@ -189,7 +189,7 @@ async def test_what_comes_after_one_that_waited_has_its_timeout_too(
     clock.advance("1s")
     await until(lambda: len(findings) == 2)
 
-    assert isinstance(findings.outcomes[2], TimedOut)
+    assert isinstance(findings.outcomes[2], TimeoutOutcome)
 
 
 async def test_the_loop_turns_now_and_then(make: Make, findings: Findings, clock: VirtualClock) -> None:

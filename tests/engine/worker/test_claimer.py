@@ -12,7 +12,7 @@ from tests.engine.support import settle, start_worker, until
 from tests.engine.worker.manual_worker import ManualWorker, cut, start
 from tests.support.factories import enqueue, seconds, table, tables_of
 from timeball.application.commands import Commands
-from timeball.domain.execution import Cancelled
+from timeball.domain.execution import CancelOutcome
 from timeball.domain.values.ids import ExecutionId, Incarnation
 from timeball.domain.wakeup import Lane, LanePosition, Wakeup
 from timeball.engine.node import AT_ONCE, LONGEST_REST
@@ -884,7 +884,7 @@ async def test_a_stop_that_came_while_the_claim_was_in_doubt_is_heeded(store: St
 
     assert worker.runner.ids == []
     (finding,) = worker.findings
-    assert finding.outcome == Cancelled("enough")
+    assert finding.outcome == CancelOutcome("enough")
 
 
 # room

@@ -25,7 +25,7 @@ from tests.engine.support import (
 from tests.support.factories import FAILURE, HANDLER
 from timeball.current import AttemptContext, StopReason
 from timeball.domain.execution import (
-    Cancelled,
+    CancelOutcome,
     ClaimedExecution,
     Failed,
     FinishedAttempt,
@@ -34,7 +34,7 @@ from timeball.domain.execution import (
     Released,
     Snoozed,
     Succeeded,
-    TimedOut,
+    TimeoutOutcome,
 )
 from timeball.domain.handler import Handler, RunStyle
 from timeball.domain.values.ids import ClaimId, ExecutionId, JobId
@@ -430,7 +430,8 @@ async def test_what_cannot_be_ended_keeps_its_slot(env: Env, findings: Findings)
 
 
 @pytest.mark.parametrize(
-    "outcome", [Succeeded("1"), Failed(FAILURE), TimedOut(FAILURE), Snoozed(timedelta(1)), Cancelled("enough")]
+    "outcome",
+    [Succeeded("1"), Failed(FAILURE), TimeoutOutcome(FAILURE), Snoozed(timedelta(1)), CancelOutcome("enough")],
 )
 async def test_what_the_runner_says_is_handed_over(
     executor: Executor, runner: ManualRunner, findings: Findings, clock: VirtualClock, outcome: Outcome
@@ -507,7 +508,11 @@ async def test_a_handler_this_worker_does_not_have_is_not_tried_again(executor: 
 
 @pytest.mark.parametrize(
     ("reason", "outcome"),
-    [("enough", Cancelled("enough")), ("skip:paused", NotStarted("paused")), ("skip:deleted", NotStarted("deleted"))],
+    [
+        ("enough", CancelOutcome("enough")),
+        ("skip:paused", NotStarted("paused")),
+        ("skip:deleted", NotStarted("deleted")),
+    ],
 )
 async def test_a_held_execution_is_cancelled_before_its_start(
     executor: Executor, runner: ManualRunner, findings: Findings, clock: VirtualClock, reason: str, outcome: Outcome
@@ -565,7 +570,7 @@ async def test_what_waits_for_a_slot_is_called_off_when_it_would_start(
     runner.end(claims[0])
     await turn()
 
-    assert findings.outcomes == {1: Succeeded(), 3: Cancelled("enough")}
+    assert findings.outcomes == {1: Succeeded(), 3: CancelOutcome("enough")}
     assert len(runner.started) == 2
 
 
@@ -575,7 +580,7 @@ async def test_a_claim_that_comes_with_a_stop_is_not_started(
     executor.accept([claim(stop="enough")])
     await turn()
 
-    assert findings.outcomes == {1: Cancelled("enough")}
+    assert findings.outcomes == {1: CancelOutcome("enough")}
     assert runner.started == []
 
 
@@ -622,12 +627,12 @@ async def test_an_attempt_is_halted_when_its_time_is_up_and_not_before(
     executor.accept([claim(number=1, timeout_ms=200), claim(number=2, timeout_ms=60), claim(number=3)])
     await until(lambda: 2 in findings.outcomes)
     assert time.monotonic() - begun >= 0.06
-    assert isinstance(findings.outcomes[2], TimedOut)
+    assert isinstance(findings.outcomes[2], TimeoutOutcome)
 
     # On a busy machine at the same time perhaps, and not before.
     await until(lambda: 1 in findings.outcomes)
     assert time.monotonic() - begun >= 0.2
-    assert isinstance(findings.outcomes[1], TimedOut)
+    assert isinstance(findings.outcomes[1], TimeoutOutcome)
     assert executor.busy == 1, "what has no timeout goes on"
 
 

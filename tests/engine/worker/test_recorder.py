@@ -11,7 +11,7 @@ from tests.engine.support import Hands, Heard, check_promises, create, settle, s
 from tests.support.factories import FAILURE, enqueue, only_row, seconds, table, tables_of
 from timeball.application.commands import Commands
 from timeball.domain.execution import (
-    Cancelled,
+    CancelOutcome,
     ClaimedExecution,
     Failed,
     FinishedAttempt,
@@ -21,7 +21,7 @@ from timeball.domain.execution import (
     Released,
     Snoozed,
     Succeeded,
-    TimedOut,
+    TimeoutOutcome,
 )
 from timeball.engine.node import AT_ONCE, LONGEST_REST
 from timeball.engine.worker.attempts import StartQueue
@@ -163,9 +163,9 @@ async def test_a_batch_of_all_kinds_is_sorted_out(store: Store, worker: Hands, r
     outcomes = [
         Succeeded('{"a":1}'),
         Failed(FAILURE),
-        TimedOut(FAILURE),
+        TimeoutOutcome(FAILURE),
         Snoozed(seconds(60)),
-        Cancelled("enough"),
+        CancelOutcome("enough"),
         NotStarted("paused"),
         Released(),
     ]
@@ -288,7 +288,7 @@ async def test_a_snooze_is_news_of_a_handler_only_if_that_has_begun(
 async def test_a_cancelled_attempt_ends_with_its_reason(store: Store, worker: Hands, recorder: Recorder) -> None:
     claimed = await claimed_one(store, worker, unique_key="one")
 
-    await record(recorder, finding(claimed, Cancelled("the order is gone")))
+    await record(recorder, finding(claimed, CancelOutcome("the order is gone")))
 
     row = await only_row(store, "finished")
     assert (row["state"], row["reason"]) == ("cancelled", "the order is gone")
@@ -365,7 +365,7 @@ async def test_an_end_lets_the_next_of_a_limit_in(store: Store, worker: Hands, r
 # refused
 
 
-@pytest.mark.parametrize("outcome", [Succeeded(), Failed(FAILURE), Released(), Cancelled("enough")])
+@pytest.mark.parametrize("outcome", [Succeeded(), Failed(FAILURE), Released(), CancelOutcome("enough")])
 async def test_a_stale_outcome_changes_nothing_and_is_told(
     store: Store, worker: Hands, recorder: Recorder, heard: Heard, outcome: Outcome
 ) -> None:
@@ -436,9 +436,9 @@ async def test_the_stale_do_not_hold_back_the_others(
     [
         Succeeded(),
         Failed(FAILURE),
-        TimedOut(FAILURE),
+        TimeoutOutcome(FAILURE),
         Lost(FAILURE),
-        Cancelled("enough"),
+        CancelOutcome("enough"),
         NotStarted("paused"),
         Released(),
         Snoozed(seconds(9)),
@@ -474,7 +474,7 @@ async def test_a_truly_stale_outcome_is_told_even_if_the_connection_was_cut(
     assert len(heard.of(OutcomeRefused)) == 1
 
 
-@pytest.mark.parametrize("outcome", [Succeeded(), Failed(FAILURE), Cancelled("enough"), Released()])
+@pytest.mark.parametrize("outcome", [Succeeded(), Failed(FAILURE), CancelOutcome("enough"), Released()])
 async def test_an_outcome_that_came_too_late_is_told_even_if_it_had_been_tried_before(
     store: Store, env: Env, worker: Hands, recorder: Recorder, heard: Heard, outcome: Outcome
 ) -> None:

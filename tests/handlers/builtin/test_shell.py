@@ -17,7 +17,7 @@ from tests.engine.runners.support import is_alive, open_files, until
 from tests.handlers.builtin.support import attempt_at, check_payload, die, fail, run, succeed
 from timeball.config.settings import HandlerSettings
 from timeball.current import StopReason
-from timeball.domain.execution import Cancelled, Released, TimedOut
+from timeball.domain.execution import CancelOutcome, Released, TimeoutOutcome
 from timeball.domain.handler import Handler, PayloadMismatch
 from timeball.env import SystemClock
 from timeball.errors import SettingsError
@@ -405,7 +405,7 @@ async def test_a_fork_bomb_ends_with_its_command(notes):
 
     attempt.halt(StopReason.TIMEOUT)
 
-    assert isinstance(await running, TimedOut)
+    assert isinstance(await running, TimeoutOutcome)
     daemon = pwd.getpwnam("daemon").pw_uid
     await until(lambda: not processes_of(daemon), "no process of the bomb is left")
 
@@ -440,7 +440,8 @@ while :; do sleep 1; done
 
 
 @pytest.mark.parametrize(
-    ("halt", "kind"), [(StopReason.TIMEOUT, TimedOut), (StopReason.CANCEL, Cancelled), (StopReason.SHUTDOWN, Released)]
+    ("halt", "kind"),
+    [(StopReason.TIMEOUT, TimeoutOutcome), (StopReason.CANCEL, CancelOutcome), (StopReason.SHUTDOWN, Released)],
 )
 async def test_a_command_is_killed_whole_though_it_ignores_term_and_forks_away(sh, notes, halt, kind, monkeypatch):
     # No process here ends on TERM: a short wait is enough.

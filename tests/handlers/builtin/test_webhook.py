@@ -29,7 +29,7 @@ from tests.handlers.builtin.support import (
     succeed,
 )
 from timeball.current import StopReason
-from timeball.domain.execution import Cancelled
+from timeball.domain.execution import CancelOutcome
 from timeball.domain.handler import Handler, PayloadMismatch
 from timeball.env import SystemClock
 from timeball.handlers.binding import typed_handler
@@ -387,7 +387,7 @@ async def test_a_request_is_cut_off_when_its_execution_is_cancelled(webhook, ser
 
     attempt.halt(StopReason.CANCEL, "no longer wanted")
 
-    assert await running == Cancelled("no longer wanted")
+    assert await running == CancelOutcome("no longer wanted")
 
 
 # where it does not go

@@ -18,7 +18,7 @@ from tests.system.proxy import Proxy, proxy_to
 from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
 from timeball.domain.bulk_operation import OperationAction
-from timeball.domain.execution import Cancelled
+from timeball.domain.execution import CancelOutcome
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import ExecutionId, JobId
 from timeball.env import Env
@@ -60,7 +60,7 @@ async def front(
     created = await Commands(store, env).jobs.create(SPEC)
     ended = await enqueue(store)
     (claimed,) = await claim_all(store)
-    await record(store, [found(claimed, Cancelled("enough"))])
+    await record(store, [found(claimed, CancelOutcome("enough"))])
     await enqueue(store, queue="waiting")
     through = Store(proxy.dsn(fresh_database.name), env)
     await through.open(migrates=False)

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from timeball.current import RUNNING, AttemptContext, LogCapture, StopReason, end_forked_copy
-from timeball.domain.execution import Cancelled, ClaimedExecution, ErrorInfo, Failed, Outcome, Snoozed, Succeeded
+from timeball.domain.execution import CancelOutcome, ClaimedExecution, ErrorInfo, Failed, Outcome, Snoozed, Succeeded
 from timeball.domain.handler import Handler, HandlerSource
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.json_text import check_result
@@ -117,7 +117,7 @@ class OutcomeMessage:
     succeeded: Succeeded | None = None
     failed: Failed | None = None
     snoozed: Snoozed | None = None
-    cancelled: Cancelled | None = None
+    cancelled: CancelOutcome | None = None
     has_noticed: bool
     is_reusable: bool
 
@@ -129,7 +129,7 @@ class OutcomeMessage:
             succeeded=outcome if isinstance(outcome, Succeeded) else None,
             failed=outcome if isinstance(outcome, Failed) else None,
             snoozed=outcome if isinstance(outcome, Snoozed) else None,
-            cancelled=outcome if isinstance(outcome, Cancelled) else None,
+            cancelled=outcome if isinstance(outcome, CancelOutcome) else None,
             has_noticed=has_noticed,
             is_reusable=is_reusable,
         )

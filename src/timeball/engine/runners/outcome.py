@@ -30,7 +30,7 @@ from typing import Any, TypeVar, assert_never
 from timeball.config.environment import is_out_of_files
 from timeball.current import AttemptContext, Cancel, ControlSignal, Retry, Snooze, StopReason
 from timeball.domain.execution import (
-    Cancelled,
+    CancelOutcome,
     ErrorInfo,
     Failed,
     Lost,
@@ -38,7 +38,7 @@ from timeball.domain.execution import (
     Released,
     Snoozed,
     Succeeded,
-    TimedOut,
+    TimeoutOutcome,
 )
 from timeball.domain.handler import PayloadMismatch
 from timeball.domain.values.json_text import encode_result
@@ -93,9 +93,9 @@ def outcome_of_halt(context: AttemptContext, error: ErrorInfo | None = None) -> 
     """The outcome of an attempt that ended because it was halted; *error* says where it was."""
     match context.halted:
         case StopReason.TIMEOUT:
-            return TimedOut(_timeout_error(context, error))
+            return TimeoutOutcome(_timeout_error(context, error))
         case StopReason.CANCEL:
-            return Cancelled(context.halt_reason or "cancelled")
+            return CancelOutcome(context.halt_reason or "cancelled")
         case StopReason.SHUTDOWN:
             return Released()
         case None:
@@ -122,7 +122,7 @@ def _outcome_of_signal(word: Any) -> Outcome:
                 # Parsed again: the handler may have changed the attribute.
                 return Snoozed(parse_duration(delay, "delay"))
             case Cancel(reason=reason):
-                return Cancelled(reason)
+                return CancelOutcome(reason)
             case Retry(after=after):
                 return Failed(
                     _reason_to_retry(word), retry_after=None if after is None else parse_duration(after, "after")
@@ -144,7 +144,7 @@ def _never_awaited(name: str) -> ErrorInfo:
 
 
 def _error_of(outcome: Outcome) -> ErrorInfo | None:
-    return outcome.error if isinstance(outcome, Failed | TimedOut | Lost) else None
+    return outcome.error if isinstance(outcome, Failed | TimeoutOutcome | Lost) else None
 
 
 def _timeout_error(context: AttemptContext, error: ErrorInfo | None) -> ErrorInfo:

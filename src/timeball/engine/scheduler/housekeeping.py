@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 
 from timeball.config.settings import HousekeepingSettings
-from timeball.domain.execution import ErrorInfo, FinishedAttempt, Lost, TimedOut
+from timeball.domain.execution import ErrorInfo, FinishedAttempt, Lost, TimeoutOutcome
 from timeball.engine.node import AT_ONCE, Service
 from timeball.engine.worker.recorder import record_now
 from timeball.env import Env
@@ -107,7 +107,7 @@ class Reaper(Service):
         error = ErrorInfo(
             type="Timeout", message="ran past its deadline, and its worker did not end it", fingerprint="deadline"
         )
-        return FinishedAttempt(orphan.claimed, TimedOut(error), started_at, max(now, started_at))
+        return FinishedAttempt(orphan.claimed, TimeoutOutcome(error), started_at, max(now, started_at))
 
     async def _expire(self) -> bool:
         """Record what has not begun in time, every few seconds: no worker starts it in between. Returns whether there may be more."""

@@ -14,7 +14,7 @@ from uuid import UUID
 import orjson
 
 from timeball.domain.execution import (
-    Cancelled,
+    CancelOutcome,
     Failed,
     FinishedAttempt,
     Lost,
@@ -23,7 +23,7 @@ from timeball.domain.execution import (
     Released,
     Snoozed,
     Succeeded,
-    TimedOut,
+    TimeoutOutcome,
 )
 from timeball.domain.job import calendar_of, spec_values
 from timeball.domain.job_fields import SPEC_FIELDS, Choice, Labels, ValueRule
@@ -168,12 +168,12 @@ def is_recorded(outcome: Outcome, state: str | None, tried: str | None) -> bool:
     match outcome:
         case Succeeded():
             return state == "succeeded"
-        case Cancelled():
+        case CancelOutcome():
             return state == "cancelled"
         case NotStarted():
             # A retry that was called off waits, and leaves no trace.
             return state == "skipped" or (state is None and tried is None)
-        case Failed() | TimedOut() | Lost():
+        case Failed() | TimeoutOutcome() | Lost():
             return tried == outcome_word(outcome)
         case Released() | Snoozed():
             # They leave no trace; the loss of the claim would leave one.
@@ -183,7 +183,7 @@ def is_recorded(outcome: Outcome, state: str | None, tried: str | None) -> bool:
 
 
 def outcome_word(outcome: Outcome) -> str:
-    return "timed_out" if isinstance(outcome, TimedOut) else type(outcome).__name__.lower()
+    return "timed_out" if isinstance(outcome, TimeoutOutcome) else type(outcome).__name__.lower()
 
 
 def transition_columns(move: Decision, shards: int) -> dict[str, Any]:
