@@ -34,7 +34,7 @@ LOGGING_CONFIG = None
 DATABASES = {"default": {
     "ENGINE": "django.db.backends.postgresql",
     **{name.removeprefix("TEST_DB_"): value for name, value in os.environ.items() if name.startswith("TEST_DB_")},
-}}
+}, "archive": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
 """
 _MODELS = """
 from django.db import models
@@ -44,9 +44,15 @@ class Order(models.Model):
 """
 _MORE_TASKS = """
 
+import os
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from uuid import UUID
 from asgiref.sync import sync_to_async
 from django.db import connection
 from bookshop.models import Order
+from timeball.contrib.django import tb
 
 
 @task(takes_context=True)
@@ -86,6 +92,28 @@ async def session_of_coroutine() -> int:
 @task
 def positions(*args, **kwargs):
     return [list(args), kwargs]
+
+
+@dataclass
+class Parcel:
+    weight: Decimal
+    sent_on: date
+
+
+@task(takes_context=True)
+def ship(context, parcel: Parcel, id: UUID, at: datetime | None = None) -> dict:
+    assert isinstance(parcel, Parcel) and isinstance(id, UUID)
+    return {"id": id, "on": parcel.sent_on.year, "weight": parcel.weight * 2, "at": at and at.isoformat()}
+
+
+@task(isolate=True, timeout="1m")
+def process_of_task() -> int:
+    return os.getpid()
+
+
+@tb.handler(queue="mail")
+def send_invoice(order_id: int) -> int:
+    return order_id
 """
 
 

@@ -9,11 +9,14 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from datetime import timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 from django.test import override_settings
 from django.utils import timezone
@@ -22,6 +25,7 @@ from tests.conftest import FreshDatabase
 from tests.contrib.conftest import environment_of
 from tests.sdk.conftest import ON_ONE_SERVER, SOURCES
 from tests.support.pace import patience
+from timeball.errors import ResultTimeout
 from timeball.handlers.registry import Registry
 from timeball.sdk.app import Timeball
 
@@ -191,6 +195,65 @@ def test_queue_priority_and_time_are_kept(tasks: Any) -> None:
     assert again.task.run_after == later
 
 
+def test_a_call_of_a_task_may_have_options_of_its_own(tasks: Any) -> None:
+    once = tasks.positions.using(key="r-42", limit_key="shop", max_running=2, tags=["slow"], expires="10m", retries=0)
+
+    results = [once.enqueue(1), once.enqueue(2)]
+
+    assert results[0].id == results[1].id
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT unique_key, limit_key, max_running, tags, max_retries, start_within_seconds FROM timeball.job"
+        )
+        assert cursor.fetchall() == [("r-42", "shop", 2, ["slow"], 0, 600)]
+
+
+def test_the_parcel_of_the_guide_is_sent_once(tasks: Any, worker: Worker) -> None:
+    parcels = importlib.import_module("bookshop.parcels")
+    parcel = parcels.Parcel(UUID(int=7), Decimal("1.50"), date(2026, 3, 2))
+
+    results = [parcels.send_parcel.get_result(parcels.checkout(parcel)) for _ in range(2)]
+
+    assert results[0].id == results[1].id
+    with worker():
+        assert ended(results[0]).return_value == f"{UUID(int=7)} leaves on Monday"
+
+
+def test_a_second_enqueue_with_a_key_sends_no_signal(tasks: Any) -> None:
+    from timeball.contrib.django.compat import task_enqueued
+
+    enqueued: list[str] = []
+
+    def note(task_result: Any, **_: Any) -> None:
+        enqueued.append(task_result.id)
+
+    task_enqueued.connect(note)
+    result = tasks.positions.using(key="r-42").enqueue()
+    tasks.positions.using(key="r-42").enqueue()
+
+    assert enqueued == [result.id]
+
+
+def test_arguments_may_be_more_than_json(tasks: Any, worker: Worker) -> None:
+    parcel = tasks.Parcel(Decimal("1.50"), date(2026, 3, 1))
+    number = UUID(int=7)
+    at = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
+
+    with worker():
+        result = ended(tasks.ship.enqueue(parcel, number, at=at))
+
+    assert result.return_value == {"id": str(number), "on": 2026, "weight": "3.00", "at": "2026-03-02T09:30:00+00:00"}
+    assert result.args == [{"weight": "1.50", "sent_on": "2026-03-01"}, str(number)]
+
+
+def test_what_a_task_declares_holds_for_its_schedules_too(tasks: Any, shop: Any) -> None:
+    handler = shop.registry.get("bookshop.tasks.process_of_task")
+
+    assert (handler.style, handler.options.fields["timeout_ms"]) == ("process", 60_000)
+    assert (handler.options.fields["queue"], handler.options.fields["priority"]) == ("default", 50)
+    assert shop.registry.get("bookshop.tasks.fail_at_once").options.fields["max_retries"] == 0
+
+
 def test_a_task_may_expire(tasks: Any) -> None:
     importlib.import_module("dataclasses").replace(tasks.fail_at_first, expires="10m").enqueue(times=1)
 
@@ -212,6 +275,48 @@ def test_an_enqueue_is_part_of_the_transaction_around_it(tasks: Any, worker: Wor
     assert Order.objects.count() == 1
     with worker():
         assert ended(result).return_value == f"receipt {Order.objects.get().pk} -> a@b.co"
+
+
+@pytest.mark.parametrize(
+    "enqueue",
+    [
+        lambda tasks: tasks.send_invoice.enqueue(1),
+        lambda tasks: tasks.send_invoice.options(delay="1h").enqueue(1),
+        lambda tasks: tasks.send_invoice.enqueue_many(tasks.send_invoice.call(number) for number in range(3)),
+        lambda tasks: async_to_sync(tasks.send_invoice.aenqueue)(1),
+        lambda tasks: tasks.send_invoice.schedule("0 9 * * *", name="invoice", arguments={"order_id": 1}),
+        lambda tasks: async_to_sync(tasks.send_invoice.aschedule)(
+            "0 9 * * *", name="invoice", arguments={"order_id": 1}
+        ),
+        lambda tasks: tasks.tb.enqueue("test.echo", {"order_id": 1}),
+    ],
+    ids=["enqueue", "delayed", "many", "coroutine", "schedule", "schedule-coroutine", "by-name"],
+)
+def test_a_handler_joins_the_transaction_around_it_as_a_task_does(tasks: Any, enqueue: Callable[[Any], Any]) -> None:
+    with transaction.atomic():
+        enqueue(tasks)
+        transaction.set_rollback(True)
+    assert stored() == []
+
+    with transaction.atomic(using="archive"):  # a database without Timeball's schema
+        enqueue(tasks)
+        transaction.set_rollback(True, using="archive")
+    outside = len(stored())
+
+    with transaction.atomic():
+        enqueue(tasks)
+        inside = len(stored())
+    assert inside == len(stored()) >= outside >= 1
+
+
+def test_the_run_of_a_handler_in_a_transaction_is_waited_for_until_the_commit(tasks: Any, worker: Worker) -> None:
+    with worker():
+        with transaction.atomic():
+            run = tasks.send_invoice.enqueue(42)
+            with pytest.raises(ResultTimeout, match="committed"):
+                run.result(timeout="50ms")
+
+        assert run.result(timeout=patience(60)) == 42
 
 
 def test_any_handler_can_be_enqueued_in_a_django_transaction(shop: Any) -> None:
@@ -257,10 +362,12 @@ def test_workers_are_woken_after_the_commit(tasks: Any, shop: Any, monkeypatch: 
     with transaction.atomic():
         tasks.positions.using(priority=20).enqueue()
         tasks.positions.using(run_after=timezone.now() + timedelta(hours=1)).enqueue()
+        tasks.send_invoice.enqueue_many([tasks.send_invoice.call(1), tasks.send_invoice.call(2)])
+        tasks.send_invoice.options(delay="1h").enqueue(1)
         assert wakeups == []
 
-    assert [sorted(wakeup.lanes) for wakeup in wakeups] == [[("default", 60)], []]
-    assert [len(wakeup.shards) for wakeup in wakeups] == [0, 1]
+    assert [sorted(wakeup.lanes) for wakeup in wakeups] == [[("default", 60)], [], [("mail", 50)], []]
+    assert [len(wakeup.shards) for wakeup in wakeups] == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -268,7 +375,13 @@ def test_workers_are_woken_after_the_commit(tasks: Any, shop: Any, monkeypatch: 
     [
         (lambda tasks: tasks.send_receipt.enqueue(42), "do not fit send_receipt.*: to is missing"),
         (lambda tasks: tasks.send_receipt.enqueue(42, to="a", cc="b"), "cc is unknown, expected"),
-        (lambda tasks: tasks.send_receipt.enqueue(timezone.now(), to="a"), "Unsupported type"),
+        (
+            lambda tasks: tasks.send_receipt.enqueue(tasks.Order(to="a"), to="a"),
+            "is not JSON.* expected JSON, or what becomes",
+        ),
+        (lambda tasks: tasks.send_receipt.using(isolate=True), "has no option 'isolate'"),
+        (lambda tasks: tasks.send_receipt.using(delay="1h"), "has no option 'delay'"),
+        (lambda tasks: tasks.send_receipt.using(timeout="soon").enqueue(1, to="a"), "timeout"),
         (lambda tasks: tasks.send_receipt.using(queue_name="moon"), "Queue 'moon' is not valid"),
         (lambda tasks: tasks.send_receipt.using(priority=101), "priority must be"),
     ],
@@ -329,12 +442,14 @@ def test_the_worker_command_of_the_guide_runs_its_tasks(
     """No variable of Timeball's names the database: the worker finds it through Django."""
     variables = os.environ | environment_of(fresh_database) | {"PYTHONPATH": str(SOURCES), "TIMEBALL_MIGRATE": "false"}
     result = tasks.send_receipt.enqueue(42, to="a@b.co")
+    isolated = tasks.process_of_task.enqueue()
 
     worker = subprocess.Popen(
         [sys.executable, "-m", "timeball", "worker", "timeball.contrib.django:tb"], cwd=project_folder, env=variables
     )
     try:
         assert ended(result, seconds=120).return_value == "receipt 42 -> a@b.co"
+        assert ended(isolated, seconds=120).return_value not in (None, worker.pid)
     finally:
         worker.terminate()
 

@@ -93,11 +93,14 @@ class Timeball:
         self._arguments = {"database_url": database_url, "data_dir": data_dir}
         self._cached_settings = settings
         self._env: Env | None = None
-        self._enqueue_client = EnqueueClient(lambda: self.settings, lambda: self._env)
+        self._enqueue_client = self._make_enqueue_client()
         self._handles: dict[str, HandlerHandle[..., Any]] = {}
         self._registry = Registry()
         self._schedules = DeclaredSchedules()
         self._mounted: list[MountedDashboard] = []
+
+    def _make_enqueue_client(self) -> EnqueueClient:
+        return EnqueueClient(lambda: self.settings, lambda: self._env)
 
     # declarations
 

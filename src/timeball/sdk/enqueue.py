@@ -231,6 +231,13 @@ class EnqueueClient:
     def _open(self) -> AbstractAsyncContextManager[SdkRuntime]:
         return _open_sdk_runtime(self._settings(), self._env())
 
+    def joined(self, request: EnqueueRequest) -> EnqueueRequest:
+        """The request as it is written; a framework that knows of an open transaction puts it there."""
+        return request
+
+    async def ajoined(self, request: EnqueueRequest) -> EnqueueRequest:
+        return request
+
     def send(self, request: EnqueueRequest, payload: str) -> CreatedJob:
         """Enqueue one job; it is committed when this returns, or written in the caller's transaction."""
         if request.given_fields is not None:

@@ -113,12 +113,12 @@ class Enqueueable(Generic[P, R]):
 
     def enqueue_payload(self, payload: str) -> Run[R]:
         """Enqueue with a payload that is JSON text already."""
-        request = self._current_request()
+        request = self._enqueue_client.joined(self._current_request())
         return self._run(request, self._enqueue_client.send(request, payload))
 
     async def aenqueue_payload(self, payload: str) -> Run[R]:
         """Like `enqueue_payload`, for coroutines."""
-        request = self._current_request()
+        request = await self._enqueue_client.ajoined(self._current_request())
         return self._run(request, await self._enqueue_client.asend(request, payload))
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[P, R]:
@@ -131,12 +131,12 @@ class Enqueueable(Generic[P, R]):
 
         Tens of thousands a second, where `enqueue` makes some thousands. Options hold for all of them; a unique `key` cannot be given.
         """
-        payloads, request = self._payloads(calls), self._current_request()
+        payloads, request = self._payloads(calls), self._enqueue_client.joined(self._current_request())
         return self._runs(request, self._enqueue_client.send_many(request, payloads))
 
     async def aenqueue_many(self, calls: Iterable[Call[P, R]]) -> list[Run[R]]:
         """Like `enqueue_many`, for coroutines."""
-        payloads, request = self._payloads(calls), self._current_request()
+        payloads, request = self._payloads(calls), await self._enqueue_client.ajoined(self._current_request())
         return self._runs(request, await self._enqueue_client.asend_many(request, payloads))
 
     def _payloads(self, calls: Iterable[object]) -> list[str]:

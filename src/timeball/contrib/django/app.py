@@ -37,8 +37,12 @@ from django.utils.module_loading import autodiscover_modules
 from timeball.config.settings import load_settings
 from timeball.contrib.django.compat import AnyTask, Task, task_backends
 from timeball.contrib.django.tasks import ConnectionCleanup, task_handler
+from timeball.contrib.django.transactions import DjangoEnqueueClient
 from timeball.errors import InvalidInput, TimeballError
 from timeball.sdk.app import Timeball
+from timeball.sdk.handlers import Enqueueable, EnqueueTarget
+from timeball.sdk.options import EnqueueOptions
+from timeball.sdk.schedules import check_handler
 from timeball.store.db.url import PARAMETERS, DatabaseUrl
 
 if TYPE_CHECKING:
@@ -64,6 +68,9 @@ class DjangoTimeball(Timeball):
         self._database: TaskDatabase | None = None
         self._database_target: tuple[Any, ...] = ()
         self._tested_alias: str | None = None
+
+    def _make_enqueue_client(self) -> DjangoEnqueueClient:
+        return DjangoEnqueueClient(lambda: self.settings, lambda: self._env, lambda: self.task_database.alias)
 
     # the database
 
@@ -115,8 +122,10 @@ class DjangoTimeball(Timeball):
     # tasks
 
     def add_task(self, task: AnyTask) -> None:
-        """Add a task; a variant of it (`task.using(...)`) is the same task."""
-        self._tasks.setdefault(task.module_path, task)
+        """Add a task; a variant of it (`task.using(...)`) is the same task. Options that no job could have are refused."""
+        if task.module_path not in self._tasks:
+            check_handler(task_handler(task, {}, self))
+            self._tasks[task.module_path] = task
 
     def find_task(self, name: str) -> AnyTask | None:
         """The task of this path, if the project has it."""
@@ -124,10 +133,20 @@ class DjangoTimeball(Timeball):
             self._discover()
         return self._tasks.get(name)
 
+    def task_call(self, target: EnqueueTarget, options: EnqueueOptions) -> Enqueueable[..., Any]:
+        """A task with the options of an enqueue."""
+        return Enqueueable(self._enqueue_client, target, options)
+
+    def _task_handler(self, task: AnyTask) -> Handler:
+        from timeball.contrib.django.backend import Backend
+
+        backend = task.get_backend()
+        return task_handler(task, backend.options if isinstance(backend, Backend) else {}, self)
+
     def _program_handlers(self) -> Iterator[Handler]:
         """All tasks of the project, and the handlers declared here; Django's connections are cleaned up around each call."""
         self._discover()
-        tasks = [task_handler(task, self) for task in self._tasks.values()]
+        tasks = [self._task_handler(task) for task in self._tasks.values()]
         cleanup = ConnectionCleanup()
         for handler in (*super()._program_handlers(), *tasks):
             yield replace(handler, wrappers=(cleanup, *handler.wrappers))

@@ -19,9 +19,9 @@ import builtins
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
+from functools import partial, wraps
 from traceback import format_exception
 from typing import Any, Protocol, TypeVar
 
@@ -29,6 +29,7 @@ import orjson
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections, reset_queries
 from django.utils import timezone
+from pydantic_core import to_jsonable_python
 
 from timeball.contrib.django.compat import (
     AnyTask,
@@ -36,21 +37,19 @@ from timeball.contrib.django.compat import (
     TaskError,
     TaskResult,
     TaskResultStatus,
-    normalize_json,
     task_finished,
     task_started,
 )
+from timeball.contrib.django.options import function_options
 from timeball.current import RUNNING, ControlSignal
 from timeball.domain.execution import Attempt, ClaimedExecution, ErrorInfo, Execution, ExecutionState
-from timeball.domain.handler import Handler, HandlerOptions, PayloadMismatch
-from timeball.domain.values.ids import ExecutionId, Incarnation, format_execution_id, format_id, id_created_at, shard_of
+from timeball.domain.handler import Handler, PayloadMismatch
+from timeball.domain.values.ids import ExecutionId, Incarnation, format_execution_id, format_id, id_created_at
 from timeball.domain.values.json_text import encode_object
-from timeball.domain.wakeup import Wakeup
-from timeball.errors import NotFound, TimeballError
-from timeball.handlers.binding import style_of
-from timeball.handlers.payloads import arguments_mismatch
+from timeball.errors import InvalidInput, NotFound, PayloadError, TimeballError
+from timeball.handlers.binding import SignatureBinder, style_of
 from timeball.sdk.enqueue import SdkRuntime
-from timeball.store.db.notifier import WAKEUP_MARGIN
+from timeball.sdk.options import handler_options
 
 _POSITIONAL = "$args"
 
@@ -61,6 +60,16 @@ class TaskArguments:
 
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
+
+    @classmethod
+    def given(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskArguments:
+        """The arguments of an enqueue, as JSON; by Django's contract it is a TypeError if they cannot be."""
+        try:
+            return cls.of(encode_object(cls(args, kwargs).payload()))
+        except PayloadError as error:
+            raise TypeError(
+                f"{error}, expected JSON, or what becomes JSON: dates, UUIDs, Decimals, dataclasses"
+            ) from error
 
     @classmethod
     def of(cls, payload: str) -> TaskArguments:
@@ -76,16 +85,9 @@ class TaskArguments:
         """The payload for these arguments."""
         return ({_POSITIONAL: list(self.args)} if self.args else {}) | dict(self.kwargs)
 
-    def check(self, task: AnyTask) -> None:
-        """Refuse arguments that the task cannot be called with."""
-        signature = inspect.signature(task.func)
-        context = (None,) if task.takes_context else ()
-        try:
-            signature.bind(*context, *self.args, **self.kwargs)
-        except TypeError:
-            own = tuple(signature.parameters.values())[len(context) :]
-            misfit = arguments_mismatch(task.func, own, self.args, self.kwargs)
-            raise PayloadMismatch(str(misfit), field="payload", hint=misfit.hint, errors=misfit.errors) from None
+    def encoded(self) -> str:
+        """The payload as JSON text."""
+        return encode_object(self.payload())
 
 
 _STATUS: Mapping[ExecutionState, str] = {
@@ -229,39 +231,30 @@ async def is_last_try(claimed: ClaimedExecution, runtime: SdkRuntime) -> bool:
     return job is None or claimed.attempt - claimed.lost > job.retry.max_retries
 
 
-async def announce(
-    execution_id: ExecutionId, queue: str, priority: int, run_at: datetime | None, runtime: SdkRuntime
-) -> None:
-    """Wake workers, or the scheduler, after the transaction of an enqueue; without this they find the job within a second."""
-    store, wakeup = runtime.parts.store, Wakeup()
-    if run_at is None:
-        wakeup.add_lane(queue, priority, await runtime.now() - WAKEUP_MARGIN, 1, execution_id)
-    else:
-        wakeup.add_shard(shard_of(execution_id, store.shards), run_at)
-    store.notifier.tell(wakeup)
-
-
 class ResultNotKept(TypeError):
     """A task returned a value that is not JSON. By Django's contract it has failed; a retry would return the same."""
 
 
-def task_handler(task: AnyTask, store: StoreAccess) -> Handler:
-    """The handler of a task, under the task's path."""
+def task_handler(task: AnyTask, backend_options: Mapping[str, Any], store: StoreAccess) -> Handler:
+    """The handler of a task, under the task's path, with the options of the task or else of its backend."""
+    declared = function_options(task, backend_options)
+    options = handler_options(declared)
     return Handler(
         name=task.module_path,
         function=task.func,
-        style=style_of(task.func, isolate=False),
+        style=style_of(task.func, isolate=declared.get("isolate", False)),
         binder=TaskBinder(task, store),
-        options=HandlerOptions(no_retry=(ResultNotKept,)),
+        options=replace(options, no_retry=(*options.no_retry, ResultNotKept)),
     )
 
 
 class TaskBinder:
-    """Calls one task with a stored payload."""
+    """Calls one task with a stored payload; annotations convert its arguments, as those of a handler."""
 
     def __init__(self, task: AnyTask, store: StoreAccess) -> None:
         self._task = task
         self._store = store
+        self._arguments = SignatureBinder(_without_context(task))
 
     @property
     def call(self) -> Callable[[str], Any]:
@@ -270,26 +263,34 @@ class TaskBinder:
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The payload for these arguments."""
-        call = TaskArguments(args, kwargs)
-        call.check(self._task)
-        return encode_object(call.payload())
+        call = TaskArguments.given(args, kwargs)
+        self.bind(call)
+        return call.encoded()
+
+    def bind(self, call: TaskArguments) -> str:
+        """The arguments by the names of their parameters, as JSON; PayloadMismatch if the task cannot be called with them."""
+        try:
+            return self._arguments.encode(call.args, call.kwargs)
+        except InvalidInput as misfit:
+            raise PayloadMismatch(str(misfit), field="payload", hint=misfit.hint, errors=misfit.errors) from None
 
     def prepare(self) -> None:
-        """Nothing to build."""
+        """Build what converts the arguments."""
+        self._arguments.prepare()
 
     def check(self, payload: str) -> None:
         """Raise what `call` would raise for arguments that do not fit."""
-        self._decode(payload)
+        self._arguments.check(self.bind(TaskArguments.of(payload)))
 
     def schema(self) -> dict[str, Any]:
         """The schema of a payload: any object; only a call shows whether the arguments fit."""
         return {"type": "object"}
 
     def _run(self, payload: str) -> Any:
-        call, claimed = self._decode(payload), _claimed()
+        (call, converted), claimed = self._decode(payload), _claimed()
         result = self._begin(call, self._store.call_store(partial(read_record, claimed.id)))
         try:
-            value = _as_json(self._task.func(*self._arguments(call, result), **call.kwargs))
+            value = _as_json(self._task.func(*self._with_context(converted.args, result), **converted.kwargs))
         except ControlSignal:
             raise
         except Exception as error:
@@ -301,10 +302,10 @@ class TaskBinder:
         return self._succeed(result, value)
 
     async def _arun(self, payload: str) -> Any:
-        call, claimed = self._decode(payload), _claimed()
+        (call, converted), claimed = self._decode(payload), _claimed()
         result = self._begin(call, await self._store.acall_store(partial(read_record, claimed.id)))
         try:
-            value = _as_json(await self._task.func(*self._arguments(call, result), **call.kwargs))
+            value = _as_json(await self._task.func(*self._with_context(converted.args, result), **converted.kwargs))
         except ControlSignal:
             raise
         except Exception as error:
@@ -314,13 +315,14 @@ class TaskBinder:
             raise
         return self._succeed(result, value)
 
-    def _decode(self, payload: str) -> TaskArguments:
+    def _decode(self, payload: str) -> tuple[TaskArguments, TaskArguments]:
+        """The arguments as they were given, and as the function is called with them."""
         call = TaskArguments.of(payload)
-        call.check(self._task)
-        return call
+        converted: TaskArguments = self._arguments.call(self.bind(call))
+        return call, converted
 
-    def _arguments(self, call: TaskArguments, result: TaskResult[Any]) -> list[Any]:
-        return [*([TaskContext(task_result=result)] if self._task.takes_context else []), *call.args]
+    def _with_context(self, args: Sequence[Any], result: TaskResult[Any]) -> list[Any]:
+        return [*([TaskContext(task_result=result)] if self._task.takes_context else []), *args]
 
     def _begin(self, call: TaskArguments, record: TaskRecord) -> TaskResult[Any]:
         result = result_of(record, self._task, call)
@@ -350,6 +352,19 @@ class TaskBinder:
         return type(self._task.get_backend())
 
 
+def _without_context(task: AnyTask) -> Callable[..., TaskArguments]:
+    """A function with the parameters of the task but its context, which returns the arguments of a call."""
+
+    @wraps(task.func)
+    def collect(*args: Any, **kwargs: Any) -> TaskArguments:
+        return TaskArguments(args, kwargs)
+
+    signature = inspect.signature(task.func)
+    own = list(signature.parameters.values())[1 if task.takes_context else 0 :]
+    collect.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+    return collect
+
+
 def _claimed() -> ClaimedExecution:
     return RUNNING.get().claimed
 
@@ -362,7 +377,7 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, ControlSignal):
         return value
     try:
-        return normalize_json(value)
+        return to_jsonable_python(value)
     except (TypeError, ValueError) as error:
         raise ResultNotKept(f"the result cannot be kept, expected JSON: {error}") from error
 
