@@ -48,7 +48,7 @@ _DISPATCHER, _RECEIVER = "tests/engine/test_ticket_publisher.py", "tests/engine/
 
 # What comes behind the counters in the claim by lane, and only there: the claim by name ends otherwise.
 _REST_OF_A_CLAIM = (
-    "tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only,\n"
+    "tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups,\n"
     "           expires_at, :incarnation, :claim_id, coalesce(:now, now()),\n"
     "           greatest(coalesce(:now, now()), run_at) + timeout_ms * interval '1 millisecond' + interval '5 seconds', :is_limited"
 )
@@ -168,6 +168,27 @@ MUTANTS = (
         "CASE WHEN job.version = taken.version THEN job.payload ELSE timeball.payload_of(taken.job_id, taken.version) END",
         "job.payload",
         "tests/store/test_job_version.py::test_a_ready_occurrence_keeps_its_version",
+    ),
+    _one(
+        "a claim with the meta of another version",
+        f"{_SQL}/claiming.sql",
+        "CASE WHEN job.version = taken.version THEN job.meta ELSE timeball.meta_of(taken.job_id, taken.version) END",
+        "job.meta",
+        "tests/store/test_job_version.py::test_a_queued_execution_has_the_meta_of_its_version",
+    ),
+    _one(
+        "an operator's retry that forgets the meta",
+        "application/commands/executions.py",
+        "            meta=own.meta,\n",
+        "",
+        "tests/store/test_job_version.py::test_retries_carry_meta_on",
+    ),
+    _one(
+        "executions that forget that something follows them",
+        f"{_SQL}/jobs.sql",
+        "coalesce(given.has_follow_ups, job.has_follow_ups) AS has_follow_ups",
+        "given.has_follow_ups",
+        "tests/store/test_job_version.py::test_what_follows_the_executions_of_a_job_follows_each_of_them",
     ),
     _one(
         "an edited one-off that forgets what it was",

@@ -20,6 +20,7 @@ from timeball.domain.job_fields import (
     Interval,
     JobField,
     Json,
+    JsonObject,
     Label,
     Labels,
     Section,
@@ -191,6 +192,8 @@ def _values(line: JobField) -> str:
             return "an instant in ISO 8601"
         case Json():
             return "any JSON"
+        case JsonObject(most_bytes=most_bytes):
+            return f"a JSON object of up to {most_bytes:,} bytes"
         case _:
             assert_never(line.rule)
 

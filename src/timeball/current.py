@@ -32,6 +32,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
+import orjson
+
 from timeball.domain.execution import MAX_LINE_CHARACTERS, ClaimedExecution, Origin
 from timeball.domain.values.ids import format_execution_id, format_job_id
 from timeball.domain.values.text import clean_text, shorten_text
@@ -155,6 +157,12 @@ class AttemptContext:
         self._open_sink = open_sink
         self._sink: AttemptSink | None = None
         self._pid = _PROCESS.number
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """The meta of the execution, read anew: what one reader changes in it, no other sees."""
+        meta = self.claimed.meta
+        return {} if meta is None else orjson.loads(meta)
 
     def replace_payload(self, payload: str) -> None:
         """Call the handler with this payload instead of the claimed one."""
@@ -299,6 +307,11 @@ class Current:
     def queue(self) -> str:
         """The queue the execution came from."""
         return _running().claimed.queue
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What was said about the execution beside its arguments: `options(meta=...)`, or the job's; empty if nothing was."""
+        return _running().meta
 
     @property
     def cancelled(self) -> bool:

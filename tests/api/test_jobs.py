@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from timeball.api.app import make_api
 from timeball.domain.execution import Failed, Succeeded
 from timeball.domain.job import RESERVED_NAMES
 from timeball.domain.values.ids import format_execution_id
+from timeball.domain.values.redaction import REDACTED
 from timeball.runtime import ServerRuntime
 from timeball.store.store import Store
 from timeball.testing import VirtualClock
@@ -249,6 +251,52 @@ async def test_a_trigger_says_by_when_it_must_have_begun(
     (skipped,) = (await client.get("/jobs/a/executions", params={"status": "skipped"})).json()["data"]
     assert (skipped["reason"], skipped["attempts"]) == ("expired", 0)
     assert datetime.fromisoformat(skipped["expires_at"]) == clock.now()
+
+
+async def test_meta_is_shown_with_jobs_and_executions(client: httpx.AsyncClient) -> None:
+    await created(client, name="a", schedule="manual", meta={"tenant": "acme", "token": "t0p"})
+    shown = (await client.get("/jobs/a")).json()["meta"]
+    assert (shown["tenant"], shown["token"]) == ("acme", REDACTED)
+
+    own = await client.post("/jobs/a/trigger", json={"meta": {"tenant": "globex"}})
+    of_job = await client.post("/jobs/a/trigger")
+
+    assert own.json()["meta"] == {"tenant": "globex"}
+    assert of_job.json()["meta"]["tenant"] == "acme"
+    listed = (await client.get("/executions")).json()["data"]
+    assert [one["meta"]["tenant"] for one in listed] == ["acme", "globex"]
+    assert "globex" in (await client.get("/executions/export", params={"format": "csv"})).text
+    assert '"acme"' in (await client.get("/jobs/export", params={"format": "jsonl"})).text
+
+
+@pytest.mark.parametrize(
+    ("meta", "complaint"),
+    [
+        ({"words": "x" * 4_097}, "meta has 4109 bytes as JSON, expected at most 4096"),
+        ({"token": REDACTED}, "which stands for a hidden value"),
+        (["tenant"], "meta"),
+        ("tenant", "meta"),
+    ],
+)
+async def test_meta_that_is_no_small_object_is_refused(client: httpx.AsyncClient, meta: Any, complaint: str) -> None:
+    await created(client, name="a", schedule="manual")
+
+    for path, body in (("/jobs", {"handler": "test.echo"}), ("/jobs/a/trigger", {})):
+        refused = await client.post(path, json=body | {"meta": meta})
+
+        assert refused.status_code == 422
+        assert complaint in refused.text
+    assert (await client.patch("/jobs/a", json={"meta": meta})).status_code == 422
+
+
+async def test_other_meta_for_a_run_needs_an_editor(
+    client: httpx.AsyncClient, make_key: Callable[[str], Awaitable[dict[str, str]]]
+) -> None:
+    await created(client, name="a", schedule="manual")
+    operator, body = await make_key("operator"), {"meta": {"tenant": "globex"}}
+
+    assert (await client.post("/jobs/a/trigger", json=body, headers=operator)).status_code == 403
+    assert (await client.post("/jobs/a/trigger", json={}, headers=operator)).status_code < 300
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,13 @@ async def some_jobs(client: httpx.AsyncClient) -> None:
     """Jobs that differ in every field of the search."""
     for job in (
         {"name": "daily_report", "schedule": "0 9 * * *", "queue": "reports", "tags": ["billing"], "priority": 80},
-        {"name": "Receipts", "handler": "app.mail:send", "queue": "mail", "payload": {"user": {"id": 42}}},
+        {
+            "name": "Receipts",
+            "handler": "app.mail:send",
+            "queue": "mail",
+            "payload": {"user": {"id": 42}},
+            "meta": {"tenant": "acme"},
+        },
         {"name": "sync%crm", "interval_seconds": 60, "queue": "mail", "tags": ["test", "crm"]},
     ):
         answer = await client.post("/jobs", json={"handler": "test.echo", **job})
@@ -51,6 +57,8 @@ JOB_SEARCHES: list[tuple[str, Names]] = [
     ("priority:>60", {"daily_report"}),
     ("payload.user.id:42", {"Receipts"}),
     ("-payload.user.id:42", {"daily_report", "sync%crm"}),
+    ("meta.tenant:acme", {"Receipts"}),
+    ("-meta.tenant:a*", {"daily_report", "sync%crm"}),
     ("status:active", {"daily_report", "Receipts", "sync%crm"}),
     ("status:paused", set()),
     ("status:scheduled name:daily*", {"daily_report"}),
@@ -69,13 +77,15 @@ async def test_jobs_are_found_by_their_fields(client: httpx.AsyncClient, some_jo
 async def some_executions(store: Store, clock: VirtualClock) -> dict[str, Any]:
     """A succeeded execution, a dead one and a waiting one."""
     jobs = {
-        "good": await make_job(store, name="good", queue="mail", tags=("a",), payload={"n": 1}),
+        "good": await make_job(
+            store, name="good", queue="mail", tags=("a",), payload={"n": 1}, meta={"tenant": "acme"}
+        ),
         "bad": await make_job(store, name="bad", queue="mail", max_retries=0),
         "waits": await make_job(store, name="waits", schedule="0 0 1 1 *"),
     }
     commands = Commands(store, store.env)
-    for name in ("good", "bad"):
-        await commands.executions.trigger(jobs[name].id)
+    for name, meta in (("good", None), ("bad", {"tenant": "globex"})):
+        await commands.executions.trigger(jobs[name].id, meta=meta)
     claimed = {one.job_id: one for one in await claim_all(store)}
     started, ended = clock.now(), clock.advance("5s")
     await record(
@@ -104,6 +114,9 @@ EXECUTION_SEARCHES: list[tuple[str, Names]] = [
     ("goo", {"good"}),
     ("tag:a", {"good"}),
     ("payload.n:1", {"good"}),
+    ("meta.tenant:acme", {"good"}),
+    ("meta.tenant:globex", {"bad"}),
+    ("-meta.tenant:acme", {"bad", "waits"}),
     ("took:>1s", {"good", "bad"}),
     ("took:>1m", set()),
     ("late:>1h", set()),
@@ -150,11 +163,12 @@ async def test_an_invalid_search_is_refused_with_the_reason(client: httpx.AsyncC
     assert "did you mean status" in answer.json()["hint"]
 
 
+@pytest.mark.parametrize("hidden", ["payload", "meta"])
 async def test_a_viewer_cannot_guess_payloads_by_searching(
-    client: httpx.AsyncClient, make_key: Callable[[str], Awaitable[dict[str, str]]]
+    client: httpx.AsyncClient, make_key: Callable[[str], Awaitable[dict[str, str]]], hidden: str
 ) -> None:
     operator, editor = await make_key("operator"), await make_key("editor")
-    asked = {"q": "payload.password:a*"}
+    asked = {"q": f"{hidden}.password:a*"}
 
     for path in ("/jobs", "/executions", "/jobs/export", "/executions/export", "/dead-letter"):
         assert (await client.get(path, params=asked, headers=operator)).status_code == 403, path

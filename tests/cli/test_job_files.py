@@ -79,6 +79,17 @@ def test_expires_takes_a_span_or_an_instant(cli: Cli, command: str, name: str, v
     assert created.json[name] == value
 
 
+def test_jobs_runs_and_triggers_take_meta(cli: Cli) -> None:
+    made = cli("jobs", "create", "a", "test.echo", "--manual", "--meta", "tenant=acme", "--meta", "depth=3", "--json")
+    own = cli("jobs", "trigger", "a", "--meta", "tenant=globex", "--json")
+    run = cli("run", "test.echo", "--meta", "tenant=initech", "--json")
+
+    assert made.json["meta"] == {"tenant": "acme", "depth": 3}
+    assert own.json["meta"] == {"tenant": "globex"}
+    shown = cli("runs", "show", run.json["execution_id"], "--json").json
+    assert shown["meta"] == {"tenant": "initech"}
+
+
 def test_a_run_and_a_trigger_take_expires(cli: Cli) -> None:
     assert cli("jobs", "create", "a", "test.echo", "--cron", "0 0 1 1 *").code == 0
 

@@ -42,6 +42,7 @@ from timeball.domain.job_fields import (
     JobField,
     JobSpec,
     Json,
+    JsonObject,
     Label,
     Labels,
     Section,
@@ -70,6 +71,7 @@ ANSWERED: dict[type, Any] = {
     Labels: list[str],
     Instant: datetime,
     Json: Any,
+    JsonObject: dict[str, Any],
 }
 
 

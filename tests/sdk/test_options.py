@@ -35,6 +35,7 @@ COMMON: dict[str, Any] = {
     "limit_key": "2026",
     "timezone": "Europe/Berlin",
 }
+COMMON |= {"meta": {"tenant": "acme", "depth": 3}}
 ENQUEUE: dict[str, Any] = COMMON | {"key": "31"}
 LATER: dict[str, Any] = ENQUEUE | {"at": datetime(2098, 2, 1, tzinfo=UTC)}
 SCHEDULE: dict[str, Any] = COMMON | {

@@ -81,6 +81,8 @@ async def test_a_claim_keeps_every_column_and_adds_its_own(store: Store, clock: 
         "retry_of": ENDED,
         "created_by": "key:k deploy",
         "bound_secrets_only": True,
+        "meta": '{"of": "execution"}',
+        "has_follow_ups": True,
         "expires_at": now + seconds(40),
     }
     await put_row(store, "ready", **before)
@@ -111,6 +113,7 @@ async def test_a_claim_keeps_every_column_and_adds_its_own(store: Store, clock: 
         version=4,
         job_name="nightly",
         expires_at=now + seconds(40),
+        meta='{"of": "execution"}',
         claim_id=claim_id,
         stop=None,
     )

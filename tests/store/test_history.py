@@ -28,7 +28,7 @@ from timeball.domain.execution import Execution, Failed, Origin
 from timeball.domain.values.ids import ExecutionId, JobId
 from timeball.errors import StoreError
 from timeball.store.store import Store
-from timeball.store.types import ExecutionRequest, LogRecord
+from timeball.store.types import ExecutionRequest, LogRecord, OwnWords
 from timeball.testing import VirtualClock
 
 DAY = date(2026, 3, 2)
@@ -136,7 +136,7 @@ async def test_the_payload_of_an_execution_differs_from_that_of_its_job(store: S
         request = ExecutionRequest(id=id_, job_id=job.id, origin=Origin.TRIGGER, payload=payload)
         await store.jobs.request([request], OPERATOR, "job.trigger")
 
-    assert [await store.history.payload_override(id_) for id_ in ids] == [("[1]", False), (None, False)]
+    assert [await store.history.own_words(id_) for id_ in ids] == [OwnWords("[1]"), OwnWords()]
 
 
 # what handlers said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.support.factories import (
     FROM_THE_FIRST,
     OPERATOR,
     claim_all,
+    define_job,
     enqueue,
     found,
     make_job,
@@ -35,7 +37,7 @@ from timeball.domain.policies import Delivery
 from timeball.domain.values.ids import ClaimId, ExecutionId, JobId
 from timeball.errors import Conflict
 from timeball.store.store import Store
-from timeball.store.types import ClaimRequest, ExecutionRequest, ShardOwnership
+from timeball.store.types import ClaimRequest, ExecutionRequest, OwnWords, ShardOwnership
 from timeball.store.verify.proof import verify
 from timeball.testing import VirtualClock
 
@@ -311,7 +313,73 @@ async def test_an_execution_shows_the_payload_of_its_version(store: Store) -> No
     shown = [await store.history.payload(each) for each in (execution_id, triggered)]
 
     assert [json.loads(payload or "") for payload in shown] == [{"of": "old"}] * 2
-    assert [await store.history.payload_override(each) for each in (execution_id, triggered)] == [(None, False)] * 2
+    assert [await store.history.own_words(each) for each in (execution_id, triggered)] == [OwnWords()] * 2
+
+
+@EVERY_WAY
+async def test_a_queued_execution_has_the_meta_of_its_version(store: Store, claim: Claim) -> None:
+    execution_id = await enqueue(store, handler=OLD, meta={"tenant": "acme"})
+
+    await edit(store, JobId(execution_id), meta={"tenant": "globex"})
+
+    assert (await claim(store, execution_id)).meta == '{"tenant": "acme"}'
+    shown = await store.history.find(execution_id)
+    assert shown is not None
+    assert shown.meta == {"tenant": "acme"}
+
+
+async def test_a_job_that_is_given_meta_later_gives_none_to_what_was_queued_before(store: Store) -> None:
+    execution_id = await enqueue(store, handler=OLD)
+
+    await edit(store, JobId(execution_id), meta={"tenant": "globex"})
+
+    (claimed,) = await claim_all(store, handlers=[OLD])
+    assert claimed.meta is None
+    shown = await store.history.find(execution_id)
+    assert shown is not None
+    assert shown.meta is None
+
+
+@EVERY_WAY
+async def test_an_execution_with_meta_of_its_own_has_not_that_of_its_job(store: Store, claim: Claim) -> None:
+    job = await make_job(store, handler=OLD, meta={"tenant": "acme", "of": "job"})
+
+    id_ = await Commands(store, store.env).executions.trigger(job.id, meta={"tenant": "globex"})
+
+    assert (await claim(store, id_)).meta == '{"tenant": "globex"}'
+
+
+async def test_retries_carry_meta_on(store: Store, clock: VirtualClock) -> None:
+    """Timeball's own, and that of an operator."""
+    commands = Commands(store, store.env).executions
+    job = await make_job(store, handler=OLD, max_retries=1)
+    first = await commands.trigger(job.id, meta={"tenant": "globex"})
+    await record(store, [found(claimed, Failed(error=FAILURE)) for claimed in await claim_all(store, handlers=[OLD])])
+    clock.advance("1h")
+    owner = await make_owner(store)
+    await promote_due(store, owner)
+    (again,) = await claim_all(store, handlers=[OLD])
+    assert (again.id, again.meta) == (first, '{"tenant": "globex"}')
+
+    await record(store, [found(again, Failed(error=FAILURE))])
+    anew = await commands.retry(first)
+
+    (claimed,) = await claim_all(store, handlers=[OLD])
+    assert (claimed.id, claimed.meta) == (anew, '{"tenant": "globex"}')
+
+
+@pytest.mark.parametrize("more", [{}, {"max_running": 1}], ids=["ready", "blocked"])
+async def test_what_follows_the_executions_of_a_job_follows_each_of_them(store: Store, more: dict[str, Any]) -> None:
+    """The mark is carried from the job to the history: a trigger of `finished` reads it there."""
+    job = replace(define_job(store, handler=OLD, **more), has_follow_ups=True)
+    await store.enqueuer.create([job], [])
+    await edit(store, job.id, description="edited")
+
+    await trigger(store, job.id)
+    await store.executions.unblock([f"job:{job.id}"])
+    await record(store, [found(claimed) for claimed in await claim_all(store, handlers=[OLD])])
+
+    assert [row["has_follow_ups"] for row in await table(store, "finished")] == [True]
 
 
 async def test_the_versions_of_an_edited_one_off_are_deleted_with_it(store: Store, clock: VirtualClock) -> None:

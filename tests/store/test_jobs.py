@@ -86,6 +86,7 @@ EVERYTHING: dict[str, Any] = {
     "unique_key": "the report",
     "start_within_seconds": 71,
     "tags": ("red", "blue"),
+    "meta": {"tenant": "acme", "depth": {"of": [1, None]}},
 }
 
 
@@ -123,9 +124,12 @@ async def test_every_field_has_the_column_of_its_name(store: Store) -> None:
     await store.enqueuer.create([wanted], [])
 
     row = await only_row(store, "job")
-    named = {name: value for name, value in EVERYTHING.items() if name not in ("payload", "delivery", *LABEL_FIELDS)}
+    named = {
+        name: value for name, value in EVERYTHING.items() if name not in ("payload", "meta", "delivery", *LABEL_FIELDS)
+    }
     assert {name: row[name] for name in named} == named
     assert (json.loads(row["payload"]), row["tags"]) == ({"pages": 3}, ["red", "blue"])
+    assert json.loads(row["meta"]) == EVERYTHING["meta"]
     assert (row["skip_on"], row["only_on"]) == (["holidays", "weekend"], ["open"])
     cited = {name: one["version"] for name, one in json.loads(row["calendars"]).items()}
     assert cited == {"holidays": 2, "weekend": 1, "open": 1}
@@ -185,6 +189,8 @@ async def test_a_one_off_due_now_is_ready(store: Store, clock: VirtualClock) -> 
         "retry_of": None,
         "created_by": None,
         "bound_secrets_only": None,
+        "meta": None,
+        "has_follow_ups": None,
         "expires_at": due_at + seconds(71),
     }
     assert await table(store, "job_version") == []
@@ -296,6 +302,8 @@ async def test_a_one_off_ahead_waits_in_due(store: Store, clock: VirtualClock) -
         "retry_of": None,
         "created_by": None,
         "bound_secrets_only": None,
+        "meta": None,
+        "has_follow_ups": None,
         "frozen_run_at": None,
         "expires_at": due_at + seconds(70),
     }
@@ -628,6 +636,7 @@ _BREACHES = {
     "job_timeout_ms_check": ["timeout_ms = 0"],
     "job_max_running_check": ["max_running = 0"],
     "job_start_within_seconds_check": ["start_within_seconds = 0"],
+    "meta_is_an_object": ["meta = '[]'", "meta = 'null'", "meta = '\"text\"'"],
     "only_a_one_off_expires_at_an_instant": ["kind = 'manual', expires_at = now()"],
 }
 

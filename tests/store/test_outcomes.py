@@ -79,6 +79,7 @@ async def running(store: Store, clock: VirtualClock) -> Running:
         version=4,
         job_name=None,
         expires_at=now + seconds(40),
+        meta='{"of": "execution"}',
         claim_id=ClaimId(UUID(int=0xC)),
         stop=None,
     )
@@ -103,6 +104,8 @@ async def running(store: Store, clock: VirtualClock) -> Running:
         "retry_of": ENDED,
         "created_by": "key:k deploy",
         "bound_secrets_only": True,
+        "meta": '{"of": "execution"}',
+        "has_follow_ups": True,
         "expires_at": now + seconds(40),
         "holder": await make_node(store),
         "claim_id": claimed.claim_id,
@@ -125,6 +128,7 @@ def in_history(running: Running, state: str, **more: Any) -> dict[str, Any]:
         name: running.row[name]
         for name in (*same, "fence", "claim_id", "tzdata", "payload", "retry_of", "created_by", "bound_secrets_only")
     }
+    kept |= {name: running.row[name] for name in ("meta", "has_follow_ups")}
     times = {
         "started_at": running.row["run_at"] + seconds(0.25),
         "finished_at": running.row["run_at"] + seconds(0.75),
@@ -447,7 +451,7 @@ async def test_executions_without_a_living_holder_are_orphans(store: Store, runn
 
     (orphan,) = await store.executions.orphans(10)
 
-    assert orphan.claimed == running.claimed._replace(payload="", expires_at=None)
+    assert orphan.claimed == running.claimed._replace(payload="", expires_at=None, meta=None)
     assert (orphan.holder, orphan.claimed_at) == (running.row["holder"], running.row["claimed_at"])
     assert orphan.is_orphan
     assert await store.executions.orphans(0) == []

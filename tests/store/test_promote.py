@@ -74,6 +74,8 @@ def waiting(now: datetime) -> dict[str, Any]:
         "retry_of": ENDED,
         "created_by": "key:k deploy",
         "bound_secrets_only": True,
+        "meta": '{"of": "execution"}',
+        "has_follow_ups": True,
         "expires_at": now + seconds(40),
     }
 
@@ -213,6 +215,8 @@ async def test_a_promotion_inserts_the_following_occurrence_in_the_same_statemen
     )
     owner = await make_owner(store)
     row = await due_row(store, job.id)
+    async with store.database.transaction() as connection:
+        await connection.execute("UPDATE timeball.due SET has_follow_ups = true")
     clock.advance("75s")
 
     done = await store.executions.promote([await plan_row(store, row)], owner, store.promotion_window, "2027q")
@@ -226,7 +230,7 @@ async def test_a_promotion_inserts_the_following_occurrence_in_the_same_statemen
     )
     assert (ready["scheduled_for"], ready["run_at"]) == (start + seconds(60), start + seconds(60) + job.jitter)
     assert (ready["queued_at"], ready["tzdata"], ready["unique_key"]) == (clock.now(), TZDATA, "k")
-    assert ready["expires_at"] == start + seconds(60 + 50) + job.jitter
+    assert (ready["expires_at"], ready["has_follow_ups"]) == (start + seconds(60 + 50) + job.jitter, True)
     following = await only_row(store, "due")
     assert following == {
         "id": occurrence_id(job.id, start + seconds(120)),
@@ -254,6 +258,8 @@ async def test_a_promotion_inserts_the_following_occurrence_in_the_same_statemen
         "retry_of": None,
         "created_by": None,
         "bound_secrets_only": None,
+        "meta": None,
+        "has_follow_ups": True,
         "expires_at": start + seconds(120 + 50) + job.jitter,
     }
 

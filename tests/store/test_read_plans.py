@@ -195,7 +195,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "report_progress": ({"progress": 0.5, "note": None, "id": id_(RUNS + 1), "fence": 1, "claim_id": id_(RUNS + 1)}, 1),
     "orphaned_claims": ({"limit": PAGE}, RUNNING + NODES * 2 + RUNNING),
     # One execution, and its neighbours.
-    "payload_override": ({"id": id_(ENDED + 77)}, 1),
+    "own_words": ({"id": id_(ENDED + 77)}, 1),
     "execution_extras": ({"id": id_(ENDED + 77)}, 3),
     "attempts_of": ({"id": id_(ENDED + 77)}, 1),
     "attempts_of_some": ({"ids": ids(ENDED)}, PAGE),

@@ -65,6 +65,7 @@ def execution_document(execution: Execution) -> Document:
         "retry_of": None if execution.retry_of is None else format_execution_id(execution.retry_of),
         "created_by": execution.created_by,
         "expires_at": execution.expires_at,
+        "meta": redact(execution.meta),
     }
 
 

@@ -163,6 +163,7 @@ EXECUTION_EXAMPLE: dict[str, Any] = {
     "retry_of": None,
     "created_by": None,
     "expires_at": None,
+    "meta": None,
 }
 BULK_EXAMPLE = {
     "done": 1,

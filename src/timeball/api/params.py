@@ -153,8 +153,9 @@ def given_fields(body: JobBody) -> dict[str, Any]:
     for name in LABEL_FIELDS:
         if name in fields:
             fields[name] = tuple(fields[name])
-    if "payload" in fields:
-        refuse_redacted(fields["payload"])
+    for name in ("payload", "meta"):
+        if name in fields:
+            refuse_redacted(fields[name], name)
     return fields
 
 
@@ -280,9 +281,9 @@ def _just_after(instant: datetime | None, resolution: timedelta) -> datetime | N
 
 
 def check_payload_search(filters: JobFilter | ExecutionFilter, caller: Caller) -> None:
-    """Require the role editor for a search in payloads: it would reveal to a viewer what is hidden from them."""
-    if any(term.field == "payload" for term in filters.terms):
-        caller.needs(Role.EDITOR, "searching payloads")
+    """Require the role editor for a search in payloads or meta: it would reveal to a viewer what is hidden from them."""
+    if any(term.field in ("payload", "meta") for term in filters.terms):
+        caller.needs(Role.EDITOR, "searching payloads and meta")
 
 
 async def allowed_execution_filter(

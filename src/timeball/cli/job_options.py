@@ -59,12 +59,16 @@ Arguments = Annotated[
         metavar="[KEY=VALUE]...", help="The payload: values that are JSON are taken as such, others as text."
     ),
 ]
+MetaOption = Annotated[
+    list[str] | None,
+    typer.Option("--meta", metavar="KEY=VALUE", help="A word about it that is no argument; repeat for more."),
+]
 # The fields that have no option of their own.
 _OTHER_FIELDS = [
     name
     for name in SPEC_FIELDS
     if name not in ("name", "handler", "payload", "description", *TIME_FIELDS)
-    and name not in ("timezone", "queue", "priority", "max_retries", "timeout_ms", "tags")
+    and name not in ("timezone", "queue", "priority", "max_retries", "timeout_ms", "tags", "meta")
     and name not in ("start_within_seconds", "expires_at")
     and name not in ("skip_on", "only_on", "shift")
 ]
@@ -105,6 +109,7 @@ class JobFlags:
         ),
     ] = None
     tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag; repeat for more.")] = None
+    meta: MetaOption = None
     description: Annotated[str | None, typer.Option("--description", help="What it is for.")] = None
     payload: Annotated[
         str | None, typer.Option("--payload", help="The payload as JSON; @file reads a file, - reads stdin.")
@@ -132,6 +137,7 @@ class JobFlags:
             "max_retries": self.retries,
             "timeout_ms": None if self.timeout is None else int(_seconds(self.timeout, "--timeout") * 1000),
             "tags": self.tag or None,
+            "meta": read_pairs(self.meta or (), "--meta") or None,
             "description": self.description,
             "payload": self._payload(arguments or ()),
         }

@@ -18,7 +18,15 @@ from timeball.cli.files import (
     read_jobs,
     write_download,
 )
-from timeball.cli.job_options import Arguments, JobFilterFlags, JobFlags, expiry_fields, read_moment, read_pairs
+from timeball.cli.job_options import (
+    Arguments,
+    JobFilterFlags,
+    JobFlags,
+    MetaOption,
+    expiry_fields,
+    read_moment,
+    read_pairs,
+)
 from timeball.cli.output import Column, ColumnKind
 from timeball.cli.session import CliSession, take
 from timeball.cli.tree import DryRun, Limit, Reason, Yes, command, command_group, list_command
@@ -178,11 +186,12 @@ def trigger_job(
         str | None,
         typer.Option("--expires", help="Skip it if it has not begun after this span, such as 10m; or an instant."),
     ] = None,
+    meta: MetaOption = None,
 ) -> None:
     """Run a job now, in addition to its schedule. KEY=VALUE gives another payload."""
     payload = read_pairs(arguments or (), "the payload") or None
-    expiry: Any = expiry_fields(expires)
-    start_and_show(session, lambda client: client.jobs.trigger(job, payload, reason, **expiry), wait=wait)
+    words: Any = expiry_fields(expires) | {"meta": read_pairs(meta or (), "--meta") or None}
+    start_and_show(session, lambda client: client.jobs.trigger(job, payload, reason, **words), wait=wait)
 
 
 @command(jobs, "duplicate", "timeball jobs duplicate nightly nightly-2 --queue slow")

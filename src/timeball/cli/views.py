@@ -104,6 +104,7 @@ RUN_DETAILS = [
     Column("worker"),
     Column("retry of"),
     Column("payload"),
+    Column("meta"),
     Column("result"),
     Column("error type"),
     Column("error"),

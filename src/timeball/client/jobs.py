@@ -118,11 +118,12 @@ def trigger(
     unchecked: bool = False,
     start_within_seconds: int | None = None,
     expires_at: Moment | None = None,
+    meta: dict[str, Any] | None = None,
 ) -> ApiRequest[ExecutionDetails]:
     """Run a job now, in addition to its schedule; with *payload*, if given.
 
     With *wait*, such as `30s`, the response comes when it has finished, or when the wait is over. The run is skipped if it has not begun
-    after *start_within_seconds*, or by *expires_at*.
+    after *start_within_seconds*, or by *expires_at*. Its *meta* takes the place of the job's.
     """
     body = {
         "payload": payload,
@@ -130,6 +131,7 @@ def trigger(
         "unchecked": unchecked,
         "start_within_seconds": start_within_seconds,
         "expires_at": expires_at,
+        "meta": meta,
     }
     return post(path_of("jobs", job, "trigger"), parse_model(ExecutionDetails), body, wait=wait)
 

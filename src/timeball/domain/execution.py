@@ -165,6 +165,8 @@ class ClaimedExecution(NamedTuple):
     job_name: str | None
     # If it has not begun by then, it is not to begin. None if it may begin at any time, or has begun before.
     expires_at: datetime | None
+    # JSON text, of its own or of its job.
+    meta: str | None
     claim_id: ClaimId
     stop: str | None
 
@@ -350,6 +352,8 @@ class Execution:
     created_by: str | None
     # If it has not begun by then, it is skipped. None if it may begin at any time, or has begun.
     expires_at: datetime | None = None
+    # Its own, or that of its job.
+    meta: dict[str, Any] | None = None
 
     @property
     def lateness(self) -> timedelta | None:

@@ -13,6 +13,7 @@ import orjson
 
 from timeball.domain.expiry import Expiry
 from timeball.domain.job_fields import (
+    MAX_META_BYTES,
     SPEC_FIELDS,
     TIME_FIELDS,
     Choice,
@@ -21,6 +22,7 @@ from timeball.domain.job_fields import (
     JobField,
     JobSpec,
     Json,
+    JsonObject,
     Label,
     Labels,
     Text,
@@ -32,7 +34,7 @@ from timeball.domain.scheduling.civil_time import format_instant, parse_instant
 from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, Schedule, ScheduleKind, parse_schedule
 from timeball.domain.values.field_errors import list_choices, unexpected_value
 from timeball.domain.values.ids import ExecutionId, JobId, jitter_of, shard_of
-from timeball.domain.values.json_text import to_json
+from timeball.domain.values.json_text import check_small_object, to_json
 from timeball.domain.values.text import check_description, check_label
 from timeball.errors import InvalidInput
 
@@ -82,6 +84,8 @@ class Job:
     pause_after_failures: int | None
     tags: tuple[str, ...]
     shard: int
+    # Not changed in place: jobs share it.
+    meta: dict[str, Any] | None = None
     expires_at: datetime | None = None
     version: int = 1
     declared_by: str | None = None
@@ -89,6 +93,8 @@ class Job:
     created_by: str | None = None
     # Its payload names secrets and was written by someone who is no administrator: it may use those alone that are bound.
     bound_secrets_only: bool = False
+    # Something follows the end of its executions.
+    has_follow_ups: bool = False
     paused_at: datetime | None = None
     paused_until: datetime | None = None
     paused_from: datetime | None = None
@@ -290,6 +296,7 @@ def redefine_job(
         declared_by=job.declared_by,
         created_by=job.created_by,
         bound_secrets_only=job.bound_secrets_only,
+        has_follow_ups=job.has_follow_ups,
         paused_at=job.paused_at,
         paused_until=job.paused_until,
         paused_from=job.paused_from,
@@ -413,6 +420,11 @@ def _check_name(name: object) -> str:
     return checked
 
 
+def check_meta(value: object) -> dict[str, Any]:
+    """The meta of a job or of one execution; InvalidInput if it is no JSON object, or too large."""
+    return check_small_object(value, "meta", MAX_META_BYTES)
+
+
 def _check_labels(values: object, name: str, most: int) -> tuple[str, ...]:
     if isinstance(values, str) or not isinstance(values, list | tuple | set | frozenset):
         raise InvalidInput(f"{name} is {type(values).__name__}, expected a list of texts", field=name)
@@ -449,6 +461,8 @@ def _checker(line: JobField) -> Callable[[Any], Any]:
             return partial(_check_word, words=words, name=line.name)
         case Labels(most=most):
             return partial(_check_labels, name=line.name, most=most)
+        case JsonObject(most_bytes=most_bytes):
+            return partial(check_small_object, field=line.name, most_bytes=most_bytes)
         case Interval() | Instant() | Json():
             raise AssertionError(f"{line.name} is checked with the schedule, or as JSON")
         case _:

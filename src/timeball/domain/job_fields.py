@@ -41,6 +41,7 @@ from timeball.domain.policies import (
 )
 
 MAX_INT32: Final = 2**31 - 1
+MAX_META_BYTES: Final = 4_096
 MAX_SPAN_MS: Final = 366 * 24 * 3600 * 1000
 
 
@@ -100,7 +101,14 @@ class Json:
     """Any JSON."""
 
 
-ValueRule: TypeAlias = Label | Text | Whole | Choice | Labels | Interval | Instant | Json
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    """A small JSON object: texts as keys, any JSON as values, up to *most_bytes* as JSON."""
+
+    most_bytes: int
+
+
+ValueRule: TypeAlias = Label | Text | Whole | Choice | Labels | Interval | Instant | Json | JsonObject
 
 
 class Section(StrEnum):
@@ -212,7 +220,7 @@ class JobField:
                 return "timestamptz"
             case Labels():
                 return "text[]"
-            case Json():
+            case Json() | JsonObject():
                 return "jsonb"
             case _:
                 assert_never(self.rule)
@@ -234,6 +242,8 @@ class JobSpec:
         about="What the handler is given: any JSON, up to 256 KB, with references to the run.")] = field(default_factory=dict)
     tags: Annotated[tuple[str, ...], JobField(WHAT, "Tags", Labels(50), HANDLER_OPTION | PLAIN | SPARSE,
         about="Words to find jobs by.")] = ()
+    meta: Annotated[dict[str, Any] | None, JobField(WHAT, "Meta", JsonObject(MAX_META_BYTES), PLAIN,
+        about="A JSON object about its executions that is no argument, such as a tenant; up to 4 KB.")] = None
 
     schedule: Annotated[str | None, JobField(WHEN, "Cron expression", Text(1_000),
         about="A cron expression (`H` is a value that the name of the job decides), or `manual`: only when it is triggered. "

@@ -86,6 +86,7 @@ _SHARED = {
     "created_by": SearchField(SearchFieldKind.TEXT),
     "priority": SearchField(SearchFieldKind.NUMBER, column="priority"),
     "payload": SearchField(SearchFieldKind.JSON),
+    "meta": SearchField(SearchFieldKind.JSON),
     "after": SearchField(SearchFieldKind.MOMENT),
     "before": SearchField(SearchFieldKind.MOMENT),
 }

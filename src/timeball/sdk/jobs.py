@@ -6,7 +6,7 @@ author: it holds the database's password, so there is nothing that it may not do
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
@@ -251,12 +251,14 @@ class Jobs:
         reason: str | None = None,
         *,
         expires: Duration | datetime | None = None,
+        meta: Mapping[str, Any] | None = None,
     ) -> Run[Any]:
         """Run a job now, in addition to its schedule; *payload* replaces the job's own for this run.
 
         It is skipped if it has not begun when it *expires*: after a span such as `10m`, or at an instant.
+        *meta* takes the place of the job's.
         """
-        return self._run(self._client.background_loop.call(partial(_trigger, job, payload, reason, expires)))
+        return self._run(self._client.background_loop.call(partial(_trigger, job, payload, reason, expires, meta)))
 
     async def atrigger(
         self,
@@ -265,9 +267,12 @@ class Jobs:
         reason: str | None = None,
         *,
         expires: Duration | datetime | None = None,
+        meta: Mapping[str, Any] | None = None,
     ) -> Run[Any]:
         """Like `trigger`, for coroutines."""
-        return self._run(await self._client.background_loop.acall(partial(_trigger, job, payload, reason, expires)))
+        return self._run(
+            await self._client.background_loop.acall(partial(_trigger, job, payload, reason, expires, meta))
+        )
 
     def backfill(
         self,
@@ -396,12 +401,17 @@ async def _delete(
 
 
 async def _trigger(
-    job: str, payload: Any, reason: str | None, expires: Duration | datetime | None, runtime: SdkRuntime
+    job: str,
+    payload: Any,
+    reason: str | None,
+    expires: Duration | datetime | None,
+    meta: Mapping[str, Any] | None,
+    runtime: SdkRuntime,
 ) -> tuple[JobId, ExecutionId]:
     target = await runtime.queries.jobs.find(job)
     expiry = NEVER if expires is None else parse_expiry(expires, timezone=target.timezone)
     actor = runtime.actor(reason)
-    return target.id, await runtime.commands.executions.trigger(target.id, payload, actor, expiry=expiry)
+    return target.id, await runtime.commands.executions.trigger(target.id, payload, actor, expiry=expiry, meta=meta)
 
 
 async def _backfill(

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypedDict
 
 from timeball.domain.expiry import NEVER, parse_expiry
 from timeball.domain.handler import HandlerOptions
+from timeball.domain.job import check_meta
 from timeball.domain.job_fields import SPEC_FIELDS, Labels
 from timeball.domain.policies import Delivery, Misfire, OnGap, OnRepeat, Overlap, Shift
 from timeball.domain.values.field_errors import list_choices, unexpected_value
@@ -68,6 +69,8 @@ class EnqueueOptions(SharedOptions, total=False):
     """While an execution with this key is unfinished, enqueuing gives that one instead of a second."""
     limit_key: str
     """Those that share it share `max_running`; the handler's name if nothing is said."""
+    meta: Mapping[str, Any] | None
+    """A JSON object about the run that is no argument, such as its tenant: `current.meta`."""
     connection: Any
     """Enqueue inside the transaction of this connection or session: asyncpg, psycopg, Django or SQLAlchemy."""
     unchecked: bool
@@ -103,6 +106,8 @@ class ScheduleOptions(SharedOptions, total=False):
     pause_after_failures: int
     """After so many dead executions in a row the job is paused."""
     limit_key: str
+    meta: Mapping[str, Any] | None
+    """A JSON object about its runs that is no argument, such as their tenant."""
 
 
 class ScheduleParams(ScheduleOptions, total=False):
@@ -150,6 +155,8 @@ def job_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     for word, given in options.items():
         if word == "expires":
             fields |= asdict(NEVER if given is None else parse_expiry(given, timezone=options.get("timezone", "UTC")))
+        elif word == "meta":
+            fields["meta"] = None if given is None else check_meta(given)
         elif word not in _NOT_FIELDS:
             name, value = _field(word, given)
             fields[name] = value

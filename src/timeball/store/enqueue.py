@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import asyncpg
+import orjson
 
 from timeball.domain.job import JobSituation, JobView
 from timeball.domain.values.ids import ExecutionId
@@ -49,7 +50,13 @@ PLAIN_COLUMNS = frozenset({*_SHARED_COLUMNS, "id", "payload", "shard", "kind", "
 def prepare_job(job: Job) -> PreparedJob | None:
     """The shared columns of jobs like this one, checked and encoded once; None if it is not plain."""
     columns = job_columns(job)
-    return PreparedJob(job, {name: columns[name] for name in _SHARED_COLUMNS}) if is_plain(job, columns) else None
+    if not is_plain(job, columns):
+        return None
+    return PreparedJob(job, {name: columns[name] for name in _SHARED_COLUMNS} | {"meta": _json_or_none(job.meta)})
+
+
+def _json_or_none(value: Mapping[str, Any] | None) -> str | None:
+    return None if value is None else orjson.dumps(value).decode()
 
 
 def is_plain(job: Job, columns: Mapping[str, Any]) -> bool:

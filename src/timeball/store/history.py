@@ -7,9 +7,11 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import orjson
+
 from timeball.store.db.pool import Connection, unwritable_content
 from timeball.store.db.rows import attempt_from, execution_from
-from timeball.store.types import LogRecord
+from timeball.store.types import LogRecord, OwnWords
 
 if TYPE_CHECKING:
     from timeball.domain.execution import Attempt, ClaimedExecution, Execution, ExecutionState
@@ -138,13 +140,13 @@ class HistoryStore:
         row = await self._database.fetch_row("find_execution", id=execution_id)
         return None if row is None else execution_from(row)
 
-    async def payload_override(self, execution_id: ExecutionId) -> tuple[str | None, bool]:
-        """The payload that was given to the execution itself, as JSON text, and whether it may use bound secrets only.
-
-        None if the execution uses the payload of its job.
-        """
-        row = await self._database.fetch_row("payload_override", id=execution_id)
-        return (None, False) if row is None else (row["payload"], row["bound_secrets_only"])
+    async def own_words(self, execution_id: ExecutionId) -> OwnWords:
+        """What was given to the execution itself, in place of the words of its job."""
+        row = await self._database.fetch_row("own_words", id=execution_id)
+        if row is None:
+            return OwnWords()
+        meta = None if row["meta"] is None else orjson.loads(row["meta"])
+        return OwnWords(row["payload"], meta, bound_secrets_only=row["bound_secrets_only"])
 
     async def payload(self, execution_id: ExecutionId) -> str | None:
         """The payload of an execution as JSON text: its own, or that of its job in the version that it cites; None if the job is gone."""

@@ -362,6 +362,7 @@ class JobStore:
             scheduled_for=skipped.first,
             tzdata=tzdata,
             reason=skipped.reason.value,
+            has_follow_ups=job.has_follow_ups or None,
         )
 
     async def _check_instant(self, connection: WithinConnection, old: Job, new: Job) -> None:
@@ -405,6 +406,7 @@ class JobStore:
                 limit_key=job.limit_key,
                 unique_key=job.unique_key,
                 expires_at=job.expiry_of(pending.scheduled_for),
+                has_follow_ups=job.has_follow_ups or None,
             )
         except asyncpg.UniqueViolationError as error:
             raise _OccurrenceRaceError from error

@@ -130,6 +130,18 @@ class CreatedJob:
     view: JobView | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class OwnWords:
+    """What an execution was given in place of the words of its job; None where it uses those of the job.
+
+    *payload* is JSON text; with *bound_secrets_only* it may use bound secrets only.
+    """
+
+    payload: str | None = None
+    meta: Mapping[str, Any] | None = None
+    bound_secrets_only: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionRequest:
     """A requested execution of an existing job: a trigger, a retry, a backfill."""
@@ -147,6 +159,10 @@ class ExecutionRequest:
     # How long it has to begin; without a word about it, as long as its job says.
     expiry: Expiry = NEVER
     bound_secrets_only: bool = False
+    # In place of the meta of its job.
+    meta: Mapping[str, Any] | None = None
+    # Whether something follows its end; None: if something follows the executions of its job.
+    has_follow_ups: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

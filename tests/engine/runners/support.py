@@ -61,6 +61,7 @@ class Attempt(AttemptContext):
             version=1,
             job_name="nightly",
             expires_at=None,
+            meta=None,
             claim_id=ClaimId(UUID(int=4)),
             stop=None,
         )

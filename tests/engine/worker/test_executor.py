@@ -64,6 +64,7 @@ def claim(run_at: datetime = START, number: int = 1, **columns: Any) -> ClaimedE
         version=1,
         job_name=None,
         expires_at=None,
+        meta=None,
         claim_id=ClaimId(UUID(int=99)),
         stop=None,
     )

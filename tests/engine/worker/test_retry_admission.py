@@ -54,6 +54,7 @@ def claim(number: int = 1, attempt: int = 1, lost: int = 0, payload: str = "{}")
         version=1,
         job_name=None,
         expires_at=None,
+        meta=None,
         claim_id=ClaimId(own),
         stop=None,
     )

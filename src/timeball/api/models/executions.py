@@ -44,6 +44,7 @@ class ExecutionOut(BaseModel):
     expires_at: datetime | None = Field(
         description="It is skipped if it has not begun by then; `null` if it may begin at any time, or has begun."
     )
+    meta: dict[str, Any] | None = Field(description="Its own meta, or that of its job; secrets hidden.")
 
 
 class AttemptOut(BaseModel):

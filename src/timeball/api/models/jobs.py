@@ -48,6 +48,8 @@ def _request_type(line: JobField) -> Any:
             return InstantText
         case job_fields.Json():
             return Any
+        case job_fields.JsonObject():
+            return dict[str, Any]
         case _:
             assert_never(line.rule)
 
@@ -122,6 +124,9 @@ class TriggerIn(RunIn):
         Field(
             description="The run is skipped if it has not begun by this instant; without an offset, in the job's zone."
         ),
+    ] = None
+    meta: Annotated[
+        dict[str, Any] | None, Field(description="In place of the job's meta: a JSON object, up to 4 KB.")
     ] = None
 
 
@@ -244,6 +249,7 @@ class JobOut(BaseModel):
     pause_after_failures: int | None
     expires_at: datetime | None
     tags: list[str]
+    meta: dict[str, Any] | None
     status: Literal["active", "paused", "finished"]
     next_run_at: datetime | None
     last_execution: LastExecution | None
@@ -277,6 +283,7 @@ def job_document(
         | spec_fields
         | {
             "payload": _payload(job.payload, in_list=in_list, shows_secrets=shows_secrets) if with_payload else None,
+            "meta": job.meta if shows_secrets else redact(job.meta),
             **{name: list(spec_fields[name]) for name in LABEL_FIELDS},
             "calendars": calendar.versions if calendar else {},
             "kind": job.kind,
@@ -343,6 +350,7 @@ class JobOptionParams(TypedDict, total=False):
     pause_after_failures: int | None
     expires_at: Moment | None
     tags: Sequence[str]
+    meta: dict[str, Any] | None
     unchecked: bool
 
 

@@ -348,10 +348,14 @@ async def trigger_job(
     """Run a job now, in addition to its schedule. Another payload needs the role editor.
 
     With `wait` the response comes when the execution has finished (200), or when the wait is over (202).
-    With `start_within_seconds` or `expires_at` the execution is skipped if it has not begun by then.
+    With `start_within_seconds` or `expires_at` the execution is skipped if it has not begun by then. With `meta` it has that in place of
+    the meta of the job, which needs the role editor, too.
     """
     body = body or TriggerIn()
     check_run_payload(body, caller)
+    if body.meta is not None:
+        caller.needs(Role.EDITOR, "other meta")
+        refuse_redacted(body.meta, "meta")
     target = await context.queries.jobs.find(job)
     expires_at = optional_instant(body.expires_at, "expires_at", target.timezone)
     execution_id = await context.commands.executions.trigger(
@@ -361,6 +365,7 @@ async def trigger_job(
         caller.idempotency,
         is_unchecked=body.unchecked,
         expiry=Expiry(start_within_seconds=body.start_within_seconds, expires_at=expires_at),
+        meta=body.meta,
     )
     return await wait_for_execution(context, execution_id, wait)
 

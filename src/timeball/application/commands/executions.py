@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from timeball.application.commands.requests import LOCAL, Actor, new_ids
 from timeball.domain.execution import Execution, Origin
 from timeball.domain.expiry import NEVER, Expiry
+from timeball.domain.job import check_meta
 from timeball.domain.values.ids import ExecutionId, IdempotentRequest, JobId
 from timeball.domain.values.json_text import to_json
 from timeball.errors import Conflict, NotFound
@@ -39,8 +40,9 @@ class ExecutionCommands:
         *,
         is_unchecked: bool = False,
         expiry: Expiry = NEVER,
+        meta: Mapping[str, Any] | None = None,
     ) -> ExecutionId:
-        """Run a job now, beside its schedule; with another payload and another time to begin, if they are given.
+        """Run a job now, beside its schedule; with another payload, other meta and another time to begin, if they are given.
 
         A payload that the handler's published contract refuses is accepted only if *is_unchecked*.
         """
@@ -48,9 +50,10 @@ class ExecutionCommands:
         if await self._is_done(idempotency, new_id):
             return new_id
         expiry.refuse_if_over(self._env.clock.now())
+        meta = None if meta is None else check_meta(meta)
         if payload is not None and not is_unchecked:
             await self._contracts.check_contract((await self._jobs.existing(job_id)).handler, to_json(payload))
-        return await self.trigger_with_id(new_id, job_id, payload, actor, expiry)
+        return await self.trigger_with_id(new_id, job_id, payload, actor, expiry, meta)
 
     async def trigger_with_id(
         self,
@@ -59,6 +62,7 @@ class ExecutionCommands:
         payload: Any = None,
         actor: Actor = LOCAL,
         expiry: Expiry = NEVER,
+        meta: Mapping[str, Any] | None = None,
     ) -> ExecutionId:
         """Trigger under an id that the caller has chosen, without a check against the handler's contract."""
         job = await self._jobs.existing(job_id)
@@ -71,6 +75,7 @@ class ExecutionCommands:
             created_by=actor.created_by,
             bound_secrets_only=override is not None and actor.is_confined(override),
             expiry=expiry,
+            meta=meta,
         )
         check = None if override is None else partial(self._contracts.check_payload, payload=override, actor=actor)
         return (await self._store.jobs.request([request], actor.entry, "job.trigger", check))[0]
@@ -86,8 +91,8 @@ class ExecutionCommands:
     ) -> ExecutionId:
         """Run a finished execution again: a new one, linked to the old, which stays as it is.
 
-        The new execution runs the job as it is defined now. A payload override of the old one is kept; Conflict if the job has
-        another handler by now.
+        The new execution runs the job as it is defined now. A payload and meta of its own that the old one had are kept; Conflict if
+        the job has another handler by now than the one that such a payload was for.
         """
         new_id = ExecutionId(next(new_ids(self._env, 1, idempotency)))
         if await self._is_done(idempotency, new_id):
@@ -113,8 +118,9 @@ class ExecutionCommands:
                 f"execution {execution_id} is {ended.state}, expected a finished one", hint="cancel it first, or wait"
             )
         check: Callable[[str], None] | None = None
+        own = await self._store.history.own_words(execution_id)
         if payload is None:
-            override, is_confined = await self._store.history.payload_override(execution_id)
+            override, is_confined = own.payload, own.bound_secrets_only
             if override is not None:
                 check = partial(_check_same_handler, ended=ended.handler)
         else:
@@ -129,6 +135,7 @@ class ExecutionCommands:
             retry_of=execution_id,
             created_by=actor.created_by,
             bound_secrets_only=is_confined,
+            meta=own.meta,
         )
         return (
             await self._store.jobs.request([request], actor.entry if is_audited else None, "execution.retry", check)

@@ -26,6 +26,7 @@ from timeball.domain.job_fields import (
     Choice,
     JobField,
     JobSpec,
+    JsonObject,
     Labels,
     Section,
     Whole,
@@ -199,6 +200,8 @@ def _value(line: JobField, text: str) -> Any:
             return int(parse_duration(text, line.bare_name).total_seconds() * (1_000 if line.unit == "ms" else 1))
         case Whole():
             return _number(text, line.name)
+        case JsonObject():
+            return parse_json_field(text, line.name)
         case _:
             return text
 
@@ -253,6 +256,8 @@ def _shown(line: JobField, value: Any) -> str:
         return format_duration(parse_duration(value / 1_000 if line.unit == "ms" else value))
     if isinstance(line.rule, Labels):
         return ", ".join(value)
+    if isinstance(line.rule, JsonObject):
+        return orjson.dumps(value).decode()
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
 import orjson
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.text import check_characters, clean_text, shorten_text
-from timeball.errors import InvalidJson, JsonTooDeep, JsonTooLarge, PayloadError
+from timeball.errors import InvalidInput, InvalidJson, JsonTooDeep, JsonTooLarge, PayloadError
 
 MAX_PAYLOAD_BYTES = 256 * 1024
 MAX_DEPTH = 100
@@ -98,6 +100,24 @@ def to_json(value: Any, field: str = "payload") -> str:
     if "null" in text or "\\u0000" in text or text.count("[") + text.count("{") > MAX_DEPTH:
         _check_storable(value, field, MAX_DEPTH)
     return text
+
+
+def check_small_object(value: object, field: str, most_bytes: int) -> dict[str, Any]:
+    """A JSON object of plain values, as it is stored; InvalidInput if it is none, or has more bytes as JSON."""
+    if not isinstance(value, Mapping):
+        raise unexpected_value(field, value, 'a JSON object, such as {"tenant": "acme"}')
+    try:
+        text = to_json(dict(value), field)
+    except PayloadError as error:
+        raise InvalidInput(str(error), field=field, hint=error.hint) from None
+    if (size := len(text.encode())) > most_bytes:
+        raise InvalidInput(
+            f"{field} has {size} bytes as JSON, expected at most {most_bytes}",
+            field=field,
+            hint="what the code needs as data belongs into its arguments; meta is about the run",
+        )
+    plain: dict[str, Any] = orjson.loads(text)
+    return plain
 
 
 def encode_object(values: dict[str, Any]) -> str:

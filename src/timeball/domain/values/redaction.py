@@ -82,7 +82,7 @@ def refuse_redacted(value: Any, field: str = "payload") -> None:
         raise PayloadError(
             f"{field} contains {REDACTED}, which stands for a hidden value",
             field=field,
-            hint="give the value itself, or leave the payload out to keep it as it is",
+            hint=f"give the value itself, or leave {field} out to keep it as it is",
         )
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for item in inner:

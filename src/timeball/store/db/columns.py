@@ -65,6 +65,7 @@ def job_columns(job: Job) -> dict[str, Any]:
         "declared_by": job.declared_by,
         "created_by": job.created_by,
         "bound_secrets_only": job.bound_secrets_only or None,
+        "has_follow_ups": job.has_follow_ups or None,
         "paused_at": job.paused_at,
         "paused_until": job.paused_until,
         "paused_from": job.paused_from,
@@ -253,6 +254,8 @@ def execution_request_columns(request: ExecutionRequest) -> dict[str, Any]:
         "start_within_seconds": request.expiry.start_within_seconds,
         "expires_at": request.expiry.expires_at,
         "priority": request.priority,
+        "meta": request.meta,
+        "has_follow_ups": request.has_follow_ups,
     }
 
 

@@ -12,7 +12,7 @@ import orjson
 
 from timeball.domain.execution import Attempt, ClaimedExecution, DueKind, ErrorInfo, Execution, ExecutionState, Origin
 from timeball.domain.job import JOB_ATTRIBUTES, RETRY_FIELDS, Job
-from timeball.domain.job_fields import SPEC_FIELDS, Choice, JobField, Labels
+from timeball.domain.job_fields import SPEC_FIELDS, Choice, JobField, JsonObject, Labels
 from timeball.domain.node import BrokerState, BrokerStatus, NodeKind, NodeStatus
 from timeball.domain.policies import Delivery, Misfire, MisfireRule, OnGap, OnRepeat, RetryPolicy, Shift
 from timeball.domain.scheduling.calendars import CalendarRule, CalendarVersion, calendar_rule, parse_days
@@ -53,6 +53,7 @@ def job_from(row: Record, calendars: CitedCalendars) -> Job:
         declared_by=row["declared_by"],
         created_by=row["created_by"],
         bound_secrets_only=row["bound_secrets_only"],
+        has_follow_ups=bool(row["has_follow_ups"]),
         paused_at=row["paused_at"],
         paused_until=row["paused_until"],
         paused_from=row["paused_from"],
@@ -86,10 +87,16 @@ def _column_reader(line: JobField) -> Callable[[Any], Any]:
             return lambda value: flag if value else line.default
         case Labels():
             return lambda value: tuple(value or ())
+        case JsonObject():
+            return _json_from
         case _ if line.is_sparse:
             return lambda value: line.default if value is None else value
         case _:
             return lambda value: value
+
+
+def _json_from(text: str | None) -> Any:
+    return None if text is None else orjson.loads(text)
 
 
 _JOB_READERS = tuple((name, SPEC_FIELDS[name].column, _column_reader(SPEC_FIELDS[name])) for name in JOB_ATTRIBUTES)
@@ -262,6 +269,7 @@ def execution_from(row: Record) -> Execution:
         unique_key=row["unique_key"],
         created_by=row["created_by"] or row["enqueued_by"],
         expires_at=row["expires_at"],
+        meta=_json_from(row["meta_text"]),
     )
 
 
@@ -335,6 +343,7 @@ def claimed_from(row: Any) -> ClaimedExecution:
         version=row["version"],
         job_name=None,
         expires_at=None,
+        meta=None,
         claim_id=ClaimId(row["claim_id"]),
         stop=None,
     )

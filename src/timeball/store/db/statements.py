@@ -16,7 +16,7 @@ from functools import cache
 from importlib.resources import files
 
 from timeball.domain.job import RETRY_FIELDS
-from timeball.domain.job_fields import SPEC_FIELDS, Section
+from timeball.domain.job_fields import SPEC_FIELDS, JobField, Section
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)$", re.MULTILINE)
@@ -89,8 +89,12 @@ def _columns(match: re.Match[str]) -> str:
     prefix, name = match.groups()
     if name not in _COLUMN_LISTS:
         raise ValueError(f"{match[0]} is not a list of columns, expected one of {', '.join(_COLUMN_LISTS)}")
-    suffix = "::{0.column_type}" if prefix == ":" else ""
-    return ", ".join(f"{prefix}{line.column}{suffix.format(line)}" for line in _COLUMN_LISTS[name])
+    return ", ".join(f"{prefix}{line.column}{_cast(line) if prefix == ':' else ''}" for line in _COLUMN_LISTS[name])
+
+
+def _cast(line: JobField) -> str:
+    # A connection of the caller may have a codec for json, which would encode the text a second time.
+    return "::text::jsonb" if line.column_type == "jsonb" else f"::{line.column_type}"
 
 
 @cache

@@ -87,6 +87,8 @@ CREATE TABLE timeball.job (
     -- After so many dead executions in a row the job is paused.
     pause_after_failures     integer,
     tags                     text[],
+    -- Words about its executions that are no arguments: a JSON object.
+    meta                     jsonb,
     shard                    smallint    NOT NULL,
     version                  integer     NOT NULL,
     -- The program whose code declares this job; NULL for other jobs.
@@ -103,7 +105,9 @@ CREATE TABLE timeball.job (
     -- The author: a key, a person, a program.
     created_by               text,
     -- The payload names secrets, and its author is not an administrator.
-    bound_secrets_only       boolean     NOT NULL DEFAULT false
+    bound_secrets_only       boolean     NOT NULL DEFAULT false,
+    -- Whether something follows the end of its executions; they take it over. NULL for nearly all.
+    has_follow_ups           boolean
 );
 
 -- find_job_by_name. A name belongs to one job at a time.
@@ -164,6 +168,7 @@ CREATE DOMAIN timeball.sound_job AS timeball.job
     CONSTRAINT job_max_running_check CHECK ((VALUE).max_running >= 1)
     CONSTRAINT job_start_within_seconds_check CHECK ((VALUE).start_within_seconds >= 1)
     CONSTRAINT job_pause_after_failures_check CHECK ((VALUE).pause_after_failures >= 1)
+    CONSTRAINT meta_is_an_object CHECK (jsonb_typeof((VALUE).meta) = 'object')
     CONSTRAINT only_a_one_off_expires_at_an_instant CHECK ((VALUE).expires_at IS NULL OR (VALUE).kind = 'once');
 
 -- Whether a job keeps all rules. It never returns false: the cast raises an error that names the broken rule.
@@ -189,6 +194,7 @@ ALTER TABLE timeball.job
         AND num_nonnulls(name, schedule, interval_seconds, on_gap, on_repeat, skip_on, only_on, shift, calendars, max_executions, jitter_seconds, misfire,
                          misfire_grace_seconds, misfire_cap, misfire_max_age_seconds, overlap, max_running, start_within_seconds,
                          pause_after_failures) = 0
+        AND (meta IS NULL OR jsonb_typeof(meta) = 'object')
         AND least(handler, queue) > ''
         AND length(handler || queue) <= 200
         AND priority BETWEEN 0 AND 100
@@ -287,6 +293,10 @@ CREATE TABLE timeball.due (
     created_by         text,
     -- As in `job`, about the payload of this row.
     bound_secrets_only boolean,
+    -- NULL: the meta of the job, in the version above.
+    meta               jsonb,
+    -- Whether something follows its end. NULL for nearly all.
+    has_follow_ups     boolean,
     -- If it has not begun by then, it is skipped. NULL if it may begin at any time, or has begun before.
     expires_at         timestamptz,
     -- The `run_at` of a row that a freeze holds: until the end of the freeze, `run_at` is that end.
@@ -333,6 +343,8 @@ CREATE TABLE timeball.ready (
     retry_of           uuid,
     created_by         text,
     bound_secrets_only boolean,
+    meta               jsonb,
+    has_follow_ups     boolean,
     expires_at         timestamptz
 );
 
@@ -382,6 +394,8 @@ CREATE TABLE timeball.running (
     retry_of           uuid,
     created_by         text,
     bound_secrets_only boolean,
+    meta               jsonb,
+    has_follow_ups     boolean,
     -- The worker does not begin it after this instant.
     expires_at         timestamptz,
     -- The incarnation of the worker's node.
@@ -460,6 +474,8 @@ CREATE TABLE timeball.finished (
     retry_of           uuid,
     created_by         text,
     bound_secrets_only boolean,
+    meta               jsonb,
+    has_follow_ups     boolean,
     -- The instant by which it should have begun; NULL if it had none, or began.
     expires_at         timestamptz,
     recorded           bigint      NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
@@ -893,6 +909,23 @@ BEGIN
 END
 $$;
 
+-- The meta of one version of a job, found as its payload. NULL if it has none.
+CREATE FUNCTION timeball.meta_of(job_id uuid, version integer)
+RETURNS jsonb
+LANGUAGE plpgsql
+STABLE
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN coalesce(
+        (SELECT job.meta FROM timeball.job WHERE job.id = meta_of.job_id AND job.version = meta_of.version),
+        (SELECT nullif(job_version.definition -> 'meta', 'null') FROM timeball.job_version
+         WHERE job_version.job_id = meta_of.job_id AND job_version.version = meta_of.version)
+    );
+END
+$$;
+
 -- Claims read and lock lanes by the three functions below. They leave the planner no choice, whatever the settings of the session are: a planner that
 -- takes `ready` for empty, as vacuum last saw it, would fetch and sort a whole lane for each claim. Their plans never change, so each is made once.
 
@@ -1115,12 +1148,12 @@ BEGIN
     ),
     waiting AS (
         INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, tzdata, version, queue, priority, handler, queued_at,
-                                  attempts, lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, expires_at,
+                                  attempts, lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at,
                                   frozen_run_at)
         SELECT gone.id, gone.job_id, CASE WHEN gone.attempts > 0 THEN 'retry' ELSE 'snooze' END, gone.origin,
                coalesce((SELECT job.shard FROM timeball.job WHERE job.id = gone.job_id), 0), frozen.until_at, gone.scheduled_for, gone.tzdata, gone.version,
                gone.queue, gone.priority, gone.handler, gone.queued_at, gone.attempts, gone.lost, gone.fence, gone.limit_key, gone.unique_key, gone.payload,
-               gone.retry_of, gone.created_by, gone.bound_secrets_only, gone.expires_at, gone.run_at
+               gone.retry_of, gone.created_by, gone.bound_secrets_only, gone.meta, gone.has_follow_ups, gone.expires_at, gone.run_at
         FROM gone
         JOIN frozen ON frozen.tid = gone.tid
     )
@@ -1158,10 +1191,10 @@ BEGIN
         RETURNING ready.*
     )
     INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only,
+                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups,
                                   expires_at)
     SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-           attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, expires_at
+           attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at
     FROM taken;
     RETURN NULL;
 END
@@ -1277,32 +1310,32 @@ CREATE VIEW timeball.execution AS
 SELECT id, job_id, CASE WHEN kind = 'retry' THEN 'retrying' ELSE 'scheduled' END AS state, origin, version, queue, priority, handler,
        scheduled_for, run_at, queued_at, NULL::timestamptz AS started_at, NULL::timestamptz AS finished_at, attempts, lost, fence,
        NULL::uuid AS worker, NULL::uuid AS claim_id, tzdata, NULL::jsonb AS result, NULL::text AS error_type, NULL::text AS error,
-       NULL::text AS reason, NULL::text AS fingerprint, payload, retry_of, limit_key, unique_key, NULL::text AS stop, created_by, bound_secrets_only,
+       NULL::text AS reason, NULL::text AS fingerprint, payload, retry_of, limit_key, unique_key, NULL::text AS stop, created_by, bound_secrets_only, meta, has_follow_ups,
        expires_at
 FROM timeball.due
 WHERE kind <> 'resume'
 UNION ALL
 SELECT id, job_id, 'queued', origin, version, queue, priority, handler,
        scheduled_for, run_at, queued_at, NULL, NULL, attempts, lost, fence,
-       NULL, NULL, tzdata, NULL, NULL, NULL, NULL, NULL, payload, retry_of, limit_key, unique_key, NULL, created_by, bound_secrets_only,
+       NULL, NULL, tzdata, NULL, NULL, NULL, NULL, NULL, payload, retry_of, limit_key, unique_key, NULL, created_by, bound_secrets_only, meta, has_follow_ups,
        expires_at
 FROM timeball.ready
 UNION ALL
 SELECT id, job_id, 'queued', origin, version, queue, priority, handler,
        scheduled_for, run_at, queued_at, NULL, NULL, attempts, lost, fence,
-       NULL, NULL, tzdata, NULL, NULL, NULL, NULL, NULL, payload, retry_of, limit_key, unique_key, NULL, created_by, bound_secrets_only,
+       NULL, NULL, tzdata, NULL, NULL, NULL, NULL, NULL, payload, retry_of, limit_key, unique_key, NULL, created_by, bound_secrets_only, meta, has_follow_ups,
        expires_at
 FROM timeball.blocked
 UNION ALL
 SELECT id, job_id, CASE WHEN run_at > now() THEN 'queued' ELSE 'running' END, origin, version, queue, priority, handler,
        scheduled_for, run_at, queued_at, CASE WHEN run_at <= now() THEN greatest(claimed_at, run_at) END, NULL, attempts, lost, fence,
-       holder, claim_id, tzdata, NULL, NULL, NULL, NULL, NULL, payload, retry_of, limit_key, unique_key, stop, created_by, bound_secrets_only,
+       holder, claim_id, tzdata, NULL, NULL, NULL, NULL, NULL, payload, retry_of, limit_key, unique_key, stop, created_by, bound_secrets_only, meta, has_follow_ups,
        CASE WHEN run_at > now() THEN expires_at END
 FROM timeball.running
 UNION ALL
 SELECT id, job_id, state, origin, version, queue, priority, handler,
        scheduled_for, NULL, queued_at, started_at, finished_at, attempts, lost, fence,
-       worker, claim_id, tzdata, result, error_type, error, reason, fingerprint, payload, retry_of, NULL, NULL, NULL, created_by, bound_secrets_only,
+       worker, claim_id, tzdata, result, error_type, error, reason, fingerprint, payload, retry_of, NULL, NULL, NULL, created_by, bound_secrets_only, meta, has_follow_ups,
        expires_at
 FROM timeball.finished;
 

@@ -13,6 +13,7 @@ from timeball.store.db.rows import execution_from
 from timeball.store.search.query import (
     ENQUEUED_BY,
     MAX_CANDIDATES,
+    META_TEXT,
     NamedJobs,
     QueryParameters,
     QueryReader,
@@ -44,7 +45,7 @@ _FIRST_ID, _LAST_ID = UUID(int=0), UUID(int=2**128 - 1)
 
 _COMMON = (
     "id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, retry_of, "
-    "created_by"
+    "created_by, meta AS own_meta"
 )
 _WAITING = (
     "NULL::timestamptz AS started_at, NULL::timestamptz AS finished_at, NULL::uuid AS worker, NULL::text AS result_text, "
@@ -100,7 +101,9 @@ class ExecutionListQuery:
         text = self._query(values, start, end, skip + limit)
         text += f" ORDER BY id DESC OFFSET {int(skip)} LIMIT {int(limit)}"
         # Joined outside of the page: only the jobs of the shown executions are read.
-        text = f"SELECT *, {ENQUEUED_BY} AS enqueued_by FROM ({text}) AS page ORDER BY id DESC"
+        text = (
+            f"SELECT *, {ENQUEUED_BY} AS enqueued_by, {META_TEXT} AS meta_text FROM ({text}) AS page ORDER BY id DESC"
+        )
         return [execution_from(row) for row in await self._reader.fetch(text, values)]
 
     async def count(self, start: UUID | None, end: UUID | None, limit: int) -> int:

@@ -32,6 +32,11 @@ _WORKERS = {"finished": "worker", "running": "holder"}
 _OPERATORS = {SearchRelation.IS: "=", SearchRelation.MORE: ">", SearchRelation.LESS: "<"}
 # The author of an enqueued execution is that of its job.
 ENQUEUED_BY = "CASE WHEN origin = 'enqueue' THEN (SELECT job.created_by FROM timeball.job WHERE job.id = job_id) END"
+# The meta of the executions of a page as text: their own, or that of their job.
+META_TEXT = (
+    "coalesce(own_meta, (SELECT CASE WHEN job.version = page.version THEN job.meta ELSE timeball.meta_of(job.id, page.version) END "
+    "FROM timeball.job WHERE job.id = job_id))::text"
+)
 # The ids of the jobs that each term about names means, if they were read beforehand.
 NamedJobs = Mapping[SearchTerm, Sequence[UUID]]
 
@@ -134,9 +139,9 @@ def _in_table(term: SearchTerm, table: str, place: AddParameter, now: str, momen
             return _compared(f"{now} - run_at" if table == "ready" else "NULL::interval", term, place, "interval")
         case "took":
             return _compared(_took(table, now), term, place, "interval")
-        case "payload":
-            kept = f"CASE WHEN job.version = {table}.version THEN job.payload ELSE timeball.payload_of(job_id, {table}.version) END"
-            whole = f"coalesce({table}.payload, (SELECT {kept} FROM timeball.job WHERE job.id = job_id))"
+        case "payload" | "meta" as name:
+            kept = f"CASE WHEN job.version = {table}.version THEN job.{name} ELSE timeball.{name}_of(job_id, {table}.version) END"
+            whole = f"coalesce({table}.{name}, (SELECT {kept} FROM timeball.job WHERE job.id = job_id))"
             return _texts(f"({whole} #>> {place(list(term.path), 'text[]')})", term, place)
         case "after":
             return _any(f"id >= {place(first_id_at(instant_of(value, moment)), 'uuid')}" for value in term.values)
@@ -194,8 +199,8 @@ def _of_definition(
             return _author("job.created_by", term, place)
         case "tag":
             return _any_tag(term, place)
-        case "payload":
-            column = f"(job.payload #>> {place(list(term.path), 'text[]')})" if term.path else "job.payload::text"
+        case "payload" | "meta" as name:
+            column = f"(job.{name} #>> {place(list(term.path), 'text[]')})" if term.path else f"job.{name}::text"
             return _texts(column, term, place)
         case "after":
             return _any(f"job.created_at >= {place(instant_of(value, moment), 'timestamptz')}" for value in term.values)

@@ -22,7 +22,7 @@ freezing AS MATERIALIZED (
 -- It is text and not a function: a function costs a claim of one row a fifth of its time, because its statement is started apart from the outer one.
 -- By ctid: the rows are locked, and no statistics can mislead the planner.
 -- Handler and payload belong to the version in the row. The job has the payload of its present version; payload_of finds an older one. It is a function
--- because a subquery would open its table for every claim.
+-- because a subquery would open its table for every claim. With meta it is the same.
 -- Counters stop at the end of their range, so that one row that cannot be counted does not stop the claims of all others.
 -- `thawed` are the rows that no freeze holds; the others go back to `due`.
 thawed AS MATERIALIZED (
@@ -38,23 +38,25 @@ taken AS (
 picked AS MATERIALIZED (
     SELECT taken.*,
            CASE WHEN job.version = taken.version THEN job.payload ELSE timeball.payload_of(taken.job_id, taken.version) END AS job_payload,
+           CASE WHEN job.version = taken.version THEN job.meta ELSE timeball.meta_of(taken.job_id, taken.version) END AS job_meta,
            job.timeout_ms, job.name AS job_name
     FROM taken
     LEFT JOIN timeball.job ON job.id = taken.job_id
 ),
 claimed AS (
     INSERT INTO timeball.running (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only,
+                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups,
                                   expires_at, holder, claim_id, claimed_at, deadline, queue_limited)
     SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-           least(attempts, 2147483646) + 1, lost, least(fence, 9223372036854775806) + 1, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only,
+           least(attempts, 2147483646) + 1, lost, least(fence, 9223372036854775806) + 1, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups,
            expires_at, :incarnation, :claim_id, coalesce(:now, now()),
            greatest(coalesce(:now, now()), run_at) + timeout_ms * interval '1 millisecond' + interval '5 seconds', :is_limited::boolean
     FROM picked
 ),
 started AS (
     SELECT id, job_id, least(fence, 9223372036854775806) + 1 AS fence, least(attempts, 2147483646) + 1 AS attempt, lost, handler,
-           coalesce(payload, job_payload, 'null')::text AS payload, run_at, scheduled_for, timeout_ms, queue, priority, origin, version, job_name, expires_at
+           coalesce(payload, job_payload, 'null')::text AS payload, run_at, scheduled_for, timeout_ms, queue, priority, origin, version, job_name, expires_at,
+           coalesce(meta, job_meta)::text AS meta
     FROM picked
 )
 
@@ -295,7 +297,8 @@ ORDER BY name, freeze_id, job_id;
 -- The executions of a claim whose reply was lost, in the order of the reply.
 SELECT running.id, running.job_id, running.fence, running.attempts, running.lost, running.handler, coalesce(running.payload, timeball.payload_of(running.job_id, running.version), 'null')::text AS payload,
        running.run_at, running.scheduled_for, job.timeout_ms, running.queue, running.priority,
-       running.origin, running.version, job.name, running.expires_at, running.claim_id, running.stop
+       running.origin, running.version, job.name, running.expires_at,
+       coalesce(running.meta, timeball.meta_of(running.job_id, running.version))::text AS meta, running.claim_id, running.stop
 FROM timeball.running
 LEFT JOIN timeball.job ON job.id = running.job_id
 WHERE running.holder = :incarnation

@@ -35,17 +35,17 @@ locked_blocked AS MATERIALIZED (
 from_due AS (
     DELETE FROM timeball.due
     WHERE ctid = ANY (ARRAY(SELECT tid FROM locked_due))
-    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, expires_at
+    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at
 ),
 from_ready AS (
     DELETE FROM timeball.ready
     WHERE ctid = ANY (ARRAY(SELECT tid FROM locked_ready))
-    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, expires_at
+    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at
 ),
 from_blocked AS (
     DELETE FROM timeball.blocked
     WHERE ctid = ANY (ARRAY(SELECT tid FROM locked_blocked))
-    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, expires_at
+    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at
 ),
 gone AS (
     SELECT * FROM from_due
@@ -62,9 +62,9 @@ unkeyed AS (
 ),
 skipped AS (
     INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, finished_at,
-                                   attempts, lost, fence, tzdata, reason, payload, retry_of, created_by, bound_secrets_only, expires_at)
+                                   attempts, lost, fence, tzdata, reason, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at)
     SELECT id, job_id, 'skipped', origin, version, queue, priority, handler, scheduled_for, queued_at, (SELECT at FROM moment),
-           attempts, lost, fence, tzdata, :reason, payload, retry_of, created_by, bound_secrets_only, expires_at
+           attempts, lost, fence, tzdata, :reason, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at
     FROM gone
 )
 SELECT id, job_id, limit_key

@@ -29,7 +29,7 @@ removed AS (
       AND running.fence = outcome.fence
       AND running.claim_id = outcome.claim_id
     RETURNING running.id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, outcome.started_at, outcome.finished_at,
-              attempts, lost, running.fence, holder, running.claim_id, tzdata, outcome.result, payload, retry_of, created_by, bound_secrets_only, limit_key, unique_key
+              attempts, lost, running.fence, holder, running.claim_id, tzdata, outcome.result, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, limit_key, unique_key
 ),
 unkeyed AS (
     DELETE FROM timeball.live_key
@@ -40,9 +40,9 @@ unkeyed AS (
 ),
 kept AS (
     INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, started_at, finished_at,
-                                   attempts, lost, fence, worker, claim_id, tzdata, result, payload, retry_of, created_by, bound_secrets_only, recorded)
+                                   attempts, lost, fence, worker, claim_id, tzdata, result, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, recorded)
     SELECT id, job_id, 'succeeded', origin, version, queue, priority, handler, scheduled_for, queued_at, started_at, finished_at,
-           attempts, lost, fence, holder, claim_id, tzdata, result::jsonb, payload, retry_of, created_by, bound_secrets_only, (SELECT pg_current_xact_id()::text::bigint)
+           attempts, lost, fence, holder, claim_id, tzdata, result::jsonb, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, (SELECT pg_current_xact_id()::text::bigint)
     FROM removed
 )
 SELECT count(*) AS accepted_count,
@@ -137,10 +137,10 @@ unkeyed AS (
 ),
 ended AS (
     INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, started_at, finished_at,
-                                   attempts, lost, fence, worker, claim_id, tzdata, result, error_type, error, reason, fingerprint, payload, retry_of, created_by, bound_secrets_only,
+                                   attempts, lost, fence, worker, claim_id, tzdata, result, error_type, error, reason, fingerprint, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups,
                                    expires_at)
     SELECT id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, started_at, finished_at,
-           next_attempts, next_lost, fence, holder, claim_id, tzdata, result::jsonb, error_type, error, reason, fingerprint, payload, retry_of, created_by, bound_secrets_only,
+           next_attempts, next_lost, fence, holder, claim_id, tzdata, result::jsonb, error_type, error, reason, fingerprint, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups,
            next_expires_at
     FROM gone
     WHERE target = 'finished'
@@ -158,17 +158,17 @@ failing AS (
 ),
 waiting AS (
     INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, tzdata, version, queue, priority, handler,
-                              queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, expires_at)
+                              queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at)
     SELECT id, job_id, due_kind, origin, shard, greatest(next_run_at, run_at), scheduled_for, tzdata, version, queue, priority, handler,
-           queued_at, next_attempts, next_lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, next_expires_at
+           queued_at, next_attempts, next_lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, next_expires_at
     FROM gone
     WHERE target = 'due'
 ),
 requeued AS (
     INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-                                attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, expires_at)
+                                attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at)
     SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-           next_attempts, next_lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, next_expires_at
+           next_attempts, next_lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, next_expires_at
     FROM gone
     WHERE target = 'ready'
 ),

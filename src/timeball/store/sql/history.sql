@@ -2,15 +2,16 @@
 
 -- name: find_execution
 -- One execution, in any state table. The author of an enqueued execution is that of its job.
-SELECT *, result::text AS result_text, CASE WHEN origin = 'enqueue' THEN (SELECT job.created_by FROM timeball.job WHERE job.id = job_id) END AS enqueued_by
+SELECT *, result::text AS result_text, CASE WHEN origin = 'enqueue' THEN (SELECT job.created_by FROM timeball.job WHERE job.id = job_id) END AS enqueued_by,
+       coalesce(meta, timeball.meta_of(job_id, version))::text AS meta_text
 FROM timeball.execution
 WHERE id = :id
 ORDER BY finished_at NULLS FIRST
 LIMIT 1;
 
--- name: payload_override
--- The payload that was given to the execution itself, if any, and whether it may name bound secrets only.
-SELECT payload::text, coalesce(bound_secrets_only, false) AS bound_secrets_only
+-- name: own_words
+-- The payload and the meta that were given to the execution itself, if any, and whether its payload may name bound secrets only.
+SELECT payload::text, meta::text, coalesce(bound_secrets_only, false) AS bound_secrets_only
 FROM timeball.execution
 WHERE id = :id
 LIMIT 1;
@@ -87,7 +88,8 @@ WITH own AS (
     WHERE id = :job_id
       AND id < :before
 )
-SELECT *, result::text AS result_text, CASE WHEN origin = 'enqueue' THEN (SELECT job.created_by FROM timeball.job WHERE job.id = job_id) END AS enqueued_by
+SELECT *, result::text AS result_text, CASE WHEN origin = 'enqueue' THEN (SELECT job.created_by FROM timeball.job WHERE job.id = job_id) END AS enqueued_by,
+       coalesce(meta, timeball.meta_of(job_id, version))::text AS meta_text
 FROM own
 ORDER BY id DESC
 LIMIT :limit;

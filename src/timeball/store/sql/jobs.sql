@@ -29,10 +29,10 @@ keyed AS (
 made AS (
     INSERT INTO timeball.job (id, kind, payload, scheduled_at, calendars,
                               {job_columns},
-                              shard, version, declared_by, created_by, bound_secrets_only, created_at, updated_at)
+                              shard, version, declared_by, created_by, bound_secrets_only, has_follow_ups, created_at, updated_at)
     SELECT given.id, kind, payload, CASE WHEN kind = 'once' THEN coalesce(scheduled_at, :now, now()) ELSE scheduled_at END, calendars,
            {given.job_columns},
-           shard, version, declared_by, created_by, coalesce(bound_secrets_only, false), coalesce(:now, now()), coalesce(:now, now())
+           shard, version, declared_by, created_by, coalesce(bound_secrets_only, false), has_follow_ups, coalesce(:now, now()), coalesce(:now, now())
     FROM given
     LEFT JOIN first ON first.job_id = given.id
     LEFT JOIN keyed ON keyed.execution_id = first.id
@@ -73,25 +73,25 @@ placed AS (
 ),
 to_due AS (
     INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
-                              executions_left, limit_key, unique_key, expires_at)
+                              executions_left, limit_key, unique_key, expires_at, has_follow_ups)
     SELECT execution_id, id, 'occurrence', origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
-           executions_left, limit_key, unique_key, execution_expires_at
+           executions_left, limit_key, unique_key, execution_expires_at, has_follow_ups
     FROM placed
     WHERE state_table = 'due'
 ),
 to_blocked AS (
     INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, tzdata, limit_key, unique_key,
-                                  expires_at)
+                                  expires_at, has_follow_ups)
     SELECT execution_id, id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), tzdata, limit_key, unique_key,
-           execution_expires_at
+           execution_expires_at, has_follow_ups
     FROM placed
     WHERE state_table = 'blocked'
 ),
 to_ready AS (
     INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, tzdata, limit_key, unique_key,
-                                  expires_at)
+                                  expires_at, has_follow_ups)
     SELECT execution_id, id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), tzdata, limit_key, unique_key,
-           execution_expires_at
+           execution_expires_at, has_follow_ups
     FROM placed
     WHERE state_table = 'ready'
 )
@@ -165,24 +165,25 @@ SELECT CASE WHEN :wakeup::text IS NOT NULL THEN pg_notify('timeball', :wakeup::t
 -- name: enqueue_jobs
 -- Insert many one-off jobs that differ only in id, shard and payload.
 -- Not by COPY, which would encode, send and parse the shared columns once for each row.
-INSERT INTO timeball.job (id, kind, payload, scheduled_at, {job_columns}, shard, version, created_by, bound_secrets_only, created_at, updated_at)
-SELECT own.id, kind, own.payload::jsonb, scheduled_at, {job_columns}, own.shard, version, created_by, coalesce(bound_secrets_only, false), created_at, updated_at
+INSERT INTO timeball.job (id, kind, payload, scheduled_at, {job_columns}, shard, version, created_by, bound_secrets_only, has_follow_ups, created_at, updated_at)
+SELECT own.id, kind, own.payload::jsonb, scheduled_at, {job_columns}, own.shard, version, created_by, coalesce(bound_secrets_only, false), has_follow_ups, created_at,
+       updated_at
 FROM json_populate_recordset(NULL::timeball.job, :template::text::json)
 CROSS JOIN unnest(:ids::uuid[], :shards::smallint[], :payloads::text[]) AS own (id, shard, payload);
 
 -- name: enqueue_ready
 -- Insert the executions of many new one-offs into `ready`.
-INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, expires_at)
+INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, expires_at, has_follow_ups)
 SELECT own.id, own.id, 'enqueue', version, queue, priority, handler, scheduled_at, scheduled_at, created_at,
-       timeball.expiry(scheduled_at, start_within_seconds, expires_at)
+       timeball.expiry(scheduled_at, start_within_seconds, expires_at), has_follow_ups
 FROM json_populate_recordset(NULL::timeball.job, :template::text::json)
 CROSS JOIN unnest(:ids::uuid[], :shards::smallint[]) AS own (id, shard);
 
 -- name: enqueue_due
 -- Insert the executions of many new one-offs into `due`.
-INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, version, queue, priority, handler, expires_at)
+INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, version, queue, priority, handler, expires_at, has_follow_ups)
 SELECT own.id, own.id, 'occurrence', 'enqueue', own.shard, scheduled_at, scheduled_at, version, queue, priority, handler,
-       timeball.expiry(scheduled_at, start_within_seconds, expires_at)
+       timeball.expiry(scheduled_at, start_within_seconds, expires_at), has_follow_ups
 FROM json_populate_recordset(NULL::timeball.job, :template::text::json)
 CROSS JOIN unnest(:ids::uuid[], :shards::smallint[]) AS own (id, shard);
 
@@ -291,9 +292,9 @@ FROM (
 
 -- name: put_occurrence
 INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
-                          executions_left, limit_key, unique_key, expires_at)
+                          executions_left, limit_key, unique_key, expires_at, has_follow_ups)
 VALUES (:id, :job_id, 'occurrence', :origin, :shard, :run_at, :scheduled_for, :watermark, :tzdata, :version, :queue, :priority, :handler,
-        :executions_left, :limit_key, :unique_key, :expires_at);
+        :executions_left, :limit_key, :unique_key, :expires_at, :has_follow_ups);
 
 -- name: put_resumption
 INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, version, queue, priority, handler)
@@ -324,6 +325,7 @@ SET ({job_columns}) = ROW ({new.job_columns}),
     version = new.version,
     declared_by = new.declared_by,
     bound_secrets_only = coalesce(new.bound_secrets_only, false),
+    has_follow_ups = new.has_follow_ups,
     paused_at = new.paused_at,
     paused_until = new.paused_until,
     paused_from = new.paused_from,
@@ -396,9 +398,9 @@ taken AS (
     RETURNING *
 )
 INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-                              attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, expires_at)
+                              attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at)
 SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-       attempts, lost, fence, tzdata, :limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, expires_at
+       attempts, lost, fence, tzdata, :limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at
 FROM taken;
 
 -- name: record_skip_range
@@ -407,9 +409,11 @@ VALUES (:id, :job_id, :version, :tzdata, :first_at, :last_at, :occurrences, :rea
 
 -- name: record_skipped
 -- Record one occurrence as a skipped execution; as a cancelled one if a person cancelled it.
-INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, finished_at, attempts, lost, fence, tzdata, reason)
+INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, finished_at, attempts, lost, fence, tzdata, reason,
+                               has_follow_ups)
 VALUES (:id, :job_id, CASE WHEN :reason::text = 'cancelled' THEN 'cancelled' ELSE 'skipped' END, 'schedule', :version, :queue, :priority, :handler, :scheduled_for,
-        greatest(coalesce(:now, now()), :scheduled_for), 0, 0, 0, :tzdata, :reason::text);
+        greatest(coalesce(:now, now()), :scheduled_for), 0, 0, 0, :tzdata, :reason::text,
+        :has_follow_ups);
 
 -- name: is_queued
 -- Whether an execution of a job is in `ready` or `blocked`.
@@ -445,19 +449,19 @@ unkeyed AS (
 ),
 skipped AS (
     INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, finished_at,
-                                   attempts, lost, fence, tzdata, reason, payload, retry_of, created_by, bound_secrets_only)
+                                   attempts, lost, fence, tzdata, reason, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups)
     SELECT id, job_id, 'skipped', origin, version, queue, priority, handler, scheduled_for, queued_at,
-           greatest(coalesce(:now, now()), scheduled_for), attempts, lost, fence, tzdata, :reason, payload, retry_of, created_by, bound_secrets_only
+           greatest(coalesce(:now, now()), scheduled_for), attempts, lost, fence, tzdata, :reason, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups
     FROM withdrawn
     WHERE origin = 'schedule'
       AND attempts = 0
 ),
 parked AS (
     INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
-                              queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, expires_at)
+                              queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at)
     SELECT id, job_id, CASE WHEN attempts > 0 THEN 'retry' ELSE 'later' END, origin, :shard, :parked_at, scheduled_for, run_at, tzdata, version, queue,
            priority, handler,
-           queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, expires_at
+           queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at
     FROM withdrawn
     WHERE origin <> 'schedule'
        OR attempts > 0
@@ -501,17 +505,17 @@ WITH from_due AS (
     WHERE due.id = ANY (:ids::uuid[])
       AND kind <> 'resume'
       AND NOT (kind = 'occurrence' AND origin = 'schedule')
-    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
+    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups
 ),
 from_ready AS (
     DELETE FROM timeball.ready
     WHERE ready.id = ANY (:ids::uuid[])
-    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
+    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups
 ),
 from_blocked AS (
     DELETE FROM timeball.blocked
     WHERE blocked.id = ANY (:ids::uuid[])
-    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
+    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups
 ),
 gone AS (
     SELECT * FROM from_due
@@ -528,9 +532,9 @@ unkeyed AS (
 ),
 ended AS (
     INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, finished_at,
-                                   attempts, lost, fence, tzdata, reason, payload, retry_of, created_by, bound_secrets_only)
+                                   attempts, lost, fence, tzdata, reason, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups)
     SELECT id, job_id, 'cancelled', origin, version, queue, priority, handler, scheduled_for, queued_at, coalesce(:now, now()),
-           attempts, lost, fence, tzdata, :reason, payload, retry_of, created_by, bound_secrets_only
+           attempts, lost, fence, tzdata, :reason, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups
     FROM gone
 )
 SELECT id, limit_key
@@ -566,13 +570,14 @@ WITH given AS (
     SELECT *
     FROM json_to_recordset(:executions::text::json) AS e (
         id uuid, job_id uuid, origin text, run_at timestamptz, scheduled_for timestamptz, payload jsonb, retry_of uuid, created_by text,
-        bound_secrets_only boolean, start_within_seconds integer, expires_at timestamptz, priority smallint
+        bound_secrets_only boolean, start_within_seconds integer, expires_at timestamptz, priority smallint,
+        meta jsonb, has_follow_ups boolean
     )
 ),
 placed AS MATERIALIZED (
     SELECT given.id, given.job_id, given.origin, coalesce(given.run_at, :now, now()) AS run_at,
            coalesce(given.scheduled_for, given.run_at, :now, now()) AS scheduled_for, given.payload, given.retry_of,
-           given.created_by, given.bound_secrets_only,
+           given.created_by, given.bound_secrets_only, given.meta, coalesce(given.has_follow_ups, job.has_follow_ups) AS has_follow_ups,
            timeball.expiry(
                coalesce(given.run_at, :now, now()),
                CASE WHEN given.expires_at IS NULL THEN coalesce(given.start_within_seconds, job.start_within_seconds) ELSE given.start_within_seconds END,
@@ -602,25 +607,25 @@ allowed AS (
 ),
 to_due AS (
     INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, version, queue, priority, handler, limit_key, unique_key,
-                              payload, retry_of, created_by, bound_secrets_only, expires_at)
+                              payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at)
     SELECT id, job_id, 'later', origin, shard, run_at, scheduled_for, version, queue, priority, handler, limit_key, unique_key,
-           payload, retry_of, created_by, bound_secrets_only, expires_at
+           payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at
     FROM allowed
     WHERE state_table = 'due'
 ),
 to_blocked AS (
     INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, limit_key, unique_key,
-                                  payload, retry_of, created_by, bound_secrets_only, expires_at)
+                                  payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at)
     SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), limit_key, unique_key,
-           payload, retry_of, created_by, bound_secrets_only, expires_at
+           payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at
     FROM allowed
     WHERE state_table = 'blocked'
 ),
 to_ready AS (
     INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, unique_key,
-                                payload, retry_of, created_by, bound_secrets_only, expires_at)
+                                payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at)
     SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), unique_key,
-           payload, retry_of, created_by, bound_secrets_only, expires_at
+           payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at
     FROM allowed
     WHERE state_table = 'ready'
 )

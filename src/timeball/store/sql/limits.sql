@@ -41,9 +41,9 @@ freed AS (
     RETURNING blocked.*
 )
 INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-                            attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, expires_at)
+                            attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at)
 SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-       attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, expires_at
+       attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at
 FROM freed
 RETURNING queue, priority, run_at;
 

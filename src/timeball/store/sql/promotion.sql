@@ -130,9 +130,9 @@ taken AS MATERIALIZED (
 ),
 following AS (
     INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
-                              executions_left, limit_key, unique_key, expires_at)
+                              executions_left, limit_key, unique_key, expires_at, has_follow_ups)
     SELECT next_id, job_id, 'occurrence', origin, shard, next_run_at, next_for, next_watermark, :tzdata, version, queue, priority, handler,
-           left_over, limit_key, unique_key, next_for + (expires_at - scheduled_for)
+           left_over, limit_key, unique_key, next_for + (expires_at - scheduled_for), has_follow_ups
     FROM taken
     WHERE next_id IS NOT NULL
 ),
@@ -162,29 +162,29 @@ judged AS MATERIALIZED (
 ),
 later AS (
     INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, tzdata, version, queue, priority, handler, limit_key, unique_key,
-                              expires_at)
+                              expires_at, has_follow_ups)
     SELECT run_id, job_id, 'later', origin, shard, run_run_at, run_for, run_tzdata, version, queue, priority, handler, limit_key, unique_key,
-           run_expires_at
+           run_expires_at, has_follow_ups
     FROM judged
     WHERE is_allowed
       AND target = 'due'
 ),
 held_up AS (
     INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only,
+                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups,
                                   expires_at)
     SELECT run_id, job_id, origin, version, queue, priority, handler, run_for, run_run_at, coalesce(queued_at, :now, now()),
-           attempts, lost, fence, run_tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, run_expires_at
+           attempts, lost, fence, run_tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, run_expires_at
     FROM judged
     WHERE is_allowed
       AND (target = 'blocked' OR (target = 'ready' AND limit_key IS NOT NULL))
 ),
 promoted AS (
     INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-                                attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only,
+                                attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups,
                                 expires_at)
     SELECT run_id, job_id, origin, version, queue, priority, handler, run_for, run_run_at, coalesce(queued_at, :now, now()),
-           attempts, lost, fence, run_tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, run_expires_at
+           attempts, lost, fence, run_tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, run_expires_at
     FROM judged
     WHERE is_allowed
       AND target = 'ready'
@@ -200,17 +200,17 @@ unkeyed AS (
 ),
 skipped AS (
     INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, finished_at,
-                                   attempts, lost, fence, tzdata, reason, expires_at)
+                                   attempts, lost, fence, tzdata, reason, expires_at, has_follow_ups)
     SELECT skip.id, taken.job_id, 'skipped', taken.origin, taken.version, taken.queue, taken.priority, taken.handler, skip.scheduled_for,
            greatest(coalesce(:now, now()), skip.scheduled_for), 0, 0, 0,
            CASE WHEN skip.id = taken.id THEN taken.tzdata ELSE :tzdata END, skip.reason,
-           skip.scheduled_for + (taken.expires_at - taken.scheduled_for)
+           skip.scheduled_for + (taken.expires_at - taken.scheduled_for), taken.has_follow_ups
     FROM given
     CROSS JOIN unnest(skip_due_ids, skip_ids, skip_fors, skip_reasons) AS skip (due_id, id, scheduled_for, reason)
     JOIN taken ON taken.id = skip.due_id
     UNION ALL
     SELECT run_id, job_id, 'skipped', origin, version, queue, priority, handler, run_for,
-           greatest(coalesce(:now, now()), run_for), 0, 0, 0, run_tzdata, 'unique_key', run_expires_at
+           greatest(coalesce(:now, now()), run_for), 0, 0, 0, run_tzdata, 'unique_key', run_expires_at, has_follow_ups
     FROM judged
     WHERE NOT is_allowed
 ),
@@ -376,9 +376,9 @@ WITH taken AS (
     RETURNING *
 )
 INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
-                          executions_left, limit_key, unique_key, payload, expires_at)
+                          executions_left, limit_key, unique_key, payload, expires_at, meta, has_follow_ups)
 SELECT :next_id, job_id, kind, origin, shard, :next_run_at, :next_for, watermark, :tzdata, version, queue, priority, handler,
-       executions_left, limit_key, unique_key, payload, :next_for::timestamptz + (expires_at - scheduled_for)
+       executions_left, limit_key, unique_key, payload, :next_for::timestamptz + (expires_at - scheduled_for), meta, has_follow_ups
 FROM taken
 RETURNING id;
 
@@ -400,7 +400,9 @@ noted AS (
     WHERE job_version.job_id = taken.job_id
       AND job_version.version = taken.version
 )
-INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, finished_at, attempts, lost, fence, tzdata, reason)
-SELECT id, job_id, 'skipped', origin, version, queue, priority, handler, scheduled_for, greatest(coalesce(:now, now()), scheduled_for), 0, 0, 0, tzdata, :reason
+INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, finished_at, attempts, lost, fence, tzdata, reason,
+                               has_follow_ups)
+SELECT id, job_id, 'skipped', origin, version, queue, priority, handler, scheduled_for, greatest(coalesce(:now, now()), scheduled_for), 0, 0, 0, tzdata, :reason,
+       has_follow_ups
 FROM taken
 RETURNING id;
