@@ -51,6 +51,7 @@ PAGES = {
     "handler": "/handlers/one?name=http.webhook",
     "templates": "/templates",
     "calendars": "/calendars",
+    "freezes": "/freezes",
     "keys": "/keys",
     "audit": "/audit",
     "operations": "/operations",

@@ -7,9 +7,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from tests.dashboard.conftest import Browser
-from tests.support.factories import claim_all, enqueue, make_job, make_node, make_owner, seconds
-from timeball.application.commands.requests import Actor
-from timeball.domain.freeze import FreezeScope
+from tests.support.factories import claim_all, enqueue, make_node, make_owner, seconds
 from timeball.domain.node import BrokerState, BrokerStatus, NodeKind
 from timeball.domain.values.ids import format_id
 from timeball.runtime import ServerRuntime
@@ -275,23 +273,3 @@ async def test_what_to_type_stands_apart_from_what_it_is_for(browser: Browser, s
     assert "<code>timeball worker app:tb --queue &#39;two words&#39;</code>" in page
     assert '<span class="soft">start one</span>' in page
     assert "<code>start one" not in page
-
-
-async def test_a_freeze_is_shown_where_time_is_shown_and_ended_on_live(
-    browser: Browser, parts: ServerRuntime, store: Store, clock: VirtualClock
-) -> None:
-    job = await make_job(store, name="nightly", interval_seconds=3600, queue="billing")
-    freeze = await parts.commands.freezes.add(
-        FreezeScope.QUEUE, "billing", until=clock.now() + seconds(10_000), actor=Actor("ana", "release")
-    )
-
-    for path in ("/", "/timeline", "/forecast", f"/jobs/{format_id('job', job.id)}"):
-        text = (await browser.get(path)).text
-        assert "Frozen: queue billing from" in text, path
-        assert "release, by ana" in text, path
-    assert '<rect class="frozen"' in (await browser.get("/timeline")).text
-    assert "; frozen" in (await browser.get("/forecast")).text
-    assert (await browser.get(f"/jobs/{format_id('job', job.id)}?tab=schedule")).text.count("</svg> frozen</span>") == 2
-
-    await browser.submit(f"/freezes/{format_id('frz', freeze.id)}/end", seen_on="/", reason="done")
-    assert "Frozen:" not in (await browser.get("/")).text

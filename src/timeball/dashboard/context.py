@@ -40,7 +40,7 @@ from timeball.dashboard.session import (
     set_session_cookie,
 )
 from timeball.domain.node import NodeKind
-from timeball.domain.scheduling.civil_time import load_zone
+from timeball.domain.scheduling.civil_time import load_zone, parse_instant
 from timeball.domain.search import PageRequest
 from timeball.domain.values.ids import format_id
 from timeball.domain.values.json_text import parse_json
@@ -402,6 +402,15 @@ def browser_zone(request: Request) -> ZoneInfo:
         return load_zone(unquote(request.cookies.get(ZONE_COOKIE, "UTC")))
     except InvalidInput:
         return load_zone("UTC")
+
+
+def typed_instant(context: PageContext, field: str) -> str:
+    """The instant in a field of the form, on the clock that the page shows; what is not one is left for the API to refuse."""
+    text = context.form.get(field, "").strip()
+    try:
+        return parse_instant(text, browser_zone(context.request).key, field).isoformat() if text else ""
+    except InvalidInput:
+        return text
 
 
 def zone_label(zone: ZoneInfo) -> str:

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import orjson
 
-from timeball.domain.freeze import Freeze
+from timeball.domain.freeze import Afterwards, Freeze
 from timeball.domain.search import EXACT_UP_TO
 from timeball.domain.values.redaction import REDACTED
 
@@ -188,12 +188,23 @@ def search_term(value: str, field: str) -> str:
     return "" if '"' in value else f'{field}:"{value}"' if not value.isidentifier() else f"{field}:{value}"
 
 
-def frozen_words(freeze: Freeze, zone: ZoneInfo) -> str:
-    """A freeze in words: `Frozen: queue billing until Mon 23 Nov 08:00, release, by ana`."""
+_AFTERWARDS = {
+    Afterwards.SKIP: "Occurrences in it are skipped",
+    Afterwards.LATEST: "Afterwards the latest occurrence of each job runs",
+    Afterwards.ALL: "Afterwards all occurrences run",
+}
+
+
+def frozen_words(freeze: Freeze, name: str | None, zone: ZoneInfo) -> str:
+    """A freeze in words: `Frozen: queue billing until Mon 23 Nov 08:00, release, by ana`. *name* is that of its queue, tag or job."""
+    what = "everything" if name is None else f"{freeze.scope} {name}"
     from_ = f"{freeze.from_at.astimezone(zone):%a %-d %b %H:%M}"
     until = f"{freeze.until_at.astimezone(zone):%a %-d %b %H:%M}"
     because = f", {freeze.reason}" if freeze.reason else ""
-    return f"Frozen: {freeze.what} from {from_} until {until}{because}, by {freeze.actor}"
+    return (
+        f"Frozen: {what} from {from_} until {until}{because}, by {actor_name(freeze.actor)}. "
+        f"{_AFTERWARDS[freeze.afterwards]}; what else is due waits."
+    )
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
@@ -202,7 +213,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "span": format_milliseconds,
     "seconds": format_seconds,
     "brief": format_seconds_short,
-    "frozen": frozen_words,
     "number": format_number,
     "counted": pluralize,
     "pretty": pretty_json,

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from timeball.api.auth import Caller
 from timeball.api.in_process import call, request_scope
 from timeball.api.middleware import PREFIX, TRUSTED_CALLER
+from timeball.errors import InvalidInput
 
 Document = dict[str, Any]
 
@@ -34,6 +35,15 @@ class ApiProblem(Exception):
         self.detail: str = document["detail"]
         self.hint: str | None = document.get("hint")
         self.errors: list[dict[str, str]] = document.get("errors", [])
+
+
+def field_errors(problem: ApiProblem | InvalidInput | None) -> dict[str, str]:
+    """What is wrong, by the field of the form that it stands beside."""
+    if problem is None:
+        return {}
+    if isinstance(problem, InvalidInput):
+        return {problem.field: str(problem)} if problem.field else {}
+    return {error["pointer"].strip("/").partition("/")[0]: error["detail"] for error in problem.errors}
 
 
 class InternalApi:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
 from markupsafe import Markup, escape
 
 from timeball.application.queries.timeline import BandStep
-from timeball.dashboard.formatting import format_milliseconds, frozen_words, iso, pluralize
+from timeball.dashboard.formatting import format_milliseconds, iso, pluralize
 from timeball.domain.forecast.timeline import MarkRow, TimelineMark
-from timeball.domain.freeze import Freeze
 from timeball.domain.policies import SkipReason
 from timeball.domain.scheduling.verdicts import describe_skips
 
@@ -181,10 +181,12 @@ def _label(x: float, tick: AxisTick) -> str:
     return f'<text class="tick{_day(tick)}" x="{x:.2f}%" y="15"{anchor}>{escape(tick.text)}</text>'
 
 
-def rows(view: TimeWindow, drawn: Sequence[MarkRow], freezes: Sequence[Freeze] = ()) -> Markup:
-    """One line for each row, and a band behind them for each freeze."""
+def rows(view: TimeWindow, drawn: Sequence[MarkRow], freezes: Sequence[Mapping[str, Any]] = ()) -> Markup:
+    """One line for each row, and behind its marks a band for each freeze that holds it."""
     height = ROW_HEIGHT * len(drawn)
-    parts = [_STRIPES, *_grid(view, height), *(_frozen(view, freeze, height) for freeze in freezes)]
+    parts = [_STRIPES, *_grid(view, height)]
+    for number, row in enumerate(drawn):
+        parts += [_frozen(view, freeze, ROW_HEIGHT * number) for freeze in freezes if freeze["id"] in row.freezes]
     for number in range(1, len(drawn) + 1):
         parts.append(f'<line class="rule" x1="0" x2="100%" y1="{ROW_HEIGHT * number}" y2="{ROW_HEIGHT * number}"/>')
     for number, row in enumerate(drawn):
@@ -286,12 +288,12 @@ def _mark(view: TimeWindow, mark: TimelineMark, top: int, row: MarkRow) -> str:
     return f'{drawn}<text class="times" x="{x + width / 2:.2f}%" y="{y}">×{mark.count}</text>'
 
 
-def _frozen(view: TimeWindow, freeze: Freeze, height: int) -> str:
-    x = view.percent_of(freeze.from_at)
-    width = max(view.percent_of(freeze.until_at) - x, 0.2)
+def _frozen(view: TimeWindow, freeze: Mapping[str, Any], top: int) -> str:
+    x = view.percent_of(freeze["from"])
+    width = max(view.percent_of(freeze["until"]) - x, 0.2)
     return (
-        f'<rect class="frozen" x="{x:.2f}%" y="0" width="{width:.2f}%" height="{height}">'
-        f"<title>{escape(frozen_words(freeze, view.zone))}</title></rect>"
+        f'<rect class="frozen" x="{x:.2f}%" y="{top}" width="{width:.2f}%" height="{ROW_HEIGHT}">'
+        f"<title>{escape(freeze['words'])}</title></rect>"
     )
 
 

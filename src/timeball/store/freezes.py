@@ -18,6 +18,21 @@ if TYPE_CHECKING:
     from timeball.store.types import AuditEntry
 
 
+async def read_freezes(database: Database) -> FreezeList:
+    """Every freeze that is kept, those that are over included."""
+    freezes = [_freeze_from(row) for row in await database.fetch("all_freezes")]
+    return FreezeList(max((freeze.epoch for freeze in freezes), default=0), freezes)
+
+
+async def read_tags(database: Database, job_ids: Collection[JobId], tags: Collection[str]) -> Mapping[JobId, set[str]]:
+    """Which of these tags the jobs have; jobs with none of them are missing."""
+    found: dict[JobId, set[str]] = {}
+    if tags:
+        for row in await database.fetch("tags_of_jobs", job_ids=list(job_ids), tags=list(tags)):
+            found.setdefault(JobId(row["job_id"]), set()).add(row["tag"])
+    return found
+
+
 class FreezeStore:
     """The freezes of this installation."""
 
@@ -27,8 +42,7 @@ class FreezeStore:
 
     async def list(self) -> FreezeList:
         """Every freeze that is kept, those that are over included."""
-        freezes = [_freeze_from(row) for row in await self._database.fetch("all_freezes")]
-        return FreezeList(max((freeze.epoch for freeze in freezes), default=0), freezes)
+        return await read_freezes(self._database)
 
     async def find(self, freeze_id: FreezeId) -> Freeze | None:
         """One freeze."""
@@ -37,10 +51,7 @@ class FreezeStore:
 
     async def tags_of(self, job_ids: Sequence[JobId], tags: Collection[str]) -> Mapping[JobId, set[str]]:
         """Which of these tags the jobs have; jobs with none of them are missing."""
-        found: dict[JobId, set[str]] = {}
-        for row in await self._database.fetch("tags_of_jobs", job_ids=list(job_ids), tags=list(tags)):
-            found.setdefault(JobId(row["job_id"]), set()).add(row["tag"])
-        return found
+        return await read_tags(self._database, job_ids, tags)
 
     async def add(
         self,

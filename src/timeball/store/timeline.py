@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from timeball.domain.forecast.demand import ForecastJob
+from timeball.domain.freeze import FreezeList, FrozenWindow, window_at
 from timeball.domain.rollup import TypicalDuration
 from timeball.domain.values.ids import ExecutionId, JobId, first_id_at, format_job_id, jitter_of
 from timeball.store.db.rows import CitedCalendars, rule_from
+from timeball.store.freezes import read_freezes, read_tags
 
 if TYPE_CHECKING:
     from timeball.store.db.database import Database
@@ -170,8 +172,9 @@ class TimelineStore:
         scheduled = [row for row in rows[:limit] if row["due_kind"] == "occurrence" and queue in (None, row["queue"])]
         durations = await self.durations([JobId(row["id"]) for row in scheduled])
         calendars = await self._database.calendars.of(scheduled)
+        freezes = await read_freezes(self._database)
         # In a thread: this parses thousands of schedules, and would block the event loop.
-        lines = await asyncio.to_thread(lambda: [_line_from(row, durations, calendars) for row in scheduled])
+        lines = await asyncio.to_thread(lambda: [_line_from(row, durations, calendars, freezes) for row in scheduled])
         return FutureLines(lines, len(rows) > limit, durations.read_at)
 
     async def future_of(self, job_id: JobId) -> ForecastJob | None:
@@ -179,7 +182,8 @@ class TimelineStore:
         row = next(iter(await self._database.fetch("future_of_job", job_id=job_id)), None)
         if row is None:
             return None
-        return _line_from(row, await self.durations([job_id]), await self._database.calendars.of([row]))
+        durations, calendars = await self.durations([job_id]), await self._database.calendars.of([row])
+        return _line_from(row, durations, calendars, await read_freezes(self._database))
 
     async def durations(self, job_ids: Collection[JobId]) -> TypicalDurations:
         """The typical durations of these jobs, at most a minute old."""
@@ -191,9 +195,17 @@ class TimelineStore:
         return await self.durations({run.job_id for run in runs if not run.is_enqueued}) if runs else NO_DURATIONS
 
     async def one_offs(self, start: datetime, until: datetime, queue: str | None) -> list[TimelineRun]:
-        """Other executions that are due within a span; the first ones, if there are very many."""
-        rows = await self._database.fetch("one_offs", start=start, until=until, queue=queue, each=_ONE_OFFS_A_SHARD)
-        return [_run_from(row, started_at=row["run_at"]) for row in rows]
+        """Other executions that start within a span; the first ones, if there are very many. What a freeze holds starts when it is over."""
+        freezes = await read_freezes(self._database)
+        first = min(
+            (one.from_at for one in freezes.freezes if one.from_at < start <= one.until_at < until), default=start
+        )
+        rows = await self._database.fetch("one_offs", start=first, until=until, queue=queue, each=_ONE_OFFS_A_SHARD)
+        runs = [_run_from(row, started_at=row["run_at"]) for row in rows]
+        if freezes.between(first, until):
+            tags = await read_tags(self._database, [run.job_id for run in runs], freezes.tags)
+            runs = [_thawed(run, freezes.windows_of(run.queue, run.job_id, tags)) for run in runs]
+        return [run for run in runs if start <= run.started_at < until]
 
     async def running(self, queue: str | None) -> list[TimelineRun]:
         """The present runs."""
@@ -258,7 +270,12 @@ def _past_from(rows: Sequence[Any], until: datetime, *, is_cut: bool) -> PastRun
     return PastRuns(runs, min((run.started_at for run in runs), default=until) if is_cut else None)
 
 
-def _line_from(row: Any, durations: TypicalDurations, calendars: CitedCalendars) -> ForecastJob:
+def _thawed(run: TimelineRun, windows: Sequence[FrozenWindow]) -> TimelineRun:
+    window = window_at(windows, run.started_at)
+    return run if window is None else run._replace(started_at=window.end)
+
+
+def _line_from(row: Any, durations: TypicalDurations, calendars: CitedCalendars, freezes: FreezeList) -> ForecastJob:
     job_id = JobId(row["id"])
     return ForecastJob(
         job_id=job_id,
@@ -272,6 +289,8 @@ def _line_from(row: Any, durations: TypicalDurations, calendars: CitedCalendars)
         left=row["executions_left"],
         typical=durations.of(job_id, row["handler"]),
         execution_id=ExecutionId(row["execution_id"]),
+        windows=freezes.windows_of(row["queue"], job_id, {job_id: row["tags"] or ()}),
+        misfire_cap=row["misfire_cap"] or 1,
     )
 
 

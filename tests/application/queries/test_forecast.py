@@ -13,6 +13,7 @@ from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
 from timeball.application.queries import Queries
 from timeball.application.queries.forecast import Forecast, ForecastRequest, Hour, SpreadRequest
+from timeball.domain.freeze import Afterwards, FreezeScope
 from timeball.domain.node import Lease
 from timeball.store.store import Store
 from timeball.testing import VirtualClock
@@ -72,6 +73,22 @@ async def test_one_offs_count_too(store: Store, queries: Queries, clock: Virtual
 
     assert hour(forecast, date(2026, 3, 2), 15).busy == pytest.approx(0.5)
     assert hour(forecast, date(2026, 3, 2), 15).starts == 1
+
+
+async def test_what_falls_into_a_freeze_is_no_demand_before_it_is_over(
+    store: Store, queries: Queries, clock: VirtualClock, commands: Commands
+) -> None:
+    job = await make_recurring(store, every=600, name="often")
+    await ran(store, clock.now() - timedelta(days=2), 60, job.id)
+    await enqueue(store, after=2 * 3600)
+    until = clock.now() + timedelta(hours=3)
+    await commands.freezes.add(FreezeScope.INSTALLATION, until=until, afterwards=Afterwards.LATEST)
+
+    forecast = await queries.forecast.demand(ForecastRequest(days=1))
+
+    # The latest occurrence and the one-off start when it is over, beside the six of the hour.
+    starts = [hour(forecast, date(2026, 3, 2), number).starts for number in range(12, 17)]
+    assert starts == [0, 0, 0, 8, 6]
 
 
 async def test_hours_that_a_clock_change_skips_or_repeats_are_noted(

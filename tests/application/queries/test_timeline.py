@@ -15,6 +15,7 @@ from timeball.application.commands.requests import Actor
 from timeball.application.queries import Queries
 from timeball.application.queries.timeline import RowsBy, Timeline, TimelineRequest
 from timeball.domain.forecast.timeline import TimelineMark, TimelineMarkKind
+from timeball.domain.freeze import Afterwards, FreezeScope, format_freeze_id
 from timeball.domain.node import Lease
 from timeball.domain.values.ids import format_execution_id, format_job_id
 from timeball.store.store import Store
@@ -295,3 +296,31 @@ async def test_skipped_occurrences_outside_of_a_view_are_not_in_it(
     assert await skipped(0, 80) == 6
     assert await skipped(0, 80, queue="other") == 0
     assert await skipped(0, 80, rows_by=RowsBy.WORKERS) == 0
+
+
+async def test_what_a_freeze_holds_is_drawn_at_its_end_and_each_row_knows_its_freezes(
+    store: Store, queries: Queries, clock: VirtualClock, commands: Commands
+) -> None:
+    now = clock.now()
+    await make_recurring(store, every=600, name="billed", queue="billing")
+    await make_recurring(store, every=600, name="tagged", tags=("payments",))
+    await make_recurring(store, every=600, name="free")
+    await enqueue(store, after=1_500, queue="billing", handler="one-off")
+    span = {"since": now + timedelta(minutes=15), "until": now + timedelta(minutes=45)}
+    latest = await commands.freezes.add(FreezeScope.QUEUE, "billing", **span, afterwards=Afterwards.LATEST)
+    skips = await commands.freezes.add(FreezeScope.TAG, "payments", **span)
+
+    timeline = await queries.timeline.draw(around(clock, end=now + timedelta(hours=1)))
+
+    minutes = {row.label: [(mark.start - now) // timedelta(minutes=1) for mark in row.marks] for row in timeline.rows}
+    assert minutes == {
+        "billed": [10, 45, 50],
+        "free": [10, 20, 30, 40, 50],
+        "one-off": [45],
+        "tagged": [10, 50],
+    }
+    held = {row.label: row.freezes for row in timeline.rows}
+    billing, payments = format_freeze_id(latest.id), format_freeze_id(skips.id)
+    assert held == {"billed": [billing], "free": [], "one-off": [billing], "tagged": [payments]}
+    by_queue = await queries.timeline.draw(around(clock, rows_by=RowsBy.QUEUES))
+    assert {row.label: row.freezes for row in by_queue.rows} == {"billing": [billing], "default": []}

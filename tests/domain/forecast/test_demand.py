@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from timeball.domain.forecast.demand import FireTimeBudget, FireTimes, ForecastJob, even_edges
 from timeball.domain.forecast.timeline import BucketLoad
+from timeball.domain.freeze import Afterwards, FrozenWindow
 from timeball.domain.rollup import TypicalDuration
 from timeball.domain.scheduling.schedule import Cron, Every, Once, Schedule
 from timeball.domain.values.ids import JobId
@@ -144,3 +145,58 @@ def test_peaks_and_seconds_are_those_of_a_recount(spans: list[tuple[int, int]]) 
     assert [round(seconds / 60) for seconds in load.seconds] == [
         sum(minutes[50 * number : 50 * number + 50]) for number in range(8)
     ]
+
+
+def frozen(afterwards: Afterwards) -> tuple[FrozenWindow, ...]:
+    """From half past one to half past three."""
+    return (FrozenWindow(NOW + 1.5 * HOUR, NOW + 3.5 * HOUR, afterwards),)
+
+
+AFTER_THE_FREEZE = {
+    Afterwards.SKIP: [],
+    Afterwards.LATEST: [NOW + 3.5 * HOUR],
+    Afterwards.ALL: [NOW + 3.5 * HOUR, NOW + 3.5 * HOUR + timedelta(milliseconds=100)],
+}
+
+
+@pytest.mark.parametrize("afterwards", Afterwards)
+def test_what_falls_into_a_freeze_starts_after_it_as_far_as_it_may(afterwards: Afterwards) -> None:
+    # Eight occurrences fall into it; two of them may be caught up with.
+    some = job(Every(interval_seconds=900, anchor=NOW), windows=frozen(afterwards), misfire_cap=2)
+
+    at = list(some.fires(NOW, NOW + 5 * HOUR))
+
+    ahead = [NOW + number * 0.25 * HOUR for number in range(20)]
+    assert at == sorted([each for each in ahead if not 1.5 <= (each - NOW) / HOUR < 3.5] + AFTER_THE_FREEZE[afterwards])
+
+
+def test_a_one_off_waits_for_the_end_of_a_freeze_whatever_becomes_of_occurrences() -> None:
+    some = job(Once(scheduled_at=NOW + 2 * HOUR), windows=frozen(Afterwards.SKIP))
+
+    assert list(some.fires(NOW, NOW + 5 * HOUR)) == [NOW + 3.5 * HOUR]
+
+
+def test_what_a_freeze_has_held_before_a_view_starts_in_it() -> None:
+    some = job(Every(interval_seconds=900, anchor=NOW), windows=frozen(Afterwards.LATEST))
+
+    assert list(some.fires(NOW + 3 * HOUR, NOW + 3.75 * HOUR)) == [NOW + 3.5 * HOUR, NOW + 3.5 * HOUR]
+
+
+@pytest.mark.parametrize("afterwards", Afterwards)
+@pytest.mark.parametrize("rule", RULES)
+def test_counts_and_fire_times_say_the_same_around_a_freeze(rule: Schedule, afterwards: Afterwards) -> None:
+    some = job(rule, windows=frozen(afterwards), misfire_cap=3, jitter=timedelta(seconds=20))
+    edges = even_edges(NOW, NOW + 24 * HOUR, 24)
+
+    one_by_one = [sum(low <= at < high for at in some.fires(NOW, NOW + 24 * HOUR)) for low, high in pairwise(edges)]
+
+    assert one_by_one == [some.count(low, high) for low, high in pairwise(edges)]
+
+
+def test_a_job_that_is_counted_counts_nothing_in_a_freeze() -> None:
+    frequent = job(Every(interval_seconds=10, anchor=NOW), windows=frozen(Afterwards.LATEST))
+
+    (fires,) = FireTimeBudget(even_edges(NOW, NOW + 5 * HOUR, 10)).of([frequent])
+
+    # 13:30 to 15:30 is frozen; one runs when it is over.
+    assert fires.counts == (180, 180, 180, 0, 0, 0, 0, 181, 180, 180)

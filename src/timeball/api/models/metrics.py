@@ -150,6 +150,7 @@ class TimelineRowOut(BaseModel):
     label: str
     kind: str
     cut_before: datetime | None = Field(description="Runs before this instant were not read.")
+    freezes: list[str] = Field(description="The freezes that hold the whole row.")
     marks: list[MarkOut]
 
 

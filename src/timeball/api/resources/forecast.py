@@ -42,7 +42,16 @@ _TIMELINE_EXAMPLE = {
     "start": "2026-11-16T04:00:00Z",
     "end": "2026-11-16T08:00:00Z",
     "rows_by": "jobs",
-    "rows": [{"key": JOB_ID, "label": "daily-report", "kind": "cron", "cut_before": None, "marks": [_MARK_EXAMPLE]}],
+    "rows": [
+        {
+            "key": JOB_ID,
+            "label": "daily-report",
+            "kind": "cron",
+            "cut_before": None,
+            "marks": [_MARK_EXAMPLE],
+            "freezes": [FREEZE_EXAMPLE["id"]],
+        }
+    ],
     "has_more": False,
     "slots": 8,
     "band": [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -21,6 +21,7 @@ from timeball.domain.forecast.timeline import (
     TimelineMarkKind,
     fit_rows,
 )
+from timeball.domain.freeze import Freeze, FreezeScope, format_freeze_id
 from timeball.domain.node import NodeKind, NodeStatus, alive_nodes
 from timeball.domain.values.ids import Incarnation, JobId, format_execution_id, format_id, format_job_id
 from timeball.store.rollups import series_of_queue
@@ -104,6 +105,8 @@ class TimelineData:
     durations_at: datetime | None = None
     workers: list[NodeStatus] = field(default_factory=list)
     left_out: int = 0
+    freezes: list[Freeze] = field(default_factory=list)
+    tags: Mapping[JobId, Collection[str]] = field(default_factory=dict)
 
     def typical(self, run: TimelineRun) -> timedelta | None:
         """The median duration of a run's job, if there is history."""
@@ -130,6 +133,23 @@ class RowContent:
     one_offs: list[TimelineRun] = field(default_factory=list)
     fires: list[FireTimes] = field(default_factory=list)
     cut_before: datetime | None = None
+
+    def is_held_by(self, freeze: Freeze, tags: Mapping[JobId, Collection[str]]) -> bool:
+        """Whether nothing of the row starts in a freeze; a row of a queue may be held in part."""
+        match self.name.kind:
+            case "worker":
+                return freeze.scope is FreezeScope.INSTALLATION
+            case "queue":
+                return freeze.holds(self.name.key, None, ())
+            case _:
+                lines = [(fires.job.queue, fires.job.job_id) for fires in self.fires[:1]]
+                runs = [(run.queue, run.job_id) for part in self._runs for run in part[:1]]
+                queue, job_id = [*lines, *runs][0]
+                return freeze.holds(queue, job_id, tags.get(job_id, ()))
+
+    @property
+    def _runs(self) -> Sequence[Sequence[TimelineRun]]:
+        return self.one_offs, self.running, self.past, self.skips
 
 
 def group_by_row(
@@ -166,7 +186,14 @@ def draw_row(parts: RowContent, data: TimelineData, start: datetime, end: dateti
     marks += [_one_off_mark(run, data) for run in parts.one_offs]
     marks += _predicted_marks(parts.fires, max(start, now), end)
     name = parts.name
-    return MarkRow(key=name.key, label=name.label, kind=name.kind, marks=marks, cut_before=parts.cut_before)
+    return MarkRow(
+        key=name.key,
+        label=name.label,
+        kind=name.kind,
+        marks=marks,
+        cut_before=parts.cut_before,
+        freezes=[format_freeze_id(one.id) for one in data.freezes if parts.is_held_by(one, data.tags)],
+    )
 
 
 def _past_mark(run: TimelineRun) -> TimelineMark:
@@ -287,7 +314,16 @@ class TimelineQueries:
         if request.end > now:
             await self._look_ahead(request, max(request.start, now), data)
         data.durations = await self._timelines.durations_of([*data.running, *data.one_offs])
+        await self._look_at_freezes(request, data)
         return data
+
+    async def _look_at_freezes(self, request: TimelineRequest, data: TimelineData) -> None:
+        data.freezes = (await self._store.freezes.list()).between(request.start, request.end, request.queue)
+        tags = {one.target for one in data.freezes if one.scope is FreezeScope.TAG and one.target}
+        if tags:
+            runs = (*data.past, *data.skips, *data.running, *data.one_offs)
+            ids = {run.job_id for run in runs} | {fires.job.job_id for fires in data.fires}
+            data.tags = await self._store.freezes.tags_of(list(ids), tags)
 
     async def _look_ahead(self, request: TimelineRequest, start: datetime, data: TimelineData) -> None:
         jobs, has_more, data.durations_at = await self._timelines.futures(request.queue)

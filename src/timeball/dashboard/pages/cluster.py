@@ -13,13 +13,12 @@ from timeball.api.auth import Role
 from timeball.api.errors import HttpProblem
 from timeball.api.resources.cluster import node_document, queue_document
 from timeball.api.resources.handlers import handlers_page, read_handler
-from timeball.dashboard.context import PageContext, PageRouter, Undo, browser_zone, zone_label
+from timeball.dashboard.context import PageContext, PageRouter, Undo, browser_zone, typed_instant, zone_label
 from timeball.dashboard.formatting import pluralize, pretty_json
 from timeball.dashboard.internal_api import ApiProblem
 from timeball.dashboard.pages.executions import attempt_rows, named_execution_rows
 from timeball.domain.execution import ExecutionState
 from timeball.domain.node import NodeKind, NodeStatus, broker_name
-from timeball.domain.scheduling.civil_time import parse_instant
 from timeball.domain.search import ExecutionFilter, PageRequest, where
 from timeball.domain.values.ids import format_id, parse_id
 from timeball.domain.values.text import check_label
@@ -65,7 +64,7 @@ async def queue(context: PageContext) -> Response:
 @router.post("/queues/pause", Role.OPERATOR)
 async def pause(context: PageContext) -> Response:
     """Pause a queue, without end or until an instant: none of its executions is claimed."""
-    until = _instant(context, context.form.get("until", "").strip())
+    until = typed_instant(context, "until")
     return await _toggle(context, "pause", "resume", "is paused; running executions continue.", until=until)
 
 
@@ -104,13 +103,6 @@ async def purge(context: PageContext) -> Response:
     return context.go(context.url("/queues/one", name=name), toast)
 
 
-@router.post("/freezes/{freeze}/end", Role.OPERATOR)
-async def end_freeze(context: PageContext) -> Response:
-    """End a freeze before its time: what it held back goes on."""
-    await context.api.delete("freezes", context.path["freeze"], reason=context.form.get("reason"))
-    return context.go(context.back("/"), "The freeze is over; what it held back goes on.")
-
-
 async def _toggle(context: PageContext, verb: str, opposite: str, words: str, **given: str) -> Response:
     name, reason = _name(context.form.get("name", "")), context.form.get("reason") or None
     before = await context.site.queries.queue(name)
@@ -123,14 +115,6 @@ async def _toggle(context: PageContext, verb: str, opposite: str, words: str, **
     return context.go(
         context.back("/queues"), f"Queue {name} {words}", undo=Undo(context.site_url(f"/queues/{opposite}"), fields)
     )
-
-
-def _instant(context: PageContext, text: str) -> str:
-    """An instant that was typed on the clock that the page shows; what is not one is left for the API to refuse."""
-    try:
-        return parse_instant(text, browser_zone(context.request).key, "until").isoformat() if text else ""
-    except InvalidInput:
-        return text
 
 
 async def _workers(context: PageContext) -> list[NodeStatus]:

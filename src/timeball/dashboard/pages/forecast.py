@@ -14,7 +14,8 @@ from timeball.api.models.jobs import job_document
 from timeball.api.resources.forecast import advice_document, collision_document, forecast_document
 from timeball.application.queries.forecast import Forecast, ForecastRequest, SpreadRequest
 from timeball.dashboard.context import PageContext, PageRouter, Undo, browser_zone, zone_label
-from timeball.dashboard.formatting import format_number, frozen_words, iso, pluralize
+from timeball.dashboard.formatting import format_number, iso, pluralize
+from timeball.dashboard.pages.freezes import freeze_rows
 from timeball.domain.forecast.demand import Collision
 from timeball.domain.freeze import Freeze
 
@@ -53,7 +54,7 @@ async def forecast(context: PageContext) -> Response:
         zone=zone_label(zone),
         calendar=context.url("/calendar.ics", queue=queue, timezone=zone.key),
         days=[_day(day, document["slots"], measure, top, hour_page, freezes) for day in document["days"]],
-        freezes=[frozen_words(freeze, zone) for freeze in freezes],
+        freezes=await freeze_rows(context, freezes),
     )
 
 

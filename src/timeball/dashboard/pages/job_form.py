@@ -17,7 +17,7 @@ from timeball.application.queries.forecast import InstantLoadRequest
 from timeball.application.queries.jobs import FireTime
 from timeball.dashboard.context import PageContext, PageRouter, known_handlers, parse_json_field
 from timeball.dashboard.formatting import format_seconds, pluralize
-from timeball.dashboard.internal_api import ApiProblem
+from timeball.dashboard.internal_api import ApiProblem, field_errors
 from timeball.domain.job import Job
 from timeball.domain.job_fields import (
     OPTION_FIELDS,
@@ -150,16 +150,9 @@ async def _form(
 
 
 def _errors(problem: ApiProblem | InvalidInput | None) -> dict[str, str]:
-    """What is wrong, by the field of the form that it stands beside."""
-    if problem is None:
-        return {}
-    if isinstance(problem, InvalidInput):
-        return {problem.field: str(problem)} if problem.field else {}
-    errors = {}
-    for error in problem.errors:
-        name = error["pointer"].strip("/").partition("/")[0]
-        errors[SPEC_FIELDS[name].bare_name if name in SPEC_FIELDS else name] = error["detail"]
-    return errors
+    """What is wrong, by the name that a field has in the form."""
+    errors = field_errors(problem)
+    return {SPEC_FIELDS[name].bare_name if name in SPEC_FIELDS else name: text for name, text in errors.items()}
 
 
 def job_body(form: dict[str, str]) -> dict[str, Any]:

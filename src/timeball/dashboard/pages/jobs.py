@@ -18,9 +18,10 @@ from timeball.api.params import check_payload_search, execution_filter, job_filt
 from timeball.api.resources.system import revision_document
 from timeball.dashboard import charts
 from timeball.dashboard.components import Components, time_tag
-from timeball.dashboard.context import PageContext, PageRouter, Undo, browser_zone
-from timeball.dashboard.formatting import format_milliseconds, frozen_words, log_height, state_tone
+from timeball.dashboard.context import PageContext, PageRouter, Undo
+from timeball.dashboard.formatting import format_milliseconds, log_height, state_tone
 from timeball.dashboard.pages.executions import default_until, execution_rows, named_execution_rows
+from timeball.dashboard.pages.freezes import freeze_rows
 from timeball.dashboard.pages.ledger import ledger_tab
 from timeball.dashboard.pages.operations import (
     MAX_UNDO_IDS,
@@ -174,8 +175,7 @@ async def job_page(context: PageContext) -> Response:
     view = await context.site.queries.jobs.view(context.path["job"])
     tab = context.query("tab", "overview") if context.query("tab") in TABS else "overview"
     variables = await _TABS[tab](context, view.job)
-    zone = browser_zone(context.request)
-    freezes = [frozen_words(freeze, zone) for freeze in await context.site.queries.jobs.freezes_of(view.job)]
+    freezes = await freeze_rows(context, await context.site.queries.jobs.freezes_of(view.job))
     return context.page(
         "job.html",
         part="partials/job_body.html",

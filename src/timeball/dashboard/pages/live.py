@@ -20,13 +20,13 @@ from timeball.api.responses import json_bytes
 from timeball.application.events import EventSubscription, TopicSubscription
 from timeball.application.queries.metrics import Overview
 from timeball.dashboard import charts
-from timeball.dashboard.context import PageContext, PageRouter, browser_zone, target_url
-from timeball.dashboard.formatting import format_seconds, frozen_words, parse_instant, pluralize
+from timeball.dashboard.context import PageContext, PageRouter, target_url
+from timeball.dashboard.formatting import format_seconds, parse_instant, pluralize
 from timeball.dashboard.internal_api import ApiProblem
 from timeball.dashboard.pages.executions import named_execution_rows
+from timeball.dashboard.pages.freezes import freeze_rows
 from timeball.domain.change_event import EXECUTION_STARTED, ChangeEvent, EventFilter
 from timeball.domain.execution import ExecutionState
-from timeball.domain.freeze import format_freeze_id
 from timeball.domain.node import NodeKind
 from timeball.domain.search import ExecutionFilter, PageRequest, where
 from timeball.domain.values.ids import format_execution_id
@@ -108,12 +108,12 @@ async def _now(context: PageContext) -> dict[str, Any]:
 async def _now_of(context: PageContext, overview: Overview) -> dict[str, Any]:
     concerns = await context.shared("attention", context.site.queries.doctor.attention)
     freezes = await context.shared("freezes", context.site.queries.freezes)
-    now, zone = context.site.queries.now(), browser_zone(context.request)
+    now = context.site.queries.now()
     return {
         "metrics": metrics_document(overview),
         "concerns": concerns,
         "page_of": target_url,
-        "freezes": [(format_freeze_id(one.id), frozen_words(one, zone)) for one in freezes.freezes if one.covers(now)],
+        "freezes": await freeze_rows(context, [one for one in freezes.freezes if one.covers(now)]),
     }
 
 

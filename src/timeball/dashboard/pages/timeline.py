@@ -12,6 +12,7 @@ from timeball.application.queries.timeline import RowsBy, Timeline, TimelineRequ
 from timeball.dashboard import timeline_chart as drawing
 from timeball.dashboard.context import PageContext, PageRouter, browser_zone, zone_label
 from timeball.dashboard.formatting import short_id
+from timeball.dashboard.pages.freezes import freeze_rows
 from timeball.dashboard.timeline_chart import SPANS, parse_time_window
 from timeball.domain.forecast.timeline import MarkRow, TimelineMark, TimelineMarkKind
 
@@ -37,12 +38,13 @@ async def timeline(context: PageContext) -> Response:
         start=view.start, end=view.end, queue=queue, rows_by=rows_by, limit=_MAX_ROWS, width=_WIDTH
     )
     drawn = await context.shared(("timeline", request), lambda: _draw(context, request))
+    freezes = (await context.site.queries.freezes()).between(view.start, view.end, queue)
     names = {row["name"] for row in await context.shared("queues", context.site.queries.queues)}
     return context.page(
         "timeline.html",
         part="partials/timeline.html",
         drawn=drawn,
-        freezes=(await context.site.queries.freezes()).between(view.start, view.end, queue),
+        freezes=await freeze_rows(context, freezes),
         view=view,
         zone=zone_label(view.zone),
         rows_by=rows_by,

@@ -1,6 +1,7 @@
 """The demand for slots: when each job runs in the future, which slots they share, and where they want more than there are.
 
-A `ForecastJob` is the future of one job: its pending occurrence, then all that its schedule names. `FireTimeBudget` asks
+A `ForecastJob` is the future of one job: its pending occurrence, then all that its schedule names, but for freezes: what falls into one
+does not start in it, and what remains of it starts when it is over. `FireTimeBudget` asks
 for fire times or, where those are too many, for the number in each bucket; both cost steps of one budget for the whole
 view. A job for which the budget does not suffice is left out and counted, never guessed.
 """
@@ -12,9 +13,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from heapq import merge
 from itertools import islice, pairwise
 from zoneinfo import ZoneInfo
 
+from timeball.domain.freeze import Afterwards, FrozenWindow
 from timeball.domain.node import NodeStatus
 from timeball.domain.rollup import TypicalDuration
 from timeball.domain.scheduling.schedule import Every, Once, Schedule
@@ -29,11 +32,17 @@ _STEPS_A_BUCKET = 5
 MAX_STEPS = 40_000
 # A shorter collision only delays the jobs by a moment.
 _SHORTEST_COLLISION = timedelta(seconds=1)
+_TICK = timedelta(microseconds=1)
+# After a freeze, the occurrences of a job start ten a second.
+_RELEASE_STEP = timedelta(milliseconds=100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastJob:
-    """The future of one job. *left* bounds the number of executions that remain; *since* is when the job was created."""
+    """The future of one job. *left* bounds the number of executions that remain; *since* is when the job was created.
+
+    *windows* are the freezes that hold it, *misfire_cap* is how many occurrences run after one at most.
+    """
 
     job_id: JobId
     label: str
@@ -46,6 +55,8 @@ class ForecastJob:
     left: int | None = None
     typical: TypicalDuration | None = None
     execution_id: ExecutionId | None = None
+    windows: tuple[FrozenWindow, ...] = ()
+    misfire_cap: int = 1
 
     @property
     def duration(self) -> timedelta:
@@ -59,27 +70,58 @@ class ForecastJob:
 
     def from_the_start(self, start: datetime) -> ForecastJob | None:
         """The same job as seen from an earlier moment; None if it did not exist yet or had no occurrence."""
-        tick = timedelta(microseconds=1)
-        first = self.rule.next_after(max(start, self.since) - tick)
+        first = self.rule.next_after(max(start, self.since) - _TICK)
         return None if first is None else replace(self, pending=first, left=None)
 
     def fires(self, start: datetime, end: datetime) -> Iterator[datetime]:
         """The starts in [start, end), from the pending occurrence on."""
-        return islice(self._all(start - self.jitter, end - self.jitter), self.left)
-
-    def _all(self, start: datetime, end: datetime) -> Iterator[datetime]:
-        if start <= self.pending < end:
-            yield self.pending + self.jitter
-        if isinstance(self.rule, Once):
-            return
-        tick = timedelta(microseconds=1)
-        for occurrence in self.rule.occurrences(max(self.pending, start - tick), end - tick):
-            yield occurrence.at + self.jitter
+        thawed = (at for at in self._thawed(start, end) if at < end)
+        unfrozen = (at for low, high in self._unfrozen(start, end) for at in self._named(low, high))
+        return islice(merge(unfrozen, thawed), self.left)
 
     def count(self, start: datetime, end: datetime) -> int:
         """The number of starts in [start, end), regardless of *left*."""
-        tick = timedelta(microseconds=1)
-        low, high = start - self.jitter - tick, end - self.jitter - tick
+        thawed = sum(1 for _ in self._thawed(start, end))
+        return thawed + sum(self._count_named(low, high) for low, high in self._unfrozen(start, end))
+
+    def _unfrozen(self, start: datetime, end: datetime) -> Iterator[tuple[datetime, datetime]]:
+        """The parts of [start, end) in which no freeze holds the job."""
+        for window in self.windows:
+            if start < window.end and window.start < end:
+                if start < window.start:
+                    yield start, window.start
+                start = window.end
+        if start < end:
+            yield start, end
+
+    def _thawed(self, start: datetime, end: datetime) -> Iterator[datetime]:
+        """The starts of what fell into the freezes that end in [start, end)."""
+        for window in self.windows:
+            if start <= window.end < end:
+                for number in range(self._kept(window)):
+                    yield window.end + number * _RELEASE_STEP
+
+    def _kept(self, window: FrozenWindow) -> int:
+        number = self._count_named(window.start, window.end)
+        if isinstance(self.rule, Once):
+            # It waits, as everything does that no schedule repeats.
+            return number
+        return min(
+            number, {Afterwards.SKIP: 0, Afterwards.LATEST: 1, Afterwards.ALL: self.misfire_cap}[window.afterwards]
+        )
+
+    def _named(self, start: datetime, end: datetime) -> Iterator[datetime]:
+        """What the schedule names in [start, end), with its jitter."""
+        low, high = start - self.jitter, end - self.jitter
+        if low <= self.pending < high:
+            yield self.pending + self.jitter
+        if isinstance(self.rule, Once):
+            return
+        for occurrence in self.rule.occurrences(max(self.pending, low - _TICK), high - _TICK):
+            yield occurrence.at + self.jitter
+
+    def _count_named(self, start: datetime, end: datetime) -> int:
+        low, high = start - self.jitter - _TICK, end - self.jitter - _TICK
         pending = int(low < self.pending <= high)
         if isinstance(self.rule, Once):
             return pending
@@ -138,7 +180,7 @@ class FireTimeBudget:
 
     def _counts(self, job: ForecastJob) -> Sequence[int] | None:
         """The counts of a job, computed once for all jobs with the same schedule and pending occurrence."""
-        key = (job.rule, job.pending, job.jitter)
+        key = (job.rule, job.pending, job.jitter, job.windows, job.misfire_cap)
         if key not in self._known:
             # For an interval, counting is one division.
             cost = 1 if isinstance(job.rule, Every) else _STEPS_A_BUCKET

@@ -156,13 +156,14 @@ class TimelineMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkRow:
-    """One row of the timeline; *cut_before* says that older runs than this were not read."""
+    """One row of the timeline; *cut_before* says that older runs than this were not read, *freezes* are the ids of those that hold it."""
 
     key: str
     label: str
     kind: str
     marks: Sequence[TimelineMark]
     cut_before: datetime | None = None
+    freezes: Sequence[str] = ()
 
 
 def merge_marks(marks: Iterable[TimelineMark], apart: timedelta) -> list[TimelineMark]:

@@ -149,7 +149,8 @@ GROUP BY handler;
 -- occurrences.
 SELECT due.id AS execution_id, due.kind AS due_kind, due.scheduled_for, due.executions_left,
        job.id, job.name, job.handler, job.queue, job.kind, job.schedule, job.interval_seconds, job.scheduled_at, job.timezone, job.on_gap,
-       job.on_repeat, job.skip_on, job.only_on, job.shift, job.calendars, job.starts_at, job.ends_at, job.jitter_seconds, job.created_at
+       job.on_repeat, job.skip_on, job.only_on, job.shift, job.calendars, job.starts_at, job.ends_at, job.jitter_seconds, job.created_at,
+       job.tags, job.misfire_cap
 FROM (
     SELECT id, job_id, kind, scheduled_for, executions_left
     FROM timeball.due
@@ -163,7 +164,8 @@ JOIN timeball.job ON job.id = due.job_id;
 -- The same for one job of any kind: there is at most one next occurrence.
 SELECT due.id AS execution_id, due.kind AS due_kind, due.scheduled_for, due.executions_left,
        job.id, job.name, job.handler, job.queue, job.kind, job.schedule, job.interval_seconds, job.scheduled_at, job.timezone, job.on_gap,
-       job.on_repeat, job.skip_on, job.only_on, job.shift, job.calendars, job.starts_at, job.ends_at, job.jitter_seconds, job.created_at
+       job.on_repeat, job.skip_on, job.only_on, job.shift, job.calendars, job.starts_at, job.ends_at, job.jitter_seconds, job.created_at,
+       job.tags, job.misfire_cap
 FROM timeball.due
 JOIN timeball.job ON job.id = due.job_id
 WHERE due.job_id = :job_id
