@@ -156,6 +156,7 @@ _NOTHING: dict[str, list[Any]] = {
         *("run_due_ids", "run_ids", "run_fors", "run_run_ats", "run_targets"),
         *("skip_due_ids", "skip_ids", "skip_fors", "skip_reasons"),
         *("range_due_ids", "range_ids", "range_firsts", "range_lasts", "range_counts", "range_reasons"),
+        *("replacing_due_ids", "replacing_job_ids"),
     )
 }
 _CLAIM = {
@@ -315,6 +316,21 @@ def test_a_hot_statement_touches_little(server: PostgresServer, crowded: str, be
             connection.execute(f"SET plan_cache_mode = {plan_cache_mode}")
 
             check_touched(connection, name, *HOT[name])
+
+
+def test_a_promotion_looks_only_at_what_waits_for_its_own_job(
+    server: PostgresServer, crowded: str, belief: str
+) -> None:
+    given, most = HOT["promote"]
+    replacing = {
+        "replacing_due_ids": [id_(number) for number in odd(_DUE)],
+        "replacing_job_ids": [job(number) for number in odd(_BLOCKED)],
+    }
+    for plan_cache_mode in ALL_MODES:
+        with session(server, crowded, belief) as connection:
+            connection.execute(f"SET plan_cache_mode = {plan_cache_mode}")
+
+            check_touched(connection, "promote", given | replacing, most + 3 * BATCH)
 
 
 @pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)

@@ -390,6 +390,97 @@ async def test_a_superseded_execution_is_asked_to_stop(store: Store, clock: Virt
     assert len(await table(store, "blocked")) == 1
 
 
+async def sql(store: Store, statement: str, *values: Any) -> None:
+    async with store.database.transaction() as connection:
+        await connection.execute(statement, *values)
+
+
+async def with_one_that_waits(store: Store, clock: VirtualClock, **fields: Any) -> tuple[JobId, ShardOwnership]:
+    """A job with overlap `latest`: its first occurrence runs, and its second one waits."""
+    job = await make_recurring(store, 60, overlap="latest", **fields)
+    owner = await make_owner(store)
+    clock.advance("60s")
+    await promote_due(store, owner)
+    await claim_all(store)
+    clock.advance("60s")
+    await promote_due(store, owner)
+    return job.id, owner
+
+
+async def test_a_newer_occurrence_replaces_the_one_that_waits(store: Store, clock: VirtualClock) -> None:
+    job_id, owner = await with_one_that_waits(store, clock)
+    older, newer = await only_row(store, "blocked"), await due_row(store, job_id)
+    clock.advance("60s")
+
+    await promote_due(store, owner)
+
+    assert (await only_row(store, "blocked"))["id"] == newer.id
+    skipped = await only_row(store, "finished")
+    kept = ("id", "job_id", "origin", "version", "queue", "priority", "handler", "scheduled_for", "queued_at", "tzdata")
+    assert [skipped[name] for name in kept] == [older[name] for name in kept]
+    assert (skipped["state"], skipped["reason"], skipped["finished_at"]) == ("skipped", "overlap", clock.now())
+    assert (skipped["attempts"], skipped["started_at"]) == (0, None)
+
+
+async def test_a_replaced_occurrence_frees_its_key(store: Store, clock: VirtualClock) -> None:
+    """The key was of an older version of the job: an occurrence with the same key could not have come between."""
+    _, owner = await with_one_that_waits(store, clock)
+    older = await only_row(store, "blocked")
+    await sql(store, "UPDATE timeball.blocked SET unique_key = 'old'")
+    await sql(store, "INSERT INTO timeball.live_key VALUES ('old', $1)", older["id"])
+    clock.advance("60s")
+
+    await promote_due(store, owner)
+
+    assert await table(store, "live_key") == []
+
+
+@pytest.mark.parametrize("change", ["origin = 'manual'", "fence = 1", "job_id = gen_random_uuid()"])
+async def test_only_occurrences_that_no_worker_has_claimed_are_replaced(
+    store: Store, clock: VirtualClock, change: str
+) -> None:
+    _, owner = await with_one_that_waits(store, clock)
+    await sql(store, f"UPDATE timeball.blocked SET {change}")
+    clock.advance("60s")
+
+    await promote_due(store, owner)
+
+    assert len(await table(store, "blocked")) == 2
+    assert await table(store, "finished") == []
+
+
+async def test_a_retry_replaces_nothing(store: Store, clock: VirtualClock) -> None:
+    """It is older than what waits, or it was begun: it takes its turn beside it."""
+    _, owner = await with_one_that_waits(store, clock)
+    await sql(store, "UPDATE timeball.due SET kind = 'retry', fence = 1, attempts = 1, run_at = $1", clock.now())
+
+    await promote_due(store, owner)
+
+    assert len(await table(store, "blocked")) == 2
+    assert await table(store, "finished") == []
+
+
+async def test_an_older_occurrence_gives_way_to_the_newer_one_that_waits(store: Store, clock: VirtualClock) -> None:
+    """As one does that a freeze took from the queue, and that comes back later."""
+    _, owner = await with_one_that_waits(store, clock)
+    waiting = await only_row(store, "blocked")
+    older = waiting["scheduled_for"] - seconds(60)
+    await sql(
+        store,
+        """UPDATE timeball.due SET kind = 'snooze', id = $1, scheduled_for = $2, run_at = $2, unique_key = 'k'""",
+        EXECUTION,
+        older,
+    )
+    await sql(store, "INSERT INTO timeball.live_key VALUES ('k', $1)", EXECUTION)
+
+    await promote_due(store, owner)
+
+    assert (await only_row(store, "blocked"))["id"] == waiting["id"]
+    skipped = [row for row in await table(store, "finished") if row["id"] == EXECUTION]
+    assert [(row["state"], row["reason"], row["queued_at"]) for row in skipped] == [("skipped", "overlap", clock.now())]
+    assert await table(store, "live_key") == []
+
+
 # the guards, each of which alone can refuse
 
 

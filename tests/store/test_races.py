@@ -10,6 +10,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -225,6 +226,143 @@ async def test_two_edits_follow_one_another(race: Race, store: Store, scheduled:
     assert (edited.version, edited.priority, edited.queue) == ((3, 10, "q") if commits else (2, 50, "q"))
     assert len(await table(store, "audit")) == (2 if commits else 1)
     await check(store, job)
+
+
+# overlap `latest`: the promotion that replaces what waits, and what moves it meanwhile
+
+
+class Waiting:
+    """A job with overlap `latest`: its first occurrence runs, its second waits, and the promotion of the third is planned."""
+
+    def __init__(
+        self, job: Job, owner: ShardOwnership, running: ClaimedExecution, waiting: UUID, plan: Promotion
+    ) -> None:
+        self.job = job
+        self.owner = owner
+        self.running = running
+        self.waiting = ExecutionId(waiting)
+        self.plan = plan
+
+    @property
+    def newest(self) -> ExecutionId:
+        return self.plan.row.id
+
+    def promote(self, store: Store) -> Awaitable[set[ExecutionId]]:
+        return promote(store, [self.plan], self.owner)
+
+    async def check(self, store: Store) -> None:
+        """Each occurrence is somewhere, at most one waits, and the newest was not dropped."""
+        await store.executions.unblock([f"job:{self.job.id}"])
+        assert await tables_of(store, self.newest) in (["blocked"], ["ready"])
+        waiting = [row["scheduled_for"] for row in await table(store, "blocked")]
+        assert len(waiting) <= 1
+        await check(store, self.job)
+
+
+@pytest.fixture
+async def waiting(store: Store, clock: VirtualClock) -> Waiting:
+    job = await make_recurring(store, 60, overlap="latest")
+    owner = await make_owner(store)
+    clock.advance("60s")
+    await promote_due(store, owner)
+    (running,) = await claim_all(store)
+    clock.advance("60s")
+    await promote_due(store, owner)
+    second = (await only_row(store, "blocked"))["id"]
+    clock.advance("60s")
+    return Waiting(job, owner, running, second, await plan_row(store, await due_row(store, job.id), is_busy=True))
+
+
+@both_endings
+async def test_a_promotion_that_comes_while_what_it_would_replace_is_unblocked(
+    race: Race, store: Store, waiting: Waiting, *, commits: bool
+) -> None:
+    await store.database.fetch("finish_succeeded", **_columns(waiting.running))
+
+    result = await race.run(
+        race.ahead.executions.unblock([f"job:{waiting.job.id}"]), waiting.promote(race.behind), commits=commits
+    )
+
+    assert await promoted_again(result, waiting.promote(race.behind)) == {waiting.newest}
+    assert await tables_of(store, waiting.waiting) == (["ready"] if commits else ["finished"])
+    await waiting.check(store)
+
+
+@both_endings
+async def test_an_unblocking_that_comes_while_what_waits_is_replaced(
+    race: Race, store: Store, waiting: Waiting, *, commits: bool
+) -> None:
+    await store.database.fetch("finish_succeeded", **_columns(waiting.running))
+
+    result = await race.run(
+        waiting.promote(race.ahead), race.behind.executions.unblock([f"job:{waiting.job.id}"]), commits=commits
+    )
+
+    if commits:
+        assert await tables_of(store, waiting.waiting) == ["finished"]
+        assert await tables_of(store, waiting.newest) == ["ready"], "the promotion has unblocked it after its commit"
+    else:
+        assert await tables_of(store, waiting.waiting) == ["ready"]
+        assert await waiting.promote(store) == {waiting.newest}
+    assert result.second_waited
+    await waiting.check(store)
+
+
+@both_endings
+async def test_a_promotion_that_comes_while_the_running_one_ends(
+    race: Race, store: Store, waiting: Waiting, *, commits: bool
+) -> None:
+    ended = found(waiting.running, Succeeded())
+
+    result = await race.run(
+        race.ahead.executions.finish_succeeded([ended]), waiting.promote(race.behind), commits=commits
+    )
+
+    assert (result.second_waited, result.second) == (False, {waiting.newest})
+    # After the end its place is passed on; to the one that waits by then.
+    assert await tables_of(store, waiting.waiting) == ["finished"]
+    await waiting.check(store)
+
+
+@both_endings
+async def test_a_claim_that_comes_while_the_newest_is_promoted(
+    race: Race, store: Store, waiting: Waiting, *, commits: bool
+) -> None:
+    """The one that was unblocked is in the queue; it is not replaced, whoever comes first."""
+    await store.database.fetch("finish_succeeded", **_columns(waiting.running))
+    await store.executions.unblock([f"job:{waiting.job.id}"])
+
+    result = await race.run(waiting.promote(race.ahead), claim_all(race.behind), commits=commits)
+
+    assert [claimed.id for claimed in result.second] == [waiting.waiting]
+    if not commits:
+        assert await waiting.promote(store) == {waiting.newest}
+    await waiting.check(store)
+
+
+@both_endings
+async def test_a_promotion_that_comes_while_what_it_would_replace_is_cancelled(
+    race: Race, store: Store, waiting: Waiting, *, commits: bool
+) -> None:
+    result = await race.run(cancel(race.ahead, waiting.waiting), waiting.promote(race.behind), commits=commits)
+
+    assert await promoted_again(result, waiting.promote(race.behind)) == {waiting.newest}
+    (row,) = [row for row in await table(store, "finished") if row["id"] == waiting.waiting]
+    assert row["state"] == ("cancelled" if commits else "skipped")
+    await waiting.check(store)
+
+
+@both_endings
+async def test_a_cancellation_that_comes_while_what_waits_is_replaced(
+    race: Race, store: Store, waiting: Waiting, *, commits: bool
+) -> None:
+    await race.run(waiting.promote(race.ahead), cancel(race.behind, waiting.waiting), commits=commits)
+
+    (row,) = [row for row in await table(store, "finished") if row["id"] == waiting.waiting]
+    assert row["state"] == ("skipped" if commits else "cancelled")
+    if not commits:
+        assert await waiting.promote(store) == {waiting.newest}
+    await waiting.check(store)
 
 
 # edit, and queued or requested executions of the job

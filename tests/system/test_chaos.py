@@ -311,7 +311,11 @@ def check_schedules(cluster: Cluster, load: Load) -> None:
         if state == "succeeded":
             assert id_ in ran, f"SOAK_SEED={SEED}: {id_} succeeded without having run"
         else:
-            allowed = {Overlap.SKIP: {"skipped"}, Overlap.CANCEL_RUNNING: {"cancelled"}}.get(load.overlap[job], set())
+            allowed = {
+                Overlap.SKIP: {"skipped"},
+                Overlap.LATEST: {"skipped"},
+                Overlap.CANCEL_RUNNING: {"cancelled"},
+            }.get(load.overlap[job], set())
             assert state in allowed, f"SOAK_SEED={SEED}: {id_} of an {load.overlap[job]} job is {state} ({reason})"
     for job, first, last, count in cluster.sql(
         "SELECT job_id, first_at, last_at, occurrences FROM timeball.skip_range WHERE job_id = ANY (%s)",

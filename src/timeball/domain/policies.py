@@ -66,11 +66,12 @@ class Overlap(Policy):
     ALLOW = "allow", "run both"
     QUEUE = "queue", "let the new one wait"
     CANCEL_RUNNING = "cancel_running", "stop the old one"
+    LATEST = "latest", "let only the newest wait"
 
     @property
     def is_serial(self) -> bool:
         """Whether occurrences wait for each other, which they do by a limit of one; SQL asks `timeball.is_serial`."""
-        return self in (Overlap.QUEUE, Overlap.CANCEL_RUNNING)
+        return self in (Overlap.QUEUE, Overlap.CANCEL_RUNNING, Overlap.LATEST)
 
 
 def is_serial_word(word: object) -> bool:

@@ -98,7 +98,7 @@ class ScheduleOptions(SharedOptions, total=False):
     misfire_grace: Duration
     misfire_cap: int
     misfire_max_age: Duration
-    overlap: Overlap | Literal["skip", "allow", "queue", "cancel_running"]
+    overlap: Overlap | Literal["skip", "allow", "queue", "cancel_running", "latest"]
     jitter: Duration
     starts_at: InstantInput
     ends_at: InstantInput

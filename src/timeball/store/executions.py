@@ -86,6 +86,7 @@ class ExecutionStore:
         A row that a transaction is changing is not promoted, and not waited for: the transaction may be a program's own, and take long.
         Deleting the row and inserting its successor is one statement, so no occurrence is recorded twice, and none is left out.
         Nothing is promoted if the freezes have another epoch than the plans.
+        A promotion that replaces what waits is the only one of its job in a call.
         """
         rows = await self._database.fetch(
             "promote",

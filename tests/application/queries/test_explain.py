@@ -218,6 +218,7 @@ async def test_each_overlap_policy_is_explained(
             Overlap.ALLOW: "passed: overlap is allowed",
             Overlap.QUEUE: "passed: an earlier execution is unfinished, ",
             Overlap.CANCEL_RUNNING: "passed: an earlier execution is unfinished, ",
+            Overlap.LATEST: "passed: an earlier execution is unfinished, ",
         }[overlap]
     )
 

@@ -301,7 +301,7 @@ def test_a_job_that_is_not_busy_is_promoted_ahead_of_its_time() -> None:
     assert not promotion.stop_running
 
 
-@pytest.mark.parametrize("overlap", [Overlap.SKIP, Overlap.QUEUE, Overlap.CANCEL_RUNNING])
+@pytest.mark.parametrize("overlap", [Overlap.SKIP, Overlap.QUEUE, Overlap.CANCEL_RUNNING, Overlap.LATEST])
 @pytest.mark.parametrize("ahead", [0.5, 0.3, 0.019, 0.000001])
 def test_overlap_is_not_judged_before_the_instant(overlap: Overlap, ahead: float) -> None:
     job = make(interval_seconds=60, overlap=overlap)
@@ -364,6 +364,36 @@ def test_at_its_instant_a_busy_job_is_superseded() -> None:
 
     assert planned(job, START + seconds(60), is_busy=True).stop_running
     assert not planned(job, START + seconds(60), is_busy=False).stop_running
+
+
+def test_of_several_owed_instants_of_a_busy_job_only_the_newest_waits() -> None:
+    job = make(interval_seconds=10, misfire="all", overlap="latest", max_executions=4)
+
+    promotion = planned(job, START + seconds(55), is_busy=True)
+
+    assert [run.scheduled_for for run in promotion.runs] == [START + seconds(50)]
+    assert promotion.replaces_waiting
+    first, last = START + seconds(10), START + seconds(40)
+    assert promotion.ranges == (SkippedRange(first=first, last=last, count=4, reason=SkipReason.OVERLAP),)
+    assert promotion.following is not None
+    assert (promotion.following.scheduled_for, promotion.following.executions_left) == (START + seconds(60), 3)
+
+
+def test_of_several_owed_instants_of_an_idle_job_the_newest_may_yet_replace_the_others() -> None:
+    job = make(interval_seconds=10, misfire="all", overlap="latest")
+
+    promotion = planned(job, START + seconds(55))
+
+    assert [run.scheduled_for for run in promotion.runs] == [START + seconds(10)]
+    assert promotion.following is not None
+    assert promotion.following.scheduled_for == START + seconds(20)
+
+
+def test_only_the_policy_that_says_so_replaces_what_waits() -> None:
+    for overlap in Overlap:
+        job = make(interval_seconds=60, overlap=overlap)
+
+        assert planned(job, START + seconds(60)).replaces_waiting == (overlap is Overlap.LATEST)
 
 
 def test_where_overlap_is_allowed_a_busy_job_is_promoted_ahead() -> None:

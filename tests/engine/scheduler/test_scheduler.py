@@ -39,6 +39,7 @@ from tests.support.pace import patience
 from timeball.application.commands import Commands
 from timeball.config.settings import SchedulerSettings
 from timeball.domain.execution import CancelOutcome, DueKind, Failed, Snoozed
+from timeball.domain.freeze import Afterwards, FreezeScope
 from timeball.domain.job import Job
 from timeball.domain.scheduling.civil_time import tzdata_version
 from timeball.domain.scheduling.cron import resolve_hash
@@ -528,6 +529,93 @@ async def test_a_newer_occurrence_asks_the_running_one_to_stop(
     await record(store, [found(running, CancelOutcome("superseded by the next occurrence"))])
     assert [claimed.scheduled_for for claimed in await worker.claim()] == instants(120)
     await check_ledger(store, job, clock.now())
+
+
+async def test_while_an_execution_is_unfinished_only_the_newest_occurrence_waits(
+    store: Store, clock: VirtualClock, node: ManualScheduler, worker: Hands
+) -> None:
+    job = await create(store, interval_seconds=60, overlap="latest")
+    await node.run_for(60)
+    first = await worker.claim()
+
+    await node.run_for(180)
+    assert list((await states(store, job.id)).values()) == [
+        "running",
+        "skipped: overlap",
+        "skipped: overlap",
+        "blocked",
+        "due",
+    ]
+    await check_promises(store)
+
+    await worker.succeed(first)
+    newest = await worker.claim()
+    assert [claimed.scheduled_for for claimed in newest] == instants(240)
+    await worker.succeed(newest)
+    await node.run_for(60, worker.work)
+    assert (await states(store, job.id))[START + seconds(300)] == "succeeded"
+    await check_ledger(store, job, clock.now())
+    await check_promises(store)
+
+
+async def test_an_occurrence_that_was_replaced_has_used_up_an_execution(
+    store: Store, node: ManualScheduler, worker: Hands
+) -> None:
+    job = await create(store, interval_seconds=60, overlap="latest", max_executions=3)
+    await node.run_for(60)
+    first = await worker.claim()
+
+    await node.run_for(180)
+    await worker.succeed(first)
+    await node.run_for(60, worker.work)
+
+    assert list((await states(store, job.id)).values()) == ["succeeded", "skipped: overlap", "succeeded"]
+    await check_promises(store)
+
+
+async def test_a_retry_is_not_replaced_by_a_newer_occurrence(
+    store: Store, node: ManualScheduler, worker: Hands
+) -> None:
+    """What has begun is finished: a newer occurrence replaces only what no worker has claimed."""
+    job = await create(store, interval_seconds=60, overlap="latest", initial_backoff_ms=240_000, max_backoff_ms=240_000)
+    await node.run_for(60)
+    (first,) = await worker.claim()
+    await record(store, [found(first, Failed(FAILURE))])
+    await node.run_until(START + seconds(125))
+    await worker.claim()
+
+    await node.run_until(START + seconds(310))
+
+    assert list((await states(store, job.id)).values()) == [
+        "blocked",
+        "running",
+        "skipped: overlap",
+        "skipped: overlap",
+        "blocked",
+        "due",
+    ]
+    await check_promises(store)
+
+
+async def test_after_a_freeze_only_the_newest_of_what_waited_and_what_came_waits(
+    store: Store, clock: VirtualClock, commands: Commands, node: ManualScheduler, worker: Hands
+) -> None:
+    """The occurrence that the freeze took from the queue falls due at the same moment as the one that it kept from being promoted."""
+    job = await create(store, interval_seconds=60, overlap="latest")
+    await node.run_for(60)
+    until = START + seconds(150)
+    await commands.freezes.add(FreezeScope.JOB, None, job.id, until=until, afterwards=Afterwards.LATEST)
+    assert await worker.claim() == [], "the freeze has put the first one back"
+    await commands.executions.trigger(job.id)
+
+    await node.run_until(START + seconds(140))
+    clock.advance_to(until)
+    await node.run_for(1)
+
+    assert await states(store, job.id) == dict(
+        zip(instants(60, 120, 180), ["skipped: overlap", "blocked", "due"], strict=True)
+    )
+    await check_promises(store)
 
 
 async def test_where_overlap_is_allowed_all_run(store: Store, node: ManualScheduler, worker: Hands) -> None:

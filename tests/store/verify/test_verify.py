@@ -1252,6 +1252,30 @@ async def test_two_unfinished_executions_of_a_job_that_skips_are_named(history: 
     assert (await history.broken())["overlap"][0].startswith("two executions of a job are unfinished")
 
 
+async def test_an_occurrence_that_waits_behind_the_newest_is_named(history: History) -> None:
+    store, clock = history.store, history.clock
+    job = await make_recurring(store, 60, name="newest", overlap="latest")
+    owner = await make_owner_anew(store)
+    for _ in range(3):
+        clock.advance(60)
+        await promote(store, [await plan_row(store, await due_row(store, job.id))], owner)
+    assert "overlap" not in await history.broken()
+
+    await history.sql(
+        """WITH gone AS (DELETE FROM timeball.finished WHERE job_id = $1 AND reason = 'overlap' RETURNING *)
+           INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+                                         attempts, lost, fence, tzdata, limit_key)
+           SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, scheduled_for, queued_at,
+                  0, 0, 0, tzdata, 'job:' || job_id
+           FROM gone""",
+        job.id,
+    )
+
+    assert (await history.broken())["overlap"][0].startswith(
+        "two occurrences of a job wait, and only the newest should"
+    )
+
+
 async def test_a_key_of_a_finished_execution_is_named(history: History) -> None:
     await history.sql("INSERT INTO timeball.live_key (key, execution_id) VALUES ('old', $1)", history.done)
 

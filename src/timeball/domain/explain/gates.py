@@ -151,6 +151,8 @@ def check_overlap(facts: ExplainFacts) -> GateResult:
             return _overlap_waits(facts, job.overlap, "one after the other", competitors, links)
         case Overlap.CANCEL_RUNNING:
             return _overlap_waits(facts, job.overlap, "which was asked to stop", competitors, links)
+        case Overlap.LATEST:
+            return _overlap_waits(facts, job.overlap, "a newer occurrence replaces it", competitors, links)
         case Overlap.ALLOW:
             return passed("overlap is allowed")
         case _:

@@ -380,6 +380,8 @@ class Promotion:
     ranges: tuple[SkippedRange, ...] = ()
     following: NextOccurrence | None = None
     stop_running: bool = False
+    # Of the occurrences of the job that no worker has ever claimed, only the newest waits for its limit.
+    replaces_waiting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,7 +445,8 @@ def plan_promotion(
     if window is not None:
         return HeldByFreeze(row, window.end)
     if job is None or row.origin is not Origin.SCHEDULE or row.kind in (DueKind.RETRY, DueKind.SNOOZE):
-        return Promotion(row=row, runs=(_unchanged(row),))
+        # What a freeze has taken from the queue comes back as a snooze, and may find that a newer occurrence waits.
+        return Promotion(row=row, runs=(_unchanged(row),), replaces_waiting=_replaces_waiting(job))
     # Where no earlier execution is unfinished, every policy lets the occurrence run.
     policy = job.overlap if is_busy else Overlap.ALLOW
     overlaps = policy is not Overlap.ALLOW
@@ -458,6 +461,8 @@ def plan_promotion(
             return _run_owed(row, job, owed, now, stop_running=False)
         case Overlap.CANCEL_RUNNING:
             return _run_owed(row, job, owed, now, stop_running=True)
+        case Overlap.LATEST:
+            return _run_owed(row, job, _newest_of(owed), now, stop_running=False)
         case _:
             assert_never(policy)
 
@@ -505,7 +510,8 @@ def _destination(row: DueRow) -> PromotionTarget:
 
 
 def _run_owed(row: DueRow, job: Plannable, owed: OwedOccurrences, now: datetime, *, stop_running: bool) -> Promotion:
-    if row.executions_left is not None and job.overlap is Overlap.SKIP and len(owed.run) > 1:
+    is_limited_skip = job.overlap is Overlap.SKIP and row.executions_left is not None
+    if len(owed.run) > 1 and (is_limited_skip or job.overlap is Overlap.LATEST):
         # One by one: later ones may be skipped because the first still runs, and a skipped one must not use up an execution.
         second = owed.run[1]
         owed = replace(
@@ -522,7 +528,18 @@ def _run_owed(row: DueRow, job: Plannable, owed: OwedOccurrences, now: datetime,
         ranges=ranges,
         following=_next_occurrence(row, job, owed, used=len(affordable)),
         stop_running=stop_running and bool(affordable),
+        replaces_waiting=_replaces_waiting(job) and bool(affordable),
     )
+
+
+def _replaces_waiting(job: Plannable | None) -> bool:
+    return job is not None and job.overlap is Overlap.LATEST
+
+
+def _newest_of(owed: OwedOccurrences) -> OwedOccurrences:
+    """Of several that would wait, the newest; the others are skipped."""
+    older = _not_run(owed, owed.run[:-1], SkipReason.OVERLAP)
+    return replace(owed, run=owed.run[-1:], skipped=(*owed.skipped, *older))
 
 
 def _skip_all(row: DueRow, job: Plannable, owed: OwedOccurrences) -> Promotion:

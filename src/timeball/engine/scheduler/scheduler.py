@@ -231,12 +231,19 @@ class Scheduler(Service):
         busy = await self._busy(rows)
         frozen = await self._frozen_windows(rows)
         promotions, held = [], []
+        replacing: set[JobId] = set()
         for row in rows:
+            if row.job_id in replacing:
+                # Two promotions in one statement could not replace each other.
+                self._put_back(row, now)
+                continue
             planned = self._plan(row, now, is_busy=row.job_id in busy, frozen=frozen.get(row.id, ()))
             if isinstance(planned, HeldByFreeze):
                 held.append(planned)
             elif planned is not None:
                 promotions.append(planned)
+                if planned.replaces_waiting:
+                    replacing.add(row.job_id)
                 if planned.runs:
                     # Later rows of the job in this batch may not run beside this one, unless overlap is allowed.
                     busy.add(row.job_id)

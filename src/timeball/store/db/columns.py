@@ -116,6 +116,7 @@ def promotion_arrays(promotions: Sequence[Promotion], new_id: Any) -> dict[str, 
     runs = [(promotion.row.id, run) for promotion in promotions for run in promotion.runs]
     skips = [(promotion.row.id, skip) for promotion in promotions for skip in promotion.skips]
     ranges = [(promotion.row.id, skipped) for promotion in promotions for skipped in promotion.ranges]
+    replacing = [promotion.row for promotion in promotions if promotion.replaces_waiting]
     return {
         "ids": [promotion.row.id for promotion in promotions],
         "run_ats": [promotion.row.run_at for promotion in promotions],
@@ -140,6 +141,8 @@ def promotion_arrays(promotions: Sequence[Promotion], new_id: Any) -> dict[str, 
         "range_lasts": [skipped.last for _, skipped in ranges],
         "range_counts": [skipped.count for _, skipped in ranges],
         "range_reasons": [skipped.reason.value for _, skipped in ranges],
+        "replacing_due_ids": [row.id for row in replacing],
+        "replacing_job_ids": [row.job_id for row in replacing],
     }
 
 

@@ -157,7 +157,7 @@ CREATE DOMAIN timeball.sound_job AS timeball.job
     CONSTRAINT job_misfire_grace_seconds_check CHECK ((VALUE).misfire_grace_seconds >= 0)
     CONSTRAINT job_misfire_cap_check CHECK ((VALUE).misfire_cap >= 1)
     CONSTRAINT job_misfire_max_age_seconds_check CHECK ((VALUE).misfire_max_age_seconds >= 0)
-    CONSTRAINT job_overlap_check CHECK ((VALUE).overlap IN ('allow', 'skip', 'queue', 'cancel_running'))
+    CONSTRAINT job_overlap_check CHECK ((VALUE).overlap IN ('allow', 'skip', 'queue', 'cancel_running', 'latest'))
     CONSTRAINT job_queue_check CHECK (length((VALUE).queue) BETWEEN 1 AND 200)
     CONSTRAINT job_priority_check CHECK ((VALUE).priority BETWEEN 0 AND 100)
     CONSTRAINT job_max_retries_check CHECK ((VALUE).max_retries >= 0)
@@ -367,7 +367,7 @@ ALTER TABLE timeball.blocked ALTER COLUMN limit_key SET NOT NULL;
 
 -- unblock: the executions that wait for a limit, the most urgent first. The rank is in UTC without a zone, since only that can be indexed.
 CREATE INDEX blocked_by_limit ON timeball.blocked (limit_key, ((run_at AT TIME ZONE 'UTC') - priority * interval '12 seconds'));
--- waiting_of_job, withdraw_waiting, busy_jobs: the blocked executions of a job.
+-- waiting_of_job, withdraw_waiting, busy_jobs, promote: the blocked executions of a job.
 CREATE INDEX blocked_by_job ON timeball.blocked (job_id);
 -- expire_waiting: the executions that expire.
 CREATE INDEX blocked_expiring ON timeball.blocked (expires_at) WHERE expires_at IS NOT NULL;
@@ -872,7 +872,7 @@ RETURNS boolean
 LANGUAGE sql
 IMMUTABLE
 PARALLEL SAFE
-RETURN overlap IN ('queue', 'cancel_running');
+RETURN overlap IN ('queue', 'cancel_running', 'latest');
 
 -- When an execution that is to run at an instant expires: so many seconds later, or at a fixed instant if that is earlier. NULL if never.
 -- In seconds, not in days: a day of the session's time zone may have 23 hours.

@@ -76,6 +76,8 @@ WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND
 -- The occurrence that waited cites the time-zone data that computed it; occurrences after it were computed with the data of the scheduler.
 -- Each occurrence has as long to begin, after its instant, as the one that waited.
 -- Nothing is taken if a freeze was written or ended since the scheduler read them.
+-- `waiting` are the occurrences of jobs with overlap `latest` that wait for their limit, and that no worker has ever claimed: a promotion replaces those that
+-- are older, and gives way to one that is newer. If one of them is locked, it is being unblocked or changed, and the promotion waits for the next look.
 WITH {freezes_known},
 given AS MATERIALIZED (
     SELECT :ids::uuid[] AS ids, :run_ats::timestamptz[] AS run_ats, :versions::integer[] AS versions, :next_ids::uuid[] AS next_ids,
@@ -87,7 +89,8 @@ given AS MATERIALIZED (
            :skip_due_ids::uuid[] AS skip_due_ids, :skip_ids::uuid[] AS skip_ids, :skip_fors::timestamptz[] AS skip_fors,
            :skip_reasons::text[] AS skip_reasons,
            :range_due_ids::uuid[] AS range_due_ids, :range_ids::uuid[] AS range_ids, :range_firsts::timestamptz[] AS range_firsts,
-           :range_lasts::timestamptz[] AS range_lasts, :range_counts::bigint[] AS range_counts, :range_reasons::text[] AS range_reasons
+           :range_lasts::timestamptz[] AS range_lasts, :range_counts::bigint[] AS range_counts, :range_reasons::text[] AS range_reasons,
+           :replacing_due_ids::uuid[] AS replacing_due_ids, :replacing_job_ids::uuid[] AS replacing_job_ids
 ),
 owed AS (
     SELECT o.*
@@ -102,6 +105,29 @@ owned AS MATERIALIZED (
     JOIN timeball.shard USING (id, epoch)
     WHERE shard.owner = :incarnation
 ),
+waiting AS MATERIALIZED (
+    SELECT replacing.due_id, looked_up.tid
+    FROM given
+    CROSS JOIN unnest(replacing_due_ids, replacing_job_ids) AS replacing (due_id, job_id)
+    CROSS JOIN LATERAL (
+        SELECT blocked.ctid AS tid
+        FROM timeball.blocked
+        WHERE blocked.job_id = replacing.job_id
+          AND blocked.origin = 'schedule'
+          AND blocked.fence = 0
+        OFFSET 0
+    ) AS looked_up
+),
+locked_waiting AS MATERIALIZED (
+    SELECT waiting.due_id, looked_up.*
+    FROM waiting
+    CROSS JOIN LATERAL (
+        SELECT blocked.ctid AS tid, blocked.scheduled_for
+        FROM timeball.blocked
+        WHERE blocked.ctid = waiting.tid
+        FOR UPDATE SKIP LOCKED
+    ) AS looked_up
+),
 found AS MATERIALIZED (
     SELECT looked_up.tid
     FROM owed
@@ -109,6 +135,7 @@ found AS MATERIALIZED (
         SELECT due.ctid AS tid
         FROM timeball.due
         WHERE due.id = owed.id
+          AND due.id <> ALL (ARRAY(SELECT waiting.due_id FROM waiting WHERE waiting.tid <> ALL (ARRAY(SELECT locked_waiting.tid FROM locked_waiting))))
           AND due.run_at = owed.run_at
           AND due.version = owed.version
           AND due.shard = ANY (ARRAY(SELECT owned.id FROM owned))
@@ -144,6 +171,13 @@ run AS (
     CROSS JOIN unnest(run_due_ids, run_ids, run_fors, run_run_ats, run_targets) AS wanted (due_id, id, scheduled_for, run_at, target)
     JOIN taken ON taken.id = wanted.due_id
 ),
+outdated AS MATERIALIZED (
+    SELECT run.run_id
+    FROM locked_waiting
+    JOIN run ON run.id = locked_waiting.due_id
+    WHERE locked_waiting.scheduled_for > run.run_for
+      AND run.fence = 0
+),
 keyed AS (
     INSERT INTO timeball.live_key (key, execution_id)
     SELECT unique_key, run_id
@@ -157,8 +191,23 @@ keyed AS (
 ),
 judged AS MATERIALIZED (
     SELECT run.*,
-           unique_key IS NULL OR kind <> 'occurrence' OR origin <> 'schedule' OR run_id IN (SELECT keyed.execution_id FROM keyed) AS is_allowed
+           CASE WHEN run_id IN (SELECT outdated.run_id FROM outdated) THEN 'overlap'
+                WHEN unique_key IS NOT NULL AND kind = 'occurrence' AND origin = 'schedule' AND run_id NOT IN (SELECT keyed.execution_id FROM keyed)
+                THEN 'unique_key'
+           END AS refusal
     FROM run
+),
+replaced AS (
+    DELETE FROM timeball.blocked
+    WHERE blocked.ctid = ANY (ARRAY(
+              SELECT locked_waiting.tid
+              FROM locked_waiting
+              JOIN judged ON judged.id = locked_waiting.due_id
+              WHERE locked_waiting.scheduled_for < judged.run_for
+                AND judged.refusal IS NULL
+                AND judged.fence = 0
+          ))
+    RETURNING blocked.*
 ),
 later AS (
     INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, tzdata, version, queue, priority, handler, limit_key, unique_key,
@@ -166,7 +215,7 @@ later AS (
     SELECT run_id, job_id, 'later', origin, shard, run_run_at, run_for, run_tzdata, version, queue, priority, handler, limit_key, unique_key,
            run_expires_at, has_follow_ups
     FROM judged
-    WHERE is_allowed
+    WHERE refusal IS NULL
       AND target = 'due'
 ),
 held_up AS (
@@ -176,7 +225,7 @@ held_up AS (
     SELECT run_id, job_id, origin, version, queue, priority, handler, run_for, run_run_at, coalesce(queued_at, :now, now()),
            attempts, lost, fence, run_tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, run_expires_at
     FROM judged
-    WHERE is_allowed
+    WHERE refusal IS NULL
       AND (target = 'blocked' OR (target = 'ready' AND limit_key IS NOT NULL))
 ),
 promoted AS (
@@ -186,33 +235,45 @@ promoted AS (
     SELECT run_id, job_id, origin, version, queue, priority, handler, run_for, run_run_at, coalesce(queued_at, :now, now()),
            attempts, lost, fence, run_tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, run_expires_at
     FROM judged
-    WHERE is_allowed
+    WHERE refusal IS NULL
       AND target = 'ready'
       AND limit_key IS NULL
 ),
 unkeyed AS (
     DELETE FROM timeball.live_key
-    USING taken
-    WHERE live_key.key = taken.unique_key
-      AND live_key.execution_id = taken.id
-      AND taken.unique_key IS NOT NULL
-      AND taken.id = ANY (:skip_ids::uuid[])
+    USING (
+        SELECT taken.id, taken.unique_key
+        FROM taken
+        WHERE taken.unique_key IS NOT NULL
+          AND (taken.id = ANY (:skip_ids::uuid[]) OR taken.id IN (SELECT outdated.run_id FROM outdated))
+        UNION ALL
+        SELECT replaced.id, replaced.unique_key
+        FROM replaced
+        WHERE replaced.unique_key IS NOT NULL
+    ) AS gone
+    WHERE live_key.key = gone.unique_key
+      AND live_key.execution_id = gone.id
 ),
 skipped AS (
-    INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, finished_at,
-                                   attempts, lost, fence, tzdata, reason, expires_at, has_follow_ups)
-    SELECT skip.id, taken.job_id, 'skipped', taken.origin, taken.version, taken.queue, taken.priority, taken.handler, skip.scheduled_for,
+    INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, finished_at,
+                                   attempts, lost, fence, tzdata, reason, expires_at, meta, has_follow_ups)
+    SELECT skip.id, taken.job_id, 'skipped', taken.origin, taken.version, taken.queue, taken.priority, taken.handler, skip.scheduled_for, NULL::timestamptz,
            greatest(coalesce(:now, now()), skip.scheduled_for), 0, 0, 0,
            CASE WHEN skip.id = taken.id THEN taken.tzdata ELSE :tzdata END, skip.reason,
-           skip.scheduled_for + (taken.expires_at - taken.scheduled_for), taken.has_follow_ups
+           skip.scheduled_for + (taken.expires_at - taken.scheduled_for), NULL::jsonb, taken.has_follow_ups
     FROM given
     CROSS JOIN unnest(skip_due_ids, skip_ids, skip_fors, skip_reasons) AS skip (due_id, id, scheduled_for, reason)
     JOIN taken ON taken.id = skip.due_id
     UNION ALL
     SELECT run_id, job_id, 'skipped', origin, version, queue, priority, handler, run_for,
-           greatest(coalesce(:now, now()), run_for), 0, 0, 0, run_tzdata, 'unique_key', run_expires_at, has_follow_ups
+           CASE WHEN refusal = 'overlap' THEN coalesce(queued_at, :now, now()) END,
+           greatest(coalesce(:now, now()), run_for), 0, 0, 0, run_tzdata, refusal, run_expires_at, meta, has_follow_ups
     FROM judged
-    WHERE NOT is_allowed
+    WHERE refusal IS NOT NULL
+    UNION ALL
+    SELECT id, job_id, 'skipped', origin, version, queue, priority, handler, scheduled_for, queued_at,
+           greatest(coalesce(:now, now()), scheduled_for), 0, 0, 0, tzdata, 'overlap', expires_at, meta, has_follow_ups
+    FROM replaced
 ),
 ranges AS (
     INSERT INTO timeball.skip_range (id, job_id, version, tzdata, first_at, last_at, occurrences, reason, recorded_at)

@@ -507,7 +507,8 @@ LIMIT :listed;
 
 -- name: verify_overlap
 -- Accepted runs of one job that ran at the same time although its policy forbids it. The policy of the later run decides, because that was judged.
--- `queue` and `cancel_running` use a limit, which counts only executions that were promoted under it; a shared limit (limit_key) has the last value set.
+-- `queue`, `cancel_running` and `latest` use a limit, which counts only executions that were promoted under it; a shared limit (limit_key) has the last
+-- value set. Under `latest` at most one that was never claimed waits for it; edits may have left others, which have another version.
 WITH policy AS MATERIALIZED (
     SELECT job_id, version,
            CASE WHEN timeball.is_serial(definition ->> 'overlap') AND definition ->> 'limit_key' <> 'job:' || job_id THEN 'shared'
@@ -549,6 +550,17 @@ broken AS (
     JOIN policy ON policy.job_id = unfinished.job_id AND policy.version = unfinished.version
     WHERE policy.overlap = 'skip'
     GROUP BY unfinished.job_id, unfinished.version
+    HAVING count(*) > 1
+    UNION ALL
+    SELECT 'two occurrences of a job wait, and only the newest should', (array_agg(blocked.id ORDER BY blocked.scheduled_for DESC))[1],
+           (array_agg(blocked.id ORDER BY blocked.scheduled_for DESC))[2], blocked.job_id, 'latest', NULL, NULL
+    FROM timeball.blocked
+    JOIN timeball.job ON job.id = blocked.job_id AND job.version = blocked.version
+    JOIN policy ON policy.job_id = blocked.job_id AND policy.version = blocked.version
+    WHERE policy.overlap = 'latest'
+      AND blocked.origin = 'schedule'
+      AND blocked.fence = 0
+    GROUP BY blocked.job_id
     HAVING count(*) > 1
 )
 SELECT broken.*, job.name AS job, count(*) OVER () AS total
