@@ -767,8 +767,8 @@ MUTANTS = (
     _one(
         "a lease that counts from its answer",
         "engine/lease.py",
-        "        self.lease.extend(sent)\n        self.peers",
-        "        self.lease.extend(self._env.clock.monotonic())\n        self.peers",
+        "        self._extend(sent)\n        self.peers",
+        "        self._extend(self._env.clock.monotonic())\n        self.peers",
         f"{_HEARTBEAT}::test_a_lease_counts_from_the_moment_it_was_asked_for",
     ),
     _one(

@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from timeball.application.commands import Commands
 from timeball.brokers.base import Broker, PostgresBroker, make_broker
+from timeball.config.life_signs import LifeSign
 from timeball.config.settings import Settings
 from timeball.domain.handler import Handler, RunStyle
 from timeball.domain.node import Node, NodeKind
@@ -238,7 +239,14 @@ class _NodeFactory:
         def make() -> BaseNode:
             node = self._node(NodeKind.SCHEDULER)
             return SchedulerNode(
-                parts.env, self._emit, parts.store, node, settings.scheduler, settings.housekeeping, parts.broker
+                parts.env,
+                self._emit,
+                parts.store,
+                node,
+                settings.scheduler,
+                settings.housekeeping,
+                parts.broker,
+                LifeSign(node.kind),
             )
 
         return make
@@ -263,6 +271,7 @@ class _NodeFactory:
                 self._runners(),
                 parts.broker,
                 contracts,
+                LifeSign(NodeKind.WORKER),
             )
 
         return make

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ import pytest
 from tests.engine.runners.support import Attempt
 from tests.engine.support import MORTAL, PATIENCE_SECONDS, Heard, until
 from tests.support.factories import make_node, only_row
+from timeball.config.life_signs import LifeSign
 from timeball.domain.node import Node, NodeKind
 from timeball.domain.values.ids import ExecutionId, Incarnation
 from timeball.domain.wakeup import Wakeup
@@ -101,6 +103,27 @@ async def test_a_worker_learns_its_peers_at_once(store: Store, beating: Heartbea
     beating.renew_soon()
 
     await until(lambda: {beating.peers.turn_of(wakeup) for wakeup in wakeups} == {0, 1})
+
+
+async def test_every_renewal_extends_the_life_sign_and_the_end_removes_it(
+    store: Store, env: Env, heard: Heard, clock: VirtualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the deadline at which the node itself gives up, a margin before its lease is over."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    node = Node(incarnation=Incarnation(env.new_id()), kind=NodeKind.WORKER, name="w", lease=MORTAL, slots=5)
+    heartbeat = Heartbeat(env, heard, store, node, lambda _: None, life_sign=LifeSign("worker"))
+
+    def signs() -> list[float]:
+        return [float(path.read_text()) for path in tmp_path.glob("timeball-*/worker-*")]
+
+    await heartbeat.start()
+    assert signs() == [pytest.approx(heartbeat.lease.deadline, abs=0.001)]
+    before = signs()
+    await pass_until_renewed(store, clock)
+    await until(lambda: signs() != before)
+    assert signs() == [pytest.approx(heartbeat.lease.deadline, abs=0.001)]
+    heartbeat.stop()
+    assert signs() == []
 
 
 async def test_the_lease_begins_with_the_registration(store: Store, beating: Heartbeat) -> None:

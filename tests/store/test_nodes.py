@@ -159,18 +159,6 @@ async def test_a_renewal_does_not_affect_other_nodes(store: Store, clock: Virtua
     assert standing == {silent: (LEASE.span / 2, 0), renewing: (LEASE.span, 3)}
 
 
-async def test_a_host_is_alive_with_a_living_node_of_one_of_the_kinds(store: Store, clock: VirtualClock) -> None:
-    await make_node(store, NodeKind.WORKER, name="red/17")
-    workers, schedulers = [NodeKind.WORKER], [NodeKind.SCHEDULER]
-
-    assert await store.nodes.is_alive("red", workers)
-    assert await store.nodes.is_alive("red", workers + schedulers)
-    assert not await store.nodes.is_alive("red", schedulers)
-    assert not await store.nodes.is_alive("re", workers), "another host, whose name begins alike"
-    clock.advance(LEASE.span)
-    assert not await store.nodes.is_alive("red", workers)
-
-
 async def test_an_inbox_is_served_by_living_workers_that_stay_and_use_the_broker(
     store: Store, clock: VirtualClock
 ) -> None:

@@ -352,7 +352,6 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "drain_node": (_NODE, 1),
     "list_nodes": ({}, NODES + (NODES + 1) * SHARDS),
     "read_holdings": ({}, SHARDS + NODES),
-    "host_is_alive": ({"kinds": ["worker"], "host": "host"}, NODES),
     "read_inboxes": ({"broker": "postgresql"}, NODES),
     "take_shards": ({"ids": list(range(SHARDS)), "incarnation": holder(1)}, 2 * SHARDS + NODES * SHARDS),
     "release_shards": ({"ids": list(range(SHARDS)), "incarnation": holder(1)}, SHARDS),

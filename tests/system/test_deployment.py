@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import yaml
@@ -47,10 +48,12 @@ def image_environment() -> dict[str, str]:
     return dict(setting.split("=", 1) for setting in settings.split())
 
 
-def test_the_image_runs_as_nobody_special_and_says_whether_it_is_healthy() -> None:
+def test_the_image_runs_as_an_account_without_rights_and_says_whether_it_is_healthy() -> None:
     stage = dict(last_stage())
 
-    assert stage["USER"] == "timeball"
+    user, group = stage["USER"].split(":")
+    assert user.isdecimal(), "by number, for those who check it"
+    assert "0" not in (user, group)
     assert json.loads(stage["ENTRYPOINT"]) == ["timeball"]
     assert stage["HEALTHCHECK"].endswith('CMD ["timeball", "alive"]')
 
@@ -105,6 +108,26 @@ def test_every_image_has_a_release_and_every_lasting_service_a_health_check() ->
         assert service["restart"] == "no" or service["healthcheck"]["test"][0] == "CMD", name
 
 
+def test_the_image_is_built_once_and_asked_of_no_registry() -> None:
+    """One that is built for each service is another image each time, and the next `up` would make every container anew."""
+    assert [name for name, service in OURS.items() if "build" in service] == ["migrate"]
+    assert {service["pull_policy"] for name, service in OURS.items() if name != "migrate"} == {"never"}
+
+
+def test_logs_are_rotated_and_our_containers_have_limits() -> None:
+    assert all(service["logging"]["options"]["max-size"] for service in SERVICES.values())
+    assert all(service["pids_limit"] and service["mem_limit"] for service in OURS.values())
+
+
+def test_no_character_of_the_password_breaks_the_url() -> None:
+    """It is handed over beside the URL."""
+    environment = OURS["api"]["environment"]
+    password = "p@ss/w:rd#1%41"
+
+    assert resolve(environment["PGPASSWORD"], {"POSTGRES_PASSWORD": password}) == password
+    assert "$" not in environment["TIMEBALL_DATABASE_URL"]
+
+
 def test_our_containers_can_do_nothing_that_they_need_not() -> None:
     for service in OURS.values():
         assert service["read_only"]
@@ -126,9 +149,11 @@ def test_the_health_checks_of_the_servers_beside_ours_tell_life_from_death(serve
     """The same commands, with the port and the database of this test behind them."""
     how, *is_ready = SERVICES["postgres"]["healthcheck"]["test"]
     assert how == "CMD"
+    assert "--host=127.0.0.1" in is_ready, "the server that makes the cluster listens on the socket alone"
     server = server_or_give_up(servers)
-    assert says_yes(*is_ready, f"--dbname={server.dsn('postgres')}")
-    assert not says_yes(*is_ready, "--host=127.0.0.1", f"--port={free_port()}")
+    by_socket = [word for word in is_ready if not word.startswith("--host")]
+    assert says_yes(*by_socket, f"--dbname={server.dsn('postgres')}")
+    assert not says_yes(*is_ready, f"--port={free_port()}")
 
     how, *answers = SERVICES["redis"]["healthcheck"]["test"]
     assert how == "CMD"
@@ -191,7 +216,12 @@ class Deployment:
         inherited = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         given = {key: resolve(value, self._variables) for key, value in OURS[name]["environment"].items()}
         image = {key: value for key, value in image_environment().items() if key not in ("PATH",)}
-        moved = {"TIMEBALL_DATABASE_URL": self._dsn, "TIMEBALL_DATA_DIR": str(self._folder)}
+        moved = {
+            "TIMEBALL_DATABASE_URL": self._dsn,
+            "TIMEBALL_DATA_DIR": str(self._folder),
+            # A container has a /tmp of its own.
+            "TMPDIR": str(self._folder),
+        }
         if "TIMEBALL_PORT" in given:
             moved["TIMEBALL_PORT"] = self.port
         return inherited | image | given | moved
@@ -258,6 +288,27 @@ def deploy(tmp_path: Path, servers: Servers) -> Iterator[Callable[..., Deploymen
     yield make
     for deployment in made:
         deployment.end()
+    server.drop_database(name)
+
+
+def test_the_migration_waits_for_a_database_that_is_not_there_yet(tmp_path: Path, servers: Servers) -> None:
+    server = server_or_give_up(servers)
+    name = server.create_database()
+    sockets = tmp_path / "sockets"
+    url = server.dsn(name).replace(quote(server.host, safe=""), quote(str(sockets), safe=""))
+    environment = dict(os.environ) | {"TIMEBALL_DATABASE_URL": url, "TIMEBALL_DATA_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "timeball", *OURS["migrate"]["command"]]
+
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as migration:
+        assert migration.stderr is not None
+        assert migration.stdout is not None
+        assert migration.stderr.readline().startswith("waiting for the database: PostgreSQL cannot be reached")
+        sockets.symlink_to(server.host)
+        assert migration.stdout.read().startswith("the schema is at version")
+
+    assert migration.returncode == 0
     server.drop_database(name)
 
 

@@ -32,6 +32,7 @@ from timeball.api.peers import LocalAccess, can_ask_kernel
 from timeball.application.commands import Commands
 from timeball.application.commands.backfills import FEED_REST
 from timeball.config.environment import file_limit
+from timeball.config.life_signs import API, LifeSign
 from timeball.config.servers import remove_local_key, write_local_key
 from timeball.config.settings import ApiSettings
 from timeball.domain.bulk_operation import Operation
@@ -51,6 +52,7 @@ class ApiServer:
         self._socket: socket.socket | None = None
         self._app = app or make_api(parts)
         self._access = LocalAccess()
+        self._life_sign = LifeSign(API)
         settings = parts.settings.api
         self._connections = HttpConnections(settings, parts.env.clock.monotonic)
         config = uvicorn.Config(
@@ -76,6 +78,8 @@ class ApiServer:
         if await self._authenticator.is_open() and not can_ask_kernel(self._socket.getsockname()[:2]):
             self._access = LocalAccess(write_local_key(settings.data_dir, self._port))
         await _warm_up(self._app)
+        host, port = self._socket.getsockname()[:2]
+        self._life_sign.listen(_reachable(host), port)
 
     @property
     def address(self) -> str:
@@ -118,6 +122,7 @@ class ApiServer:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+            self._life_sign.remove()
             if self._access.local_key is not None:
                 remove_local_key(self._parts.settings.data_dir, port)
 
@@ -146,6 +151,14 @@ class _QuietServer(uvicorn.Server):
 async def _warm_up(app: ASGIApp) -> None:
     """Build the routes, which takes a second and otherwise happens in the first request."""
     await call(app, request_scope("GET", "/api/v1/health/live"))
+
+
+def _reachable(host: str) -> str:
+    """Where this machine reaches a server that listens there: on all addresses is also on loopback."""
+    address = ip_address(host.partition("%")[0])
+    if not address.is_unspecified:
+        return host
+    return "::1" if address.version == 6 else "127.0.0.1"
 
 
 def _bind(host: str, port: int) -> socket.socket:

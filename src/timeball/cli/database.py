@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,13 +20,15 @@ from timeball.cli.tree import (
     command_without_session,
     ungrouped_commands,
 )
-from timeball.domain.node import NodeKind
-from timeball.errors import InvalidInput, StoreError
+from timeball.domain.values.wording import parse_duration
+from timeball.errors import InvalidInput, StoreUnavailable
 
 if TYPE_CHECKING:
     from timeball.config.settings import Settings
 
 commands = ungrouped_commands()
+
+_DATABASE_REST_SECONDS = 0.5
 
 database = command_group("db", "The database and its schema.", ["timeball db status", "timeball db migrate"])
 
@@ -73,17 +76,41 @@ def _without_password(url: str) -> str:
     return url if parts.password is None else url.replace(f":{parts.password}@", ":***@", 1)
 
 
-@command_without_session(database, "migrate", "timeball db migrate")
-def migrate(reference: DatabaseAppReference = None) -> None:
+@command_without_session(database, "migrate", "timeball db migrate", "timeball db migrate --wait 1m")
+def migrate(
+    reference: DatabaseAppReference = None,
+    wait: Annotated[
+        str,
+        typer.Option(
+            "--wait", metavar="SPAN", help="How long to wait for a database that cannot be reached yet, such as 1m."
+        ),
+    ] = "0s",
+) -> None:
     """Bring the schema up to date."""
+    run_async(_migrate(settings_of(load_program(reference)), parse_duration(wait, "--wait")))
+
+
+async def _migrate(settings: Settings, wait: timedelta) -> None:
+    import asyncio
+
     from timeball.runtime import open_runtime
     from timeball.store.db.migrate import newest_known
 
-    async def work() -> None:
-        async with open_runtime(settings_of(load_program(reference)).model_copy(update={"migrate": True})):
-            typer.echo(f"the schema is at version {newest_known()}")
-
-    run_async(work())
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait.total_seconds()
+    has_waited = False
+    while True:
+        try:
+            async with open_runtime(settings.model_copy(update={"migrate": True})):
+                typer.echo(f"the schema is at version {newest_known()}")
+                return
+        except StoreUnavailable as error:
+            if loop.time() >= deadline:
+                raise
+            if not has_waited:
+                typer.echo(f"waiting for the database: {single_line(str(error))}", err=True)
+                has_waited = True
+        await asyncio.sleep(_DATABASE_REST_SECONDS)
 
 
 @command_without_session(commands, "verify", "timeball verify", "timeball verify --json")
@@ -231,10 +258,6 @@ async def _check_in_database(program: Any, url: str) -> AsyncIterator[CheckedPag
             yield number, [incompatible_payload_document(payload) for payload in refused]
 
 
-_PROCESS_KINDS = ("api", *(kind.value for kind in NodeKind))
-_ALIVE_TIMEOUT_SECONDS = 5.0
-
-
 @command_without_session(commands, "alive", "timeball alive", "timeball alive worker")
 def alive(
     kind: Annotated[
@@ -242,69 +265,11 @@ def alive(
     ] = None,
 ) -> None:
     """Check whether a process of this machine is alive. Exit code 1 if no API, scheduler or worker is; for containers."""
-    raise typer.Exit(OK if _is_alive(kind) else FAILED)
+    from timeball.config.life_signs import KINDS, is_alive
 
-
-def _is_alive(kind: str | None) -> bool:
-    """Whether the API answers, or a node of this machine holds its lease."""
-    from timeball.config.settings import load_settings
-
-    if kind is not None and kind not in _PROCESS_KINDS:
+    # `__main__` answers this command itself, as long as it is typed right.
+    if kind is not None and kind not in KINDS:
         from timeball.domain.values.field_errors import list_choices, unexpected_value
 
-        raise unexpected_value("the process kind", kind, list_choices(_PROCESS_KINDS), field="kind")
-    settings = load_settings()
-    if kind == "api":
-        return _api_answers(settings)
-    kinds = list(NodeKind) if kind is None else [NodeKind(kind)]
-    return run_async(_node_is_alive(settings, kinds)) or (kind is None and _api_answers(settings))
-
-
-def _api_answers(settings: Settings) -> bool:
-    from urllib.error import URLError
-    from urllib.request import urlopen
-
-    url = f"http://{_probe_host(settings.host)}:{settings.port}/api/v1/health/ready"
-    try:
-        with urlopen(url, timeout=_ALIVE_TIMEOUT_SECONDS) as response:
-            return bool(response.status == 200)
-    except (URLError, OSError):
-        return False
-
-
-def _probe_host(host: str) -> str:
-    """The address to call: a server that listens on all addresses also listens on loopback."""
-    from ipaddress import ip_address
-
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return host
-    if address.version == 6:
-        return "[::1]" if address.is_unspecified else f"[{host}]"
-    return "127.0.0.1" if address.is_unspecified else host
-
-
-async def _node_is_alive(settings: Settings, kinds: list[NodeKind]) -> bool:
-    import asyncio
-    import platform
-
-    from timeball.env import Env
-    from timeball.store.db.database import Database
-    from timeball.store.db.notifier import Notifier
-    from timeball.store.nodes import NodeStore
-
-    if settings.database_url is None:
-        raise InvalidInput(
-            "no database is named, and nodes are found in the database", hint="set TIMEBALL_DATABASE_URL"
-        )
-    database = Database(settings.database_url, Env(), pool_size=2, behind_pgbouncer=settings.behind_pgbouncer)
-    try:
-        async with asyncio.timeout(_ALIVE_TIMEOUT_SECONDS):
-            await database.open()
-            return await NodeStore(database, Notifier(database)).is_alive(platform.node(), kinds)
-    except (StoreError, TimeoutError):
-        # A node without its database lives until its lease has run out, but that cannot be known from here.
-        return False
-    finally:
-        await database.close()
+        raise unexpected_value("the process kind", kind, list_choices(KINDS), field="kind")
+    raise typer.Exit(OK if is_alive(kind) else FAILED)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from timeball.brokers.base import BrokerHealth
+from timeball.config.life_signs import LifeSign
 from timeball.domain.node import BrokerStatus, Lease, Node
 from timeball.domain.values.ids import Incarnation
 from timeball.domain.values.text import clean_text
@@ -103,7 +104,8 @@ class Peers:
 class Heartbeat:
     """Renews the lease of a node until stopped, or until the lease is lost; then calls `on_lost`, from the thread that noticed.
 
-    Each renewal reports how many *slots* are busy and how the *broker* does. `on_drain` is called once an operator asks the node to drain.
+    Each renewal reports how many *slots* are busy and how the *broker* does, and extends the *life sign* that health checks of this machine
+    read. `on_drain` is called once an operator asks the node to drain.
     """
 
     def __init__(
@@ -116,11 +118,13 @@ class Heartbeat:
         on_drain: Callable[[], object] = lambda: None,
         slots: Slots | None = None,
         broker: BrokerHealth | None = None,
+        life_sign: LifeSign | None = None,
     ) -> None:
         self._env = env
         self._emit = emit
         self._store = store
         self._node = node
+        self._life_sign = life_sign
         self._on_lost = on_lost
         self._on_drain = on_drain
         self._slots = slots
@@ -154,7 +158,7 @@ class Heartbeat:
         # Read before the node is registered: a failover between the two would go unnoticed.
         self._identity = await self._store.nodes.identity()
         await self._store.nodes.register(self._node)
-        self.lease.extend(sent)
+        self._extend(sent)
 
     def stop(self) -> None:
         """Stop renewing. The node's row stays until it is removed."""
@@ -163,6 +167,8 @@ class Heartbeat:
         if self._thread is not None and self._thread is not threading.current_thread():
             # The thread may be waiting for a database that does not answer; a late renewal changes nothing.
             self._thread.join(timeout=1)
+        if self._life_sign is not None:
+            self._life_sign.remove()
 
     def renew_soon(self) -> None:
         """The nodes have changed: learn the new peers before the next renewal is due."""
@@ -286,13 +292,18 @@ class Heartbeat:
         if renewal is None:
             self._lose("the lease had run out, or the node was removed as expired")
             return
-        self.lease.extend(sent)
+        self._extend(sent)
         self.peers.learn(renewal.peers)
         if isinstance(self._env.clock, SystemClock):
             self._learn_clock(self._env.clock, renewal.reading)
         if renewal.is_draining and not self.is_draining:
             self.is_draining = True
             self._on_drain()
+
+    def _extend(self, sent: float) -> None:
+        self.lease.extend(sent)
+        if self._life_sign is not None:
+            self._life_sign.extend(self.lease.deadline)
 
     def _learn_clock(self, clock: SystemClock, reading: ClockReading) -> None:
         step = clock.learn(reading)

@@ -18,6 +18,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from timeball.brokers.base import BrokerHealth
+from timeball.config.life_signs import LifeSign
 from timeball.domain.node import Node
 from timeball.domain.wakeup import Wakeup
 from timeball.engine.lease import Heartbeat
@@ -220,6 +221,7 @@ class BaseNode:
         node: Node,
         slots: Slots | None = None,
         broker: BrokerHealth | None = None,
+        life_sign: LifeSign | None = None,
     ) -> None:
         self.env = env
         self.emit = emit
@@ -231,7 +233,7 @@ class BaseNode:
         self._ended = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[None]] = []
-        self.heartbeat = Heartbeat(env, emit, store, node, self._on_lost, self._on_drain, slots, broker)
+        self.heartbeat = Heartbeat(env, emit, store, node, self._on_lost, self._on_drain, slots, broker, life_sign)
         self.listener = Listener(env, emit, store, self.on_wakeup)
 
     def services(self) -> Sequence[Service]:

@@ -232,11 +232,6 @@ class NodeStore:
         """Every node with a valid lease."""
         return [node_from(row) for row in await self._database.fetch("list_nodes")]
 
-    async def is_alive(self, host: str, kinds: Sequence[NodeKind]) -> bool:
-        """Whether a node of one of these kinds on this host has a valid lease."""
-        alive: bool = await self._database.fetch_value("host_is_alive", host=host, kinds=[kind.value for kind in kinds])
-        return alive
-
     async def inboxes(self, broker: str) -> Sequence[tuple[Sequence[str] | None, Sequence[str]]]:
         """The queues (None means all) and handlers of the living workers that use this broker; each pair once."""
         return [(row["queues"], row["handlers"]) for row in await self._database.fetch("read_inboxes", broker=broker)]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from timeball.brokers.base import Broker, BrokerHealth
+from timeball.config.life_signs import LifeSign
 from timeball.config.settings import HousekeepingSettings, SchedulerSettings
 from timeball.domain.node import Node
 from timeball.engine.node import BaseNode, Service
@@ -32,9 +33,10 @@ class SchedulerNode(BaseNode):
         settings: SchedulerSettings,
         housekeeping: HousekeepingSettings,
         broker: Broker | None = None,
+        life_sign: LifeSign | None = None,
     ) -> None:
         broker_health = BrokerHealth.of(emit, broker)
-        super().__init__(env, emit, store, node, broker=broker_health)
+        super().__init__(env, emit, store, node, broker=broker_health, life_sign=life_sign)
         self.shards = ShardBalancer(env, emit, store.nodes, node.incarnation, self._on_shards)
         self.scheduler = Scheduler(env, emit, store.executions, store.jobs, store.freezes, self.shards, settings)
         self.reaper = Reaper(

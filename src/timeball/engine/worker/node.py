@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from timeball.brokers.base import Broker, BrokerHealth, Inbox
+from timeball.config.life_signs import LifeSign
 from timeball.config.settings import WorkerSettings
 from timeball.domain.handler import HandlerSource, RunStyle
 from timeball.domain.node import Node
@@ -41,6 +42,7 @@ class WorkerNode(BaseNode):
         runners: Mapping[RunStyle, Runner],
         broker: Broker | None = None,
         contracts: WorkerContracts | None = None,
+        life_sign: LifeSign | None = None,
     ) -> None:
         # What several parts share.
         slots = Slots(settings.slots, runners.values())
@@ -48,7 +50,7 @@ class WorkerNode(BaseNode):
         claimable = ClaimableHandlers(node.handlers)
         outcomes_recorded = Signal()
         broker_health = BrokerHealth.of(emit, broker)
-        super().__init__(env, emit, store, node, slots, broker_health)
+        super().__init__(env, emit, store, node, slots, broker_health, life_sign)
         self._settings = settings
         self._runners = runners
         self._contracts = contracts

@@ -94,16 +94,6 @@ FROM owned
 FULL JOIN living ON living.incarnation = owned.owner
 ORDER BY 1;
 
--- name: host_is_alive
--- Whether a node of one of these kinds on this host has a valid lease. The name of a node is its host and process.
-SELECT EXISTS (
-    SELECT 1
-    FROM timeball.node
-    WHERE kind = ANY (:kinds::text[])
-      AND starts_with(name, :host::text || '/')
-      AND lease_until > coalesce(:now, now())
-) AS is_alive;
-
 -- name: read_inboxes
 -- The queues and handlers of the living workers that use a broker: one row for all workers with the same ones.
 SELECT DISTINCT queues, handlers
