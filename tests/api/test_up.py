@@ -128,3 +128,19 @@ def test_api_alone_ends_with_a_signal(timeball: Timeball) -> None:
     process.send_signal(signal.SIGTERM)
 
     assert process.wait(120) == 0
+
+
+@pytest.mark.slow
+def test_every_line_of_a_log_in_json_is_json_from_the_first_to_the_last(timeball: Timeball) -> None:
+    process = timeball("up", TIMEBALL_LOG_FORMAT="json")
+    assert process.stderr is not None
+    lines = [process.stderr.readline()]
+    while "api.started" not in lines[-1]:
+        assert lines[-1], "it ended before it served"
+        lines.append(process.stderr.readline())
+    process.send_signal(signal.SIGTERM)
+    lines += process.stderr.readlines()
+
+    events = [orjson.loads(line)["event"] for line in lines]
+    assert {"api.started", "node.started", "node.stopped", "api.stopped"} <= set(events)
+    assert process.wait(120) == 0

@@ -23,10 +23,11 @@ from timeball.errors import InvalidInput, LoopClosed
 from timeball.handlers.registry import Registry
 from timeball.runtime import make_supervisor, open_runtime
 from timeball.telemetry.emitter import make_emit
-from timeball.telemetry.events import Emit, ProcessRestarted, ScheduleUndeclared, UnknownSetting
+from timeball.telemetry.events import ApiStarted, ApiStopped, Emit, ProcessRestarted, ScheduleUndeclared, UnknownSetting
 from timeball.telemetry.output import drain_standard_output, queue_standard_output
 
 if TYPE_CHECKING:
+    from timeball.api.server import ApiServer
     from timeball.application.commands import Commands
     from timeball.sdk.app import Timeball
     from timeball.telemetry.metrics import ProcessMetrics
@@ -155,16 +156,21 @@ async def _serve_api(settings: Settings, link: SupervisorLink | None) -> None:
         await server.open()
         _on_stop_signals(server.stop)
         _tune_garbage_collector()
-        if link is None:
-            _say(f"\n  {await server.greeting()}\n")
-        else:
-            link.report_started(server.address)
-            if not link.deaths:
-                _say(_welcome(settings, runtime.store.database.dsn, await server.greeting()))
+        address = server.address
+        emit(ApiStarted(address))
+        if link is not None:
+            link.report_started(address)
+        # Where every line of the log is JSON, the event has to do.
+        if settings.log_format != "json" and (link is None or not link.deaths):
+            _say(await _greeting(settings, runtime.store.database.dsn, server, is_alone=link is None))
         await server.run()
+        emit(ApiStopped(address))
 
 
-def _welcome(settings: Settings, dsn: str, api: str) -> str:
+async def _greeting(settings: Settings, dsn: str, server: ApiServer, *, is_alone: bool) -> str:
+    api = await server.greeting()
+    if is_alone:
+        return f"\n  {api}\n"
     is_embedded = settings.database_url is None
     database = f"the embedded PostgreSQL in {settings.data_dir}" if is_embedded else "your PostgreSQL"
     text = f"\n  Timeball is up on {database}. Ctrl-C stops it; again, at once.\n  {api}\n"

@@ -67,6 +67,24 @@ class NodeExpired(TelemetryEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class ApiStarted(TelemetryEvent):
+    """API and dashboard take requests."""
+
+    log_name = "api.started"
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApiStopped(TelemetryEvent):
+    """API and dashboard have left in good order."""
+
+    log_name = "api.stopped"
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class ShardsChanged(TelemetryEvent):
     """This scheduler owns other shards of the schedule now."""
 
