@@ -9,7 +9,7 @@ BIN     := .venv/bin
 SERVICES := postgresql pgbouncer redis rabbitmq chromium curl iproute2
 
 .DEFAULT_GOAL := help
-.PHONY: screenshots help up test test-clock check lint types openapi audit bench bench-peers performance-page peers-page swarm soak mutants walk reference lock clean run-packages dev-packages services
+.PHONY: image-test screenshots help up test test-clock check lint types openapi audit bench bench-peers performance-page peers-page swarm soak mutants walk reference lock clean run-packages dev-packages services
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -78,6 +78,9 @@ mutants: dev-packages services ## remove guards from the code, one at a time, an
 
 screenshots: dev-packages services ## take pictures of every page of the dashboard, into build/screenshots
 	@$(BIN)/python -m tools.screenshots
+
+image-test: ## build the image and run compose.yaml in a Docker Engine (Debian 12, as root; ten minutes)
+	@sh scripts/image-test
 
 walk: dev-packages ## print the files that a job, an enqueue and a page view pass
 	@$(BIN)/python -m tools.walk
