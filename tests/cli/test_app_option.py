@@ -85,3 +85,30 @@ def test_a_misspelt_name_in_the_file_is_an_error_in_three_lines(cli: Cli, tmp_pa
     what, *_, advice = done.err.splitlines()
     assert what == "timeball: worker.slotz in timeball.toml is unknown: did you mean worker.slots?"
     assert advice.strip() == "correct what is named above, then: timeball check"
+
+
+BLOCKING_PROGRAM = """
+import time
+
+from timeball import Timeball
+
+tb = Timeball(database_url={dsn!r})
+
+
+@tb.handler(name="nap")
+async def nap() -> None:
+    time.sleep(1)
+"""
+
+
+def test_check_tells_what_the_handlers_will_stumble_over(
+    fresh_database: FreshDatabase, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "blocking_program.py").write_text(BLOCKING_PROGRAM.format(dsn=fresh_database.dsn))
+    monkeypatch.chdir(tmp_path)
+
+    done = run("check", "blocking_program:tb")
+    sys.modules.pop("blocking_program", None)
+
+    assert done.code == 0, done.err
+    assert "nap: line 11: time.sleep() blocks the event loop of the worker" in done.out

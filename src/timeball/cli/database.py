@@ -145,7 +145,7 @@ def check(
         ),
     ] = None,
 ) -> None:
-    """Check settings, program and database without starting anything."""
+    """Check settings, program and database without starting anything. It names handlers that block or cannot be enqueued."""
     if against is not None:
         raise typer.Exit(_check_payloads(reference, against))
     _check_start(reference)
@@ -156,6 +156,7 @@ def _check_start(reference: str | None) -> None:
     from timeball.config.settings import find_unknown_variables
     from timeball.env import SystemClock
     from timeball.handlers.catalogue import BuiltinHandlers
+    from timeball.handlers.lint import lint_handler
     from timeball.runtime import open_runtime
     from timeball.store.db.migrate import newest_known
     from timeball.store.db.url import DatabaseUrl
@@ -171,6 +172,9 @@ def _check_start(reference: str | None) -> None:
         typer.echo(f"  !         {variable.name} is set, and nothing reads it: {variable.advice}")
     if program is not None:
         typer.echo(f"program     {reference}: {len(program.registry)} handlers")
+        for handler in program.registry:
+            for concern in lint_handler(handler):
+                typer.echo(f"  !         {handler.name}: {concern}")
 
     async def work() -> None:
         async with (

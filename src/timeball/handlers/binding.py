@@ -197,6 +197,15 @@ class SignatureBinder:
             schema["type"] = ["object", "null"]
         return schema
 
+    def parameters_json_cannot_hold(self) -> list[tuple[str, str]]:
+        """The parameters whose annotation is a class of which no value can be in a payload, each with the name of the class."""
+        resolved = {p.name: _resolved(self._function, p) for p in self._parameters if p.annotation is not _EMPTY}
+        return [
+            (name, hint.__qualname__)
+            for name, hint in resolved.items()
+            if isinstance(hint, type) and not _is_known_to_pydantic(hint)
+        ]
+
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The payload for these arguments; `InvalidInput` if the function could not be called with them."""
         values = dict(zip(self._positional, args, strict=False)) if args else {}
