@@ -34,6 +34,7 @@ ALWAYS: dict[str, Any] = {
     "start_within_seconds": 71,
     "pause_after_failures": 6,
     "tags": ["1", "b,c"],
+    "owner": "17",
     "meta": {"tenant": "acme", "depth": 3},
 }
 RECURRING = {

@@ -238,7 +238,7 @@ EXPECTED: list[tuple[str, Any, str]] = [
     ("misfire_grace_seconds", -1, "misfire_grace_seconds is -1, expected 0 to"),
     ("misfire_cap", 0, "misfire_cap is 0, expected 1 to 10000"),
     ("misfire_max_age_seconds", -1, "misfire_max_age_seconds is -1, expected 0 to"),
-    ("overlap", "explode", 'overlap is "explode", expected skip, allow, queue or cancel_running'),
+    ("overlap", "explode", 'overlap is "explode", expected skip, allow, queue, cancel_running or latest'),
     ("queue", "", "queue has 0 characters, expected 1 to 200"),
     ("priority", 101, "priority is 101, expected 0 to 100"),
     ("priority", True, "priority is true, expected a whole number from 0 to 100"),
@@ -256,6 +256,8 @@ EXPECTED: list[tuple[str, Any, str]] = [
     ("expires_at", "soon", "expires_at"),
     ("expires_at", utc(2020, 1, 1), "expires_at is 2020-01-01T00:00:00Z, expected an instant after"),
     ("tags", "mail", "tags is str, expected a list of texts"),
+    ("owner", "", "owner has 0 characters, expected 1 to 200"),
+    ("owner", 17, "owner is int, expected text"),
     ("tags", ["a", 7], "tags is int, expected text"),
     ("tags", [str(number) for number in range(51)], "tags has 51 entries, expected at most 50"),
 ]

@@ -41,6 +41,7 @@ LATER: dict[str, Any] = ENQUEUE | {"at": datetime(2098, 2, 1, tzinfo=UTC)}
 SCHEDULE: dict[str, Any] = COMMON | {
     "name": "2024",
     "description": "what it is for",
+    "owner": "17",
     "on_gap": "skip",
     "on_repeat": "both",
     "skip_on": ["closed"],

@@ -86,6 +86,7 @@ EVERYTHING: dict[str, Any] = {
     "unique_key": "the report",
     "start_within_seconds": 71,
     "tags": ("red", "blue"),
+    "owner": "query:17",
     "meta": {"tenant": "acme", "depth": {"of": [1, None]}},
 }
 
@@ -610,6 +611,7 @@ _BREACHES = {
         *("scheduled_at = '1969-12-31T23:59:59Z'", "scheduled_at = '2200-01-01Z'"),
         *("scheduled_at = 'infinity'", "scheduled_at = '-infinity'"),
     ],
+    "job_owner_check": ["owner = ''", "owner = repeat('o', 201)"],
     "job_on_gap_check": ["on_gap = 'jump'"],
     "job_on_repeat_check": ["on_repeat = 'third'"],
     "job_shift_check": ["shift = 'after'"],

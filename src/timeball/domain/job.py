@@ -83,6 +83,7 @@ class Job:
     start_within_seconds: int | None
     pause_after_failures: int | None
     tags: tuple[str, ...]
+    owner: str | None
     shard: int
     # Not changed in place: jobs share it.
     meta: dict[str, Any] | None = None

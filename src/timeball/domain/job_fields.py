@@ -242,6 +242,8 @@ class JobSpec:
         about="What the handler is given: any JSON, up to 256 KB, with references to the run.")] = field(default_factory=dict)
     tags: Annotated[tuple[str, ...], JobField(WHAT, "Tags", Labels(50), HANDLER_OPTION | PLAIN | SPARSE,
         about="Words to find jobs by.")] = ()
+    owner: Annotated[str | None, JobField(WHAT, "Owner", Label(),
+        about="What the job belongs to, such as a row of a program's own tables: `query:17`.")] = None
     meta: Annotated[dict[str, Any] | None, JobField(WHAT, "Meta", JsonObject(MAX_META_BYTES), PLAIN,
         about="A JSON object about its executions that is no argument, such as a tenant; up to 4 KB.")] = None
 

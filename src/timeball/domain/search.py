@@ -106,6 +106,7 @@ EXECUTION_FIELDS: Mapping[str, SearchField] = _SHARED | {
 JOB_FIELDS: Mapping[str, SearchField] = _SHARED | {
     "status": SearchField(SearchFieldKind.STATE, tuple(JobStatus)),
     "name": SearchField(SearchFieldKind.TEXT, column="name"),
+    "owner": SearchField(SearchFieldKind.TEXT, column="owner"),
     "kind": SearchField(SearchFieldKind.CHOICE, tuple(ScheduleKind), column="kind"),
     "zone": SearchField(SearchFieldKind.TEXT, column="timezone"),
     "due_after": SearchField(SearchFieldKind.MOMENT),

@@ -29,7 +29,7 @@ from timeball.domain.expiry import NEVER, parse_expiry
 from timeball.domain.job import JobView
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.scheduling.civil_time import parse_instant
-from timeball.domain.search import JOB_FIELDS, JobFilter, JobOrder, PageRequest, parse_query
+from timeball.domain.search import JOB_FIELDS, JobFilter, JobOrder, PageRequest, parse_query, where
 from timeball.domain.values.field_errors import list_choices, unexpected_value
 from timeball.domain.values.ids import ExecutionId, JobId
 from timeball.domain.values.json_text import to_json
@@ -138,18 +138,23 @@ class Jobs:
         """Like `get`, for coroutines."""
         return await self._client.acall_within(connection, partial(_get, job), "get")
 
-    def list(self, search: str = "", *, sort: JobSort = "-created_at") -> Iterator[Job]:
-        """The jobs that a search finds, such as `name:digest-* status:paused`; read page by page while you go through them."""
+    def list(self, search: str = "", *, owner: str | None = None, sort: JobSort = "-created_at") -> Iterator[Job]:
+        """The jobs that a search finds, such as `name:digest-* status:paused`; read page by page while you go through them.
+
+        With *owner* only those that belong to it.
+        """
         request: PageRequest | None = PageRequest(limit=_PAGE)
         while request is not None:
-            jobs, request = self._client.background_loop.call(partial(_page, search, sort, request))
+            jobs, request = self._client.background_loop.call(partial(_page, search, owner, sort, request))
             yield from jobs
 
-    async def alist(self, search: str = "", *, sort: JobSort = "-created_at") -> AsyncIterator[Job]:
+    async def alist(
+        self, search: str = "", *, owner: str | None = None, sort: JobSort = "-created_at"
+    ) -> AsyncIterator[Job]:
         """Like `list`, for coroutines: `async for job in tb.jobs.alist(...)`."""
         request: PageRequest | None = PageRequest(limit=_PAGE)
         while request is not None:
-            jobs, request = await self._client.background_loop.acall(partial(_page, search, sort, request))
+            jobs, request = await self._client.background_loop.acall(partial(_page, search, owner, sort, request))
             for job in jobs:
                 yield job
 
@@ -241,6 +246,36 @@ class Jobs:
     ) -> None:
         """Like `delete`, for coroutines."""
         await self._client.acall_within(connection, partial(_delete, job, reason, missing_ok), "delete")
+
+    # changing all schedules of an owner, all or none; each returns how many it changed
+
+    def pause_all(
+        self, owner: str, until: InstantInput | None = None, reason: str | None = None, *, connection: Any = None
+    ) -> int:
+        """Pause every schedule of an owner until `resume_all` or the instant *until*; one without an offset is in UTC."""
+        return self._client.call_within(connection, partial(_pause_all, owner, until, reason), "pause_all")
+
+    async def apause_all(
+        self, owner: str, until: InstantInput | None = None, reason: str | None = None, *, connection: Any = None
+    ) -> int:
+        """Like `pause_all`, for coroutines."""
+        return await self._client.acall_within(connection, partial(_pause_all, owner, until, reason), "pause_all")
+
+    def resume_all(self, owner: str, reason: str | None = None, *, connection: Any = None) -> int:
+        """Resume every paused schedule of an owner."""
+        return self._client.call_within(connection, partial(_resume_all, owner, reason), "resume_all")
+
+    async def aresume_all(self, owner: str, reason: str | None = None, *, connection: Any = None) -> int:
+        """Like `resume_all`, for coroutines."""
+        return await self._client.acall_within(connection, partial(_resume_all, owner, reason), "resume_all")
+
+    def delete_all(self, owner: str, reason: str | None = None, *, connection: Any = None) -> int:
+        """Delete every schedule of an owner: waiting executions are cancelled, the history stays."""
+        return self._client.call_within(connection, partial(_delete_all, owner, reason), "delete_all")
+
+    async def adelete_all(self, owner: str, reason: str | None = None, *, connection: Any = None) -> int:
+        """Like `delete_all`, for coroutines."""
+        return await self._client.acall_within(connection, partial(_delete_all, owner, reason), "delete_all")
 
     # running
 
@@ -339,9 +374,10 @@ async def _get(job: str, runtime: SdkRuntime, connection: CallerConnection | Non
 
 
 async def _page(
-    search: str, sort: JobSort, request: PageRequest, runtime: SdkRuntime
+    search: str, owner: str | None, sort: JobSort, request: PageRequest, runtime: SdkRuntime
 ) -> tuple[Sequence[Job], PageRequest | None]:
-    page = await runtime.queries.jobs.page(JobFilter(parse_query(search, JOB_FIELDS)), _order(sort), request)
+    terms = (*parse_query(search, JOB_FIELDS), *where(owner=owner))
+    page = await runtime.queries.jobs.page(JobFilter(terms), _order(sort), request)
     following = None if page.next_cursor is None else PageRequest(limit=request.limit, cursor=page.next_cursor)
     return [_job(view) for view in page.items], following
 
@@ -398,6 +434,25 @@ async def _delete(
     except NotFound:
         if not missing_ok:
             raise
+
+
+async def _pause_all(
+    owner: str,
+    until: InstantInput | None,
+    reason: str | None,
+    runtime: SdkRuntime,
+    connection: CallerConnection | None,
+) -> int:
+    ends_at = None if until is None else parse_instant(until, "UTC", "until")
+    return await runtime.commands.jobs.pause_all(owner, ends_at, runtime.actor(reason), connection)
+
+
+async def _resume_all(owner: str, reason: str | None, runtime: SdkRuntime, connection: CallerConnection | None) -> int:
+    return await runtime.commands.jobs.resume_all(owner, runtime.actor(reason), connection)
+
+
+async def _delete_all(owner: str, reason: str | None, runtime: SdkRuntime, connection: CallerConnection | None) -> int:
+    return await runtime.commands.jobs.delete_all(owner, runtime.actor(reason), connection)
 
 
 async def _trigger(

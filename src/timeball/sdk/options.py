@@ -83,6 +83,8 @@ class ScheduleOptions(SharedOptions, total=False):
     name: str | None
     """The name of the job. Without one, a declaration has the name of its handler, and `.schedule(...)` makes a new job each time."""
     description: str
+    owner: str | None
+    """What the schedule belongs to, such as `query:17`; `tb.jobs` lists, pauses, resumes and deletes all schedules of an owner."""
     arguments: Mapping[str, Any]
     """What the handler is called with, by the names of its parameters."""
     timezone: str

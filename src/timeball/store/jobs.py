@@ -151,6 +151,13 @@ class JobStore:
         rows = await self._database.fetch("find_jobs_by_name", connection, names=list(names))
         return {job.name: job for job in await self._jobs_from(rows, connection) if job.name is not None}
 
+    async def of_owner(
+        self, owner: str, connection: WithinConnection | None = None, *, with_ended: bool = False
+    ) -> dict[JobId, bool]:
+        """The jobs of an owner that are not deleted, and whether each is paused; without one-offs that have come to their end."""
+        rows = await self._database.fetch("jobs_of_owner", connection, owner=owner, with_ended=with_ended)
+        return {JobId(row["id"]): row["is_paused"] for row in rows}
+
     async def declared_by(self, declared_by: str) -> list[Job]:
         """The jobs of a declaration that are not deleted."""
         return await self._jobs_from(await self._database.fetch("jobs_declared_by", declared_by=declared_by))
@@ -183,7 +190,7 @@ class JobStore:
 
         if connection is not None:
             return (await work(connection))[0]
-        change, holders = await self._database.once(work, note, on=(_OccurrenceRaceError,))
+        change, holders = await self._database.once(work, note, on=(OccurrenceRaceError,))
         await self._after_change(change, holders)
         return change
 
@@ -213,7 +220,7 @@ class JobStore:
             await self._database.fetch("forget_failing_job", connection, job_id=job_id)
             return paused
 
-        paused = await self._database.once(work, note, on=(_OccurrenceRaceError,))
+        paused = await self._database.once(work, note, on=(OccurrenceRaceError,))
         if paused is not None:
             await self._after_change(*paused)
         return paused is not None
@@ -409,7 +416,7 @@ class JobStore:
                 has_follow_ups=job.has_follow_ups or None,
             )
         except asyncpg.UniqueViolationError as error:
-            raise _OccurrenceRaceError from error
+            raise OccurrenceRaceError from error
 
     async def _put_resumption(self, connection: WithinConnection, job: Job, resume_at: datetime) -> None:
         await self._database.fetch(
@@ -482,5 +489,5 @@ class _KeyFreedError(Exception):
     """The key was taken at the first statement, and free when its execution was looked up: the transaction is repeated."""
 
 
-class _OccurrenceRaceError(Exception):
+class OccurrenceRaceError(Exception):
     """A scheduler has inserted the next occurrence of the job in between: the transaction is repeated."""

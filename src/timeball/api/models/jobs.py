@@ -249,6 +249,7 @@ class JobOut(BaseModel):
     pause_after_failures: int | None
     expires_at: datetime | None
     tags: list[str]
+    owner: str | None
     meta: dict[str, Any] | None
     status: Literal["active", "paused", "finished"]
     next_run_at: datetime | None
@@ -350,6 +351,7 @@ class JobOptionParams(TypedDict, total=False):
     pause_after_failures: int | None
     expires_at: Moment | None
     tags: Sequence[str]
+    owner: str | None
     meta: dict[str, Any] | None
     unchecked: bool
 

@@ -61,7 +61,7 @@ _ABSENT = object()
 
 # A job with one of these fields cannot be written by the bulk statement.
 _SINGLE_JOB_FIELDS = frozenset(
-    {"name", "schedule", "interval_seconds", "unique_key", "max_running", "limit_key", "starts_at", "ends_at"}
+    {"name", "schedule", "interval_seconds", "unique_key", "max_running", "limit_key", "starts_at", "ends_at", "owner"}
 )
 _ITEM = {"index": 0, "status": "created", "job_id": JOB_ID, "execution_id": EXECUTION_ID, "error": None}
 _CREATE: dict[str, Any] = route_options(

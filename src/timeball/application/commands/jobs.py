@@ -36,6 +36,7 @@ from timeball.domain.wakeup import Wakeup
 from timeball.errors import Conflict, InvalidInput, NotFound, StoreUnavailable
 from timeball.store.db.database import retry_write
 from timeball.store.enqueue import CalendarChanged, prepare_job
+from timeball.store.jobs import OccurrenceRaceError
 from timeball.store.types import AuditEntry, EnqueueRow, FirstExecution, PreparedJob
 from timeball.store.types import CreatedJob as CreatedJob
 
@@ -432,6 +433,62 @@ class JobCommands:
         await self._store.jobs.change(
             job_id, lambda snapshot: job_changes.delete_job(snapshot, actor.reason), actor.entry, connection
         )
+
+    async def pause_all(
+        self,
+        owner: str,
+        until: datetime | None = None,
+        actor: Actor = LOCAL,
+        connection: WithinConnection | None = None,
+    ) -> int:
+        """Pause every job of an owner, all or none; returns how many. One-offs that have come to their end are left alone.
+
+        In this as in the others, a job that another caller deletes meanwhile is passed over.
+        """
+
+        async def work(within: WithinConnection) -> int:
+            owned = await self._store.jobs.of_owner(owner, within)
+            for job_id in owned:
+                with suppress(NotFound):
+                    await self.pause(job_id, until, actor, within)
+            return len(owned)
+
+        return await self._all_or_none(owner, work, connection)
+
+    async def resume_all(self, owner: str, actor: Actor = LOCAL, connection: WithinConnection | None = None) -> int:
+        """Resume every paused job of an owner, all or none; returns how many."""
+
+        async def work(within: WithinConnection) -> int:
+            owned = await self._store.jobs.of_owner(owner, within)
+            paused = [job_id for job_id, is_paused in owned.items() if is_paused]
+            for job_id in paused:
+                with suppress(NotFound):
+                    await self.resume(job_id, actor, within)
+            return len(paused)
+
+        return await self._all_or_none(owner, work, connection)
+
+    async def delete_all(self, owner: str, actor: Actor = LOCAL, connection: WithinConnection | None = None) -> int:
+        """Delete every job of an owner, all or none; returns how many."""
+
+        async def work(within: WithinConnection) -> int:
+            owned = await self._store.jobs.of_owner(owner, within, with_ended=True)
+            for job_id in owned:
+                with suppress(NotFound):
+                    await self.delete(job_id, actor, within)
+            return len(owned)
+
+        return await self._all_or_none(owner, work, connection)
+
+    async def _all_or_none(
+        self, owner: str, work: Callable[[WithinConnection], Awaitable[int]], connection: WithinConnection | None
+    ) -> int:
+        check_label(owner, "owner")
+        if connection is not None:
+            return await work(connection)
+        number = await self._store.database.repeat(work, on=(OccurrenceRaceError,))
+        self._store.notifier.tell(Wakeup(look_everywhere=True))
+        return number
 
     async def skip_next(self, job_id: JobId, actor: Actor = LOCAL, expected: ExecutionId | None = None) -> JobChange:
         """Record the next occurrence of a job as cancelled, and go on with the one after it.

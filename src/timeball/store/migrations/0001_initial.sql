@@ -87,6 +87,8 @@ CREATE TABLE timeball.job (
     -- After so many dead executions in a row the job is paused.
     pause_after_failures     integer,
     tags                     text[],
+    -- What the job belongs to: a row of a program's own tables.
+    owner                    text,
     -- Words about its executions that are no arguments: a JSON object.
     meta                     jsonb,
     shard                    smallint    NOT NULL,
@@ -125,6 +127,8 @@ CREATE INDEX job_named ON timeball.job (id) WHERE name IS NOT NULL;
 CREATE INDEX job_paused ON timeball.job (id) WHERE paused_at IS NOT NULL;
 -- Job lists: jobs with a tag.
 CREATE INDEX job_tagged ON timeball.job (id) WHERE tags IS NOT NULL;
+-- Job lists, jobs_of_owner: the jobs that belong to a row.
+CREATE INDEX job_by_owner ON timeball.job (owner) WHERE owner IS NOT NULL;
 -- unused_limits, trim_limits: the jobs that share a limit.
 CREATE INDEX job_by_limit ON timeball.job (limit_key) WHERE limit_key IS NOT NULL;
 -- jobs_of_calendar, count_jobs_of_calendar: the jobs that use a calendar.
@@ -142,6 +146,7 @@ CREATE DOMAIN timeball.sound_job AS timeball.job
     CONSTRAINT every_has_interval CHECK ((VALUE).kind <> 'every' OR num_nulls((VALUE).interval_seconds, (VALUE).scheduled_at) = 0)
     CONSTRAINT cron_has_schedule CHECK ((VALUE).kind <> 'cron' OR num_nulls((VALUE).schedule, (VALUE).timezone) = 0)
     CONSTRAINT job_name_check CHECK (length((VALUE).name) BETWEEN 1 AND 200)
+    CONSTRAINT job_owner_check CHECK (length((VALUE).owner) BETWEEN 1 AND 200)
     CONSTRAINT job_handler_check CHECK (length((VALUE).handler) BETWEEN 1 AND 200)
     CONSTRAINT job_interval_seconds_check CHECK ((VALUE).interval_seconds >= 1)
     CONSTRAINT job_scheduled_at_check CHECK ((VALUE).scheduled_at >= '1970-01-01Z'::timestamptz AND (VALUE).scheduled_at < '2200-01-01Z'::timestamptz)
@@ -191,7 +196,7 @@ $$;
 ALTER TABLE timeball.job
     ADD CONSTRAINT job_is_sound EXCLUDE USING btree (id WITH =) WHERE ((
         kind = 'once'
-        AND num_nonnulls(name, schedule, interval_seconds, on_gap, on_repeat, skip_on, only_on, shift, calendars, max_executions, jitter_seconds, misfire,
+        AND num_nonnulls(name, owner, schedule, interval_seconds, on_gap, on_repeat, skip_on, only_on, shift, calendars, max_executions, jitter_seconds, misfire,
                          misfire_grace_seconds, misfire_cap, misfire_max_age_seconds, overlap, max_running, start_within_seconds,
                          pause_after_failures) = 0
         AND (meta IS NULL OR jsonb_typeof(meta) = 'object')

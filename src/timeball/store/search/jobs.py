@@ -16,7 +16,7 @@ from uuid import UUID
 from timeball.domain.execution import ExecutionState
 from timeball.domain.job import Job, JobStatus
 from timeball.domain.scheduling.schedule import ScheduleKind
-from timeball.domain.search import JobFilter, JobOrder, SearchTerm, read_cursor, write_cursor
+from timeball.domain.search import JobFilter, JobOrder, SearchRelation, SearchTerm, read_cursor, write_cursor
 from timeball.domain.values.ids import first_id_at, id_created_at
 from timeball.store.db.rows import job_from
 from timeball.store.search.query import MAX_CANDIDATES, QueryParameters, QueryReader, id_in, instant_of, job_condition
@@ -29,6 +29,7 @@ _ID_BYTES = 16
 _RECURRING = "SELECT id FROM timeball.job WHERE kind <> 'once'"
 _PAUSED = "SELECT id FROM timeball.job WHERE paused_at IS NOT NULL"
 _TAGGED = "SELECT id FROM timeball.job WHERE tags IS NOT NULL"
+_OWNED = "SELECT id FROM timeball.job WHERE owner IS NOT NULL"
 _NAMED = "SELECT id FROM timeball.job WHERE name IS NOT NULL"
 
 
@@ -109,8 +110,20 @@ def _queries_of_term(term: SearchTerm) -> Iterator[CandidateQuery]:
             yield CandidateQuery(_TAGGED)
         case "name":
             yield CandidateQuery(_NAMED)
+        case "owner":
+            yield _query_by_owner(term)
         case "":
             yield _query_by_name_or_id(term)
+
+
+def _query_by_owner(term: SearchTerm) -> CandidateQuery:
+    lead = CandidateQuery()
+    if term.relation is SearchRelation.IS:
+        owners = lead.values.add([str(value) for value in term.values], "text[]")
+        lead.texts = (f"{_OWNED} AND owner = ANY ({owners})",)
+    else:
+        lead.texts = (_OWNED,)
+    return lead
 
 
 def _query_by_name_or_id(term: SearchTerm) -> CandidateQuery:

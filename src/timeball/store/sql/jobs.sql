@@ -240,6 +240,24 @@ FROM timeball.job
 WHERE name = ANY (:names::text[])
   AND deleted_at IS NULL;
 
+-- name: jobs_of_owner
+-- The jobs of an owner, in the order of their ids: two callers that change them wait for each other, and never both. Without :with_ended, no one-off that
+-- has come to its end. OFFSET 0: see busy_jobs.
+SELECT job.id, job.paused_at IS NOT NULL AS is_paused
+FROM timeball.job
+WHERE owner = :owner
+  AND deleted_at IS NULL
+  AND (:with_ended::boolean
+       OR kind <> 'once'
+       OR paused_at IS NOT NULL
+       OR EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = job.id OFFSET 0)
+       OR EXISTS (SELECT 1 FROM timeball.ready WHERE ready.id = job.id OFFSET 0)
+       OR EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = job.id AND ready.job_id <> ready.id OFFSET 0)
+       OR EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.job_id = job.id OFFSET 0)
+       OR EXISTS (SELECT 1 FROM timeball.running WHERE running.id = job.id OFFSET 0)
+       OR EXISTS (SELECT 1 FROM timeball.running WHERE running.job_id = job.id AND running.job_id <> running.id OFFSET 0))
+ORDER BY id;
+
 -- name: jobs_declared_by
 -- All jobs of one declaration; only named jobs are ever declared.
 SELECT *, payload::text AS payload_text
