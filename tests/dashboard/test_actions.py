@@ -321,6 +321,30 @@ async def test_many_jobs_are_paused_at_once(browser: Browser, ids: Ids) -> None:
     assert {job["name"] for job in (await api(browser, "/jobs?status=paused"))["data"]} >= {"cron", "every"}
 
 
+async def test_many_jobs_are_paused_until_an_instant_on_the_clock_of_the_page(browser: Browser, ids: Ids) -> None:
+    browser.cookies.set("timeball_zone", "Europe/Berlin")
+    until = "2027-01-04T06:00"
+
+    asked = await browser.submit("/jobs/bulk", action="pause", matching="yes", q="kind:cron,every", pause_until=until)
+    await browser.submit(
+        "/jobs/bulk", action="pause", matching="yes", q="kind:cron,every", pause_until=until, expected="2"
+    )
+
+    assert f'name="pause_until" type="datetime-local" value="{until}"' in asked.text
+    assert (await api(browser, f"/jobs/{ids['cron']}"))["paused_until"] == "2027-01-04T05:00:00Z"
+    assert ">resumes</span>" in (await browser.get("/jobs")).text
+
+
+async def test_the_end_of_a_pause_comes_back_when_a_resumption_is_undone(browser: Browser, ids: Ids) -> None:
+    job = f"/jobs/{ids['cron']}"
+    await browser.submit(f"{job}/pause", reason="maintenance", until="2027-01-04T06:00:00Z", back="/jobs")
+
+    await undo(browser, await browser.submit(f"{job}/resume", back="/jobs"))
+
+    paused = await api(browser, job)
+    assert (paused["paused_until"], paused["pause_reason"]) == ("2027-01-04T06:00:00Z", "maintenance")
+
+
 async def test_many_jobs_that_were_paused_are_resumed_by_undo(browser: Browser, ids: Ids) -> None:
     page = await browser.submit("/jobs/bulk", action="pause", ids=[ids["cron"]], back="/jobs")
 
@@ -461,6 +485,55 @@ async def test_a_calendar_is_made_used_changed_and_deleted(browser: Browser) -> 
     assert (await api(browser, "/jobs/daily"))["skip_on"] == []
     await browser.submit(f"{here}/delete")
     assert (await browser.get(here)).status_code == 404
+
+
+async def test_the_form_of_a_job_offers_the_calendars_and_keeps_those_that_were_ticked(browser: Browser) -> None:
+    assert "There is no calendar yet" in (await browser.get("/jobs/new")).text
+    for name, days in (("closing", "12-25"), ("weekend", "sat sun")):
+        await browser.submit("/calendars", name=name, source="list", days=days)
+    form = {"kind": "cron", "schedule": "0 9 * * *", "timezone": "UTC", "name": "daily", "handler": "test.echo"}
+
+    await browser.submit("/jobs", **form, skip_on=["", "closing", "weekend"], only_on="", shift="none")
+    page = (await browser.get("/jobs/daily/edit")).text
+    await browser.submit("/jobs/daily/edit", **form, skip_on=["", "weekend"], only_on=["", "closing"], shift="none")
+
+    assert re.findall(r'name="skip_on" value="(\w+)" checked', page) == ["closing", "weekend"]
+    assert re.findall(r'name="only_on" value="(\w+)">', page) == ["closing", "weekend"]
+    job = await api(browser, "/jobs/daily")
+    assert (job["skip_on"], job["only_on"]) == (["weekend"], ["closing"])
+
+
+async def test_the_page_of_a_job_says_which_days_are_left_out_and_by_which_calendar(browser: Browser) -> None:
+    await browser.submit("/calendars", name="weekend", source="list", days="sat sun")
+    await browser.post(
+        "/api/v1/jobs", json={"name": "daily", "handler": "test.echo", "schedule": "0 9 * * *", "skip_on": ["weekend"]}
+    )
+
+    schedule = (await browser.get("/jobs/daily?tab=schedule")).text
+
+    assert 'leaves out <a href="/calendars/weekend">weekend</a>' in schedule
+    # Now is Monday, 2 March 2026.
+    assert "next Sat 7 Mar 2026, Sun 8 Mar 2026, Sat 14 Mar 2026" in schedule
+    assert "this and 1 more are left out: weekend" in schedule
+    for tab in ("overview", "settings"):
+        assert 'href="/calendars/weekend">weekend</a>' in (await browser.get(f"/jobs/daily?tab={tab}")).text, tab
+
+
+async def test_the_versions_of_a_calendar_say_what_they_changed(browser: Browser) -> None:
+    await browser.submit("/calendars", name="closing", source="list", days="2026-12-24 2026-12-25")
+    await browser.submit("/calendars/closing/edit", source="list", days="2026-12-25 2026-12-26", version="1")
+
+    present = (await browser.get("/calendars/closing")).text
+    earlier = (await browser.get("/calendars/closing?version=1")).text
+
+    assert '<ins class="mono">+2026-12-26</ins>' in present
+    assert '<del class="mono">2026-12-24</del>' in present
+    assert "Sat 26 Dec 2026" in present
+    assert "is an earlier one" not in present
+    assert "Version 1 is an earlier one" in earlier
+    assert "The first version." in earlier
+    assert "Thu 24 Dec 2026" in earlier
+    assert (await browser.get("/calendars/closing?version=nonsense")).text.count("is an earlier one") == 0
 
 
 async def test_a_job_becomes_a_template_without_what_it_has_become(browser: Browser, ids: Ids) -> None:

@@ -179,21 +179,36 @@ async def test_live_names_a_job_that_missed_occurrences_and_leads_to_its_ledger(
 
 
 @pytest.mark.usefixtures("node")
-async def test_what_was_missed_is_filled_in_from_the_tab(browser: Browser, store: Store) -> None:
-    page = await shown(browser, TAB)
-    (path,) = re.findall(r'action="(/jobs/[^"]+/backfill)"', page)
-    span = dict(re.findall(r'name="(from|until)" value="([^"]+)"', page.partition("/backfill")[2]))
+async def test_a_backfill_that_cannot_be_is_refused_before_and_after_it_is_started(browser: Browser) -> None:
+    span = {"from": "2026-03-03T00:00", "until": "2026-03-02T00:00", "reason": "the outage"}
 
-    begun = await browser.submit(path, **span)
+    counted = await browser.submit("/parts/backfill/beat", **span)
+    refused = await browser.submit("/jobs/beat/backfill", **span)
+
+    assert 'class="body error"' in counted.text
+    assert refused.status_code == 422
+    assert 'value="the outage"' in refused.text
+
+
+@pytest.mark.usefixtures("node")
+async def test_what_was_missed_is_filled_in_from_the_tab(browser: Browser, store: Store) -> None:
+    (link,) = re.findall(r'href="(/jobs/[^"]+/backfill[^"]+)"', await shown(browser, TAB))
+    form = await shown(browser, link)
+    span = dict(re.findall(r'name="(from|until)" type="datetime-local" value="([^"]+)"', form))
+
+    counted = unescape((await browser.submit(re.findall(r'hx-post="(/parts/backfill[^"]+)"', form)[0], **span)).text)
+    begun = await browser.submit(link.partition("?")[0], **span, max_running="2", reason="the outage")
     paused = await browser.submit(f"{begun.url.path}/pause")
     resumed = await browser.submit(f"{begun.url.path}/resume")
     await OperationLoop(Commands(store, store.env), store.env.new_id()).round()
     after = await shown(browser, TAB)
 
+    assert "5 occurrences would run." in text_of(counted)
+    assert " skipped misfire 5 5 " in text_of(counted)
     assert begun.url.path.startswith("/operations/op_")
     assert "Backfill 0 executions" in unescape(begun.text)
     assert "/resume" in paused.text
     assert "/pause" in resumed.text
     (missed,) = [row for row in entries(after) if "skipped" in row]
-    assert "5 missed, misfire; 1 filled in" in missed
+    assert "5 missed, misfire; 2 filled in" in missed
     assert [row for row in entries(after) if "backfill" in row]

@@ -192,6 +192,35 @@ async def test_a_pause_is_undone_from_its_toast(page: Page, make: Make) -> None:
     await expect(page.locator(".head .badge")).to_contain_text("active")
 
 
+async def test_many_jobs_are_paused_until_the_instant_that_the_dialog_asks_for(page: Page, make: Make) -> None:
+    for number in range(2):
+        make("/jobs", name=f"rests-{number}", handler="test.echo", interval_seconds=3600)
+    await page.goto("/jobs?q=rests-")
+    await page.locator("[data-pick-all]").click()
+    await page.locator(".bulk").get_by_role("button", name="Pause until…").click()
+    await expect(page.locator("#confirm")).to_contain_text("Pause 2 jobs?")
+    await expect(page.locator("#confirm")).to_contain_text("Berlin time")
+
+    await page.locator("#confirm [name=until]").fill("2033-01-04T06:00")
+    await page.locator("#confirm").get_by_role("button", name="Pause").click()
+
+    await expect(page.locator(".toast")).to_contain_text("2 jobs paused")
+    until = page.locator("tbody tr").first.locator("td[data-label=Next]")
+    await expect(until).to_contain_text("resumes")
+    await expect(until.locator("time")).to_have_attribute("datetime", "2033-01-04T05:00:00.000Z")
+
+
+async def test_a_calendar_is_read_from_a_file(page: Page) -> None:
+    await page.goto("/calendars/new")
+    await page.get_by_text("An iCalendar file").click()
+
+    await page.get_by_label("File", exact=True).set_input_files(
+        {"name": "days.ics", "mimeType": "text/calendar", "buffer": b"BEGIN:VCALENDAR"}
+    )
+
+    await expect(page.get_by_label("The text of the file")).to_have_value("BEGIN:VCALENDAR")
+
+
 async def test_many_are_cancelled_by_range_after_their_number_was_said(page: Page, make: Make) -> None:
     for number in range(4):
         make("/jobs", name=f"far-{number}", handler="test.echo", scheduled_at="2033-01-01T00:00:00Z")

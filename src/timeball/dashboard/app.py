@@ -38,6 +38,7 @@ from timeball.dashboard.context import ANONYMOUS, KeyManager, PageContext, Site
 from timeball.dashboard.formatting import FILTERS, STATES
 from timeball.dashboard.internal_api import ApiProblem, ReadCache
 from timeball.dashboard.pages import (
+    backfill,
     calendars,
     cluster,
     dead_letters,
@@ -367,6 +368,7 @@ async def _show_error(
 
 
 _ROUTERS = (
+    backfill.router,
     calendars.router,
     cluster.router,
     dead_letters.router,

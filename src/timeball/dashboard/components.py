@@ -67,7 +67,7 @@ class Components:
         """A button in a form of its own; nothing for a caller without the role. *key* is its keyboard shortcut.
 
         *more*: `class`, and the confirmation dialog: `confirm` with its `detail` and `verb`; `reason` asks for a reason,
-        `typed` for a name.
+        `typed` for a name, `until` for an instant, which becomes the field of this name.
         """
         if not self.can(role):
             return Markup("")
@@ -105,7 +105,6 @@ def _hidden_inputs(fields: Mapping[str, Any]) -> str:
 def _dialog_attributes(text: str, *, danger: bool, confirm: str, **more: Any) -> str:
     """The attributes from which the browser fills the confirmation dialog."""
     words = {"confirm": confirm, "detail": more.get("detail", ""), "verb": more.get("verb") or text}
-    if more.get("typed"):
-        words["typed"] = more["typed"]
+    words |= {name: more[name] for name in ("typed", "until") if more.get(name)}
     flags = f"{' data-reason' if more.get('reason') else ''}{' data-danger' if danger else ''}"
     return "".join(f' data-{name}="{escape(value)}"' for name, value in words.items()) + flags

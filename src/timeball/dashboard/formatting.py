@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -85,6 +85,11 @@ def format_clock(local: datetime) -> str:
 def format_local(local: datetime) -> str:
     """Date and time of a clock."""
     return f"{local:%a %d %b %Y} {format_clock(local)}"
+
+
+def format_day(day: date | str) -> str:
+    """A day of a calendar: `Sat 21 Nov 2026`."""
+    return f"{date.fromisoformat(day) if isinstance(day, str) else day:%a %-d %b %Y}"
 
 
 def format_milliseconds(milliseconds: float | None) -> str:
@@ -212,6 +217,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "stamp": format_instant,
     "span": format_milliseconds,
     "seconds": format_seconds,
+    "day": format_day,
     "brief": format_seconds_short,
     "number": format_number,
     "counted": pluralize,

@@ -9,12 +9,12 @@ from starlette.responses import Response
 from timeball.api.auth import Role
 from timeball.api.resources.calendars import calendar_document
 from timeball.dashboard.context import PageContext, PageRouter
-from timeball.dashboard.internal_api import ApiProblem
+from timeball.dashboard.internal_api import ApiProblem, field_errors
 from timeball.errors import InvalidInput
 
 router = PageRouter()
 
-_PAGE = 100
+_PAGE, _MAX_VERSIONS = 100, 20
 _BLANK = {"name": "", "description": "", "source": "list", "days": "", "ics": "", "country": "", "subdivision": ""}
 
 
@@ -47,8 +47,23 @@ async def create_calendar(context: PageContext) -> Response:
 
 @router.get("/calendars/{calendar}")
 async def calendar_page(context: PageContext) -> Response:
-    """One calendar: its days, and the jobs that use it."""
-    return context.page("calendar.html", calendar=await _read(context))
+    """One calendar: its days, the jobs that use it, and its versions with what each of them changed."""
+    calendar = await _read(context)
+    latest, version = calendar["version"], context.query("version")
+    if version.isascii() and version.isdecimal() and 0 < int(version) < latest:
+        calendar = await _read(context, int(version))
+    shown = calendar["version"]
+    before = (await _read(context, shown - 1))["days"] if shown > 1 else calendar["days"]
+    known, earlier = set(calendar["days"]), set(before)
+    return context.page(
+        "calendar.html",
+        calendar=calendar,
+        latest=latest,
+        versions=range(latest, max(latest - _MAX_VERSIONS, 0), -1),
+        added=[day for day in calendar["days"] if day not in earlier],
+        removed=[day for day in before if day not in known],
+        subject=f"calendar:{calendar['name']}",
+    )
 
 
 @router.get("/calendars/{calendar}/edit", Role.EDITOR)
@@ -115,9 +130,9 @@ def _form(
         calendar=calendar,
         values=_BLANK | values,
         problem=problem,
-        errors={},
+        errors=field_errors(problem),
     )
 
 
-async def _read(context: PageContext) -> dict[str, Any]:
-    return calendar_document(await context.site.queries.calendars.find(context.path["calendar"]))
+async def _read(context: PageContext, version: int | None = None) -> dict[str, Any]:
+    return calendar_document(await context.site.queries.calendars.find(context.path["calendar"], version))

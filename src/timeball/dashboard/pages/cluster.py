@@ -13,7 +13,7 @@ from timeball.api.auth import Role
 from timeball.api.errors import HttpProblem
 from timeball.api.resources.cluster import node_document, queue_document
 from timeball.api.resources.handlers import handlers_page, read_handler
-from timeball.dashboard.context import PageContext, PageRouter, Undo, browser_zone, typed_instant, zone_label
+from timeball.dashboard.context import PageContext, PageRouter, Undo, typed_instant
 from timeball.dashboard.formatting import pluralize, pretty_json
 from timeball.dashboard.internal_api import ApiProblem
 from timeball.dashboard.pages.executions import attempt_rows, named_execution_rows
@@ -55,10 +55,7 @@ async def admin_queues(context: PageContext) -> Response:
 async def queue(context: PageContext) -> Response:
     """One queue. Its name may contain any character, so it is a parameter and not a part of the path."""
     row = await _read_row(context, _name(context.query("name")))
-    zone = zone_label(browser_zone(context.request))
-    return context.page(
-        "queue.html", part="partials/queue.html", row=row, error=None, limit=row["max_running"], zone=zone
-    )
+    return context.page("queue.html", part="partials/queue.html", row=row, error=None, limit=row["max_running"])
 
 
 @router.post("/queues/pause", Role.OPERATOR)
@@ -86,8 +83,7 @@ async def limit(context: PageContext) -> Response:
         if problem.status != 422:
             raise
         row = await _read_row(context, name)
-        zone = zone_label(browser_zone(context.request))
-        return context.page("queue.html", row=row, error=problem.detail, limit=text, zone=zone, http_status=422)
+        return context.page("queue.html", row=row, error=problem.detail, limit=text, http_status=422)
     undo = Undo(context.site_url("/queues/limit"), {"name": name, "max_running": str(before["max_running"] or "")})
     words = f"at most {text} at once" if text else "no limit"
     return context.go(context.back("/queues"), f"Queue {name}: {words}.", undo=undo)

@@ -104,7 +104,6 @@ async def freeze_rows(context: PageContext, freezes: Sequence[Freeze]) -> list[d
                 "name": name,
                 "href": _page_of(context, freeze),
                 "words": frozen_words(freeze, name, zone),
-                "about": freeze.afterwards.about,
             }
         )
     return rows

@@ -49,10 +49,11 @@ router = PageRouter()
 # The fields of the form, by their names there: a span is written with its unit (`30s`), so its name has none.
 # The schedule and the payload are read in ways of their own.
 _FIELDS = {line.bare_name: line for name, line in SPEC_FIELDS.items() if name not in (*TIME_FIELDS, "payload")}
+_OF_CALENDARS = ("skip_on", "only_on")
 # The fields that the template places by hand, in an order and with hints of its own. The others follow them in the card of their section.
 _PLACED = frozenset(
     {"name", "handler", "tags", "description", "timezone", "on_gap", "on_repeat", "misfire_grace", "misfire", "overlap"}
-    | {"skip_on", "only_on", "shift"}
+    | {*_OF_CALENDARS, "shift"}
     | {"queue", "priority", "timeout", "max_retries", "initial_backoff", "max_backoff", "max_running"}
 )
 _MORE = {
@@ -79,12 +80,19 @@ async def new_job_form(context: PageContext) -> Response:
 @router.post("/jobs", Role.EDITOR)
 async def create_job(context: PageContext) -> Response:
     """Create the job; what does not fit is said beside its field."""
+    form = _typed(context)
     try:
-        job = await context.api.post("jobs", body=_without_empty_options(job_body(context.form), context.form))
+        job = await context.api.post("jobs", body=_without_empty_options(job_body(form), form))
     except (ApiProblem, InvalidInput) as problem:
-        return await _form(context, None, context.form, problem)
+        return await _form(context, None, form, problem)
     message = " ".join((f"{job['name'] or 'The job'} is created.", *job["warnings"]))
     return context.go(context.site_url(f"/jobs/{job['id']}"), message)
+
+
+def _typed(context: PageContext) -> dict[str, str]:
+    """The fields of the form; the calendars that were ticked are one field, with commas between them."""
+    ticked = {name: ", ".join(filter(None, context.form_list(name))) for name in _OF_CALENDARS if name in context.form}
+    return context.form | ticked
 
 
 def _without_empty_options(body: dict[str, Any], form: dict[str, str]) -> dict[str, Any]:
@@ -105,17 +113,18 @@ async def edit_job_form(context: PageContext) -> Response:
 async def change_job(context: PageContext) -> Response:
     """Change the fields that differ, unless the job was changed meanwhile."""
     job = job_document(await context.site.queries.jobs.view(context.path["job"]))
+    form = _typed(context)
     try:
-        body = job_body(context.form)
+        body = job_body(form)
         # A payload that was not touched stays as it is: what is hidden in it must not be stored as dots.
-        if context.form.get("payload", "").split() == form_values(job)["payload"].split():
+        if form.get("payload", "").split() == form_values(job)["payload"].split():
             body.pop("payload", None)
         changes = {name: value for name, value in body.items() if value != _comparable(job, name)}
-        version = int(context.form.get("version") or job["version"])
+        version = int(form.get("version") or job["version"])
         if changes:
             changed = await context.api.change("jobs", job["id"], body=changes, version=version)
     except (ApiProblem, InvalidInput) as problem:
-        return await _form(context, job, context.form, problem)
+        return await _form(context, job, form, problem)
     if not changes:
         return context.go(context.site_url(f"/jobs/{job['id']}"), "Nothing was changed.")
     message = " ".join(("Saved; it holds from the next occurrence on.", *changed["warnings"]))
@@ -280,7 +289,7 @@ async def preview_schedule(context: PageContext) -> Response:
     now = queries.now()
     zone = context.form.get("timezone", "").strip() or "UTC"
     try:
-        rule = await queries.jobs.rule_of(_previewed_spec(context.form, zone), now)
+        rule = await queries.jobs.rule_of(_previewed_spec(_typed(context), zone), now)
     except InvalidInput as error:
         return context.page("partials/schedule_preview.html", error=error, rule=None)
     times = queries.jobs.next_times(rule, zone, now, _PREVIEWED)
@@ -323,7 +332,7 @@ def _previewed_spec(form: dict[str, str], zone: str) -> JobSpec:
     is_cron, is_recurring = form.get("kind") == "cron", form.get("kind") in ("cron", "every")
     calendars: dict[str, Any] = {
         name: tuple(_value(SPEC_FIELDS[name], _text(form, SPEC_FIELDS[name]))) if is_recurring else ()
-        for name in ("skip_on", "only_on")
+        for name in _OF_CALENDARS
     }
     return JobSpec(
         handler="preview",

@@ -18,7 +18,7 @@ from timeball.api.params import check_payload_search, execution_filter, job_filt
 from timeball.api.resources.system import revision_document
 from timeball.dashboard import charts
 from timeball.dashboard.components import Components, time_tag
-from timeball.dashboard.context import PageContext, PageRouter, Undo
+from timeball.dashboard.context import PageContext, PageRouter, Undo, typed_instant
 from timeball.dashboard.formatting import format_milliseconds, log_height, state_tone
 from timeball.dashboard.pages.executions import default_until, execution_rows, named_execution_rows
 from timeball.dashboard.pages.freezes import freeze_rows
@@ -34,8 +34,9 @@ from timeball.dashboard.pages.operations import (
     summarize,
 )
 from timeball.domain.execution import ExecutionState
-from timeball.domain.job import Job, JobStatus, JobView
+from timeball.domain.job import Job, JobStatus, JobView, calendar_of
 from timeball.domain.payload_references import VersionSchedule
+from timeball.domain.scheduling.civil_time import load_zone
 from timeball.domain.scheduling.schedule import Once
 from timeball.domain.search import ExecutionFilter, JobFilter, JobOrder, PageRequest, RecentRuns, ResultPage, where
 from timeball.domain.values.ids import JobId, format_execution_id
@@ -50,6 +51,7 @@ STATUSES = ("active", "paused", "finished", "running", "dead")
 TABS = ("overview", "executions", "ledger", "schedule", "settings", "activity")
 _PAGE, _STRIP, _LONG_STRIP = 50, 20, 60
 _TAG_RUNS = 10
+_NEXT_DAYS = 5
 _SMALL: dict[str, Any] = {"class": "small"}
 
 
@@ -142,9 +144,17 @@ def _row(components: Components, view: JobView, runs: RecentRuns) -> dict[str, A
         "last_page": standing.last_id and components.site_url(f"/executions/{format_execution_id(standing.last_id)}"),
         "last_state": standing.last_state and components.state(standing.last_state),
         "last_at": time_tag(standing.last_finished_at),
-        "next": time_tag(standing.next_run_at) if standing.next_run_at else "",
+        "next": _next_words(view),
         "acts": _row_actions(components, path, view.status),
     }
+
+
+def _next_words(view: JobView) -> Markup | str:
+    """When a job runs next, or when its pause ends."""
+    until = view.job.paused_until
+    if view.status is JobStatus.PAUSED and until is not None:
+        return Markup('<span class="soft">resumes</span> ') + time_tag(until)
+    return time_tag(view.situation.next_run_at) if view.situation.next_run_at else ""
 
 
 def _row_actions(components: Components, path: str, status: JobStatus) -> Markup:
@@ -213,7 +223,14 @@ async def _executions(
 async def _schedule(context: PageContext, job: Job) -> dict[str, Any]:
     queries = context.site.queries
     times = await queries.jobs.next_times_of(job, 20)
-    return {"times": times, "changes": queries.jobs.clock_changes(job.rule, queries.now(), 4)}
+    rule = calendar_of(job.rule)
+    today = queries.now().astimezone(load_zone(job.timezone)).date()
+    calendars = [
+        {"name": one.name, "is_skipped": is_skipped, "next_days": one.days.from_day(today, _NEXT_DAYS)}
+        for versions, is_skipped in (() if rule is None else ((rule.skip_on, True), (rule.only_on, False)))
+        for one in versions
+    ]
+    return {"times": times, "calendars": calendars, "changes": queries.jobs.clock_changes(job.rule, queries.now(), 4)}
 
 
 async def _settings(_context: PageContext, _job: Job) -> dict[str, Any]:
@@ -271,8 +288,11 @@ async def pause(context: PageContext) -> Response:
 async def resume(context: PageContext) -> Response:
     """Resume a paused job; can be undone."""
     job = context.path["job"]
+    before = job_document(await context.site.queries.jobs.view(job))
     resumed = await context.api.post("jobs", job, "resume", body={"reason": context.form.get("reason") or None})
-    undo = Undo(context.site_url(f"/jobs/{resumed['id']}/pause"), {})
+    until = before["paused_until"]
+    fields = {"reason": before["pause_reason"] or "", "until": "" if until is None else until.isoformat()}
+    undo = Undo(context.site_url(f"/jobs/{resumed['id']}/pause"), fields)
     return context.go(context.back(f"/jobs/{job}"), f"{_name(resumed)} is resumed.", undo=undo)
 
 
@@ -286,16 +306,6 @@ async def trigger(context: PageContext) -> Response:
     stays = context.form.get("stay") == "yes"
     target = context.back("/jobs") if stays else context.site_url(f"/executions/{run['id']}")
     return context.go(target, "Triggered.", undo=undo)
-
-
-@router.post("/jobs/{job}/backfill", Role.EDITOR)
-async def backfill(context: PageContext) -> Response:
-    """Fill in what was missed in a span, and go to the operation."""
-    span = {name: context.form.get(name, "") for name in ("from", "until")}
-    body = span | {"reason": context.form.get("reason") or None}
-    operation = await context.api.post("jobs", context.path["job"], "backfill", body=body)
-    toast = "What was missed is filled in, one run at a time."
-    return context.go(context.site_url(f"/operations/{operation['id']}"), toast)
 
 
 @router.post("/jobs/{job}/delete", Role.EDITOR)
@@ -320,6 +330,8 @@ async def bulk_action(context: PageContext) -> Response:
         return context.go(context.back("/jobs"), "Nothing was selected.", kind="bad")
     address = ("jobs", "bulk", bulk.action)
     body: dict[str, Any] = {"reason": bulk.reason}
+    if bulk.action == "pause" and bulk.pause_until:
+        body["until"] = typed_instant(context, "pause_until")
     if not bulk.is_matching:
         return _bulk_response(context, bulk, await context.api.post(*address, body=body | {"ids": bulk.ids}))
     # As the list: without a search, only the jobs with a name.

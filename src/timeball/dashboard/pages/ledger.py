@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 from markupsafe import Markup
 
+from timeball.api.auth import Role
 from timeball.application.queries.ledger import DEFAULT_AHEAD, DEFAULT_BEHIND, LedgerQuery
 from timeball.application.queries.ledger_days import DayVerdict, LedgerDay
 from timeball.dashboard import charts
@@ -61,6 +62,7 @@ async def ledger_tab(context: PageContext, job: Job) -> dict[str, Any]:
         "until": query.until,
         "is_day": bool(context.query("from")),
         "history_from": ledger.history_from,
+        "may_backfill": job.rule.is_recurring and verdict != Verdict.EXPECTED and context.can(Role.EDITOR),
         "has_missing": job.rule.is_recurring and any(_is_missing(line) for line in ledger.page.items),
         "rows": [_row(context, line) for line in ledger.page.items],
         "page": ledger.page,
@@ -121,7 +123,7 @@ def _words(line: LedgerLine) -> str:
     if line.verdict is Verdict.EXPECTED:
         return f"will be skipped, {line.reason}"
     filled = f"; {format_number(line.filled)} filled in" if line.filled else ""
-    return describe_skips({line.reason: line.count or 1}) + filled
+    return describe_skips({line.reason: line.count or 1}).replace("_", " ") + filled
 
 
 def day_text(day: LedgerDay) -> str:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from timeball.api.auth import Role
 from timeball.api.models.executions import operation_document
 from timeball.api.resources.operations import item_document
-from timeball.dashboard.context import PageContext, PageRouter, Undo
+from timeball.dashboard.context import PageContext, PageRouter, Undo, browser_zone, zone_label
 from timeball.dashboard.formatting import pluralize
 from timeball.dashboard.internal_api import ApiProblem
 
@@ -128,6 +128,8 @@ class BulkForm:
     reason: str | None
     # The end of the list when the form was shown: executions that come later are not included.
     until: str
+    # The end of the pauses that it makes.
+    pause_until: str
     # The number that was confirmed; None if it was not asked yet.
     expected: int | None
 
@@ -144,6 +146,7 @@ class BulkForm:
             with_one_offs=context.form.get("all") == "yes",
             reason=context.form.get("reason") or None,
             until=context.form.get("until", ""),
+            pause_until=context.form.get("pause_until", ""),
             expected=int(expected) if expected.isascii() and expected.isdecimal() else None,
         )
 
@@ -168,7 +171,14 @@ async def ask_to_confirm(
     """The page that shows how many match, and asks for confirmation."""
     dry_run = await context.api.post(*address, body=body | {"dry_run": True})
     return context.page(
-        "confirm_many.html", bulk=bulk, count=dry_run["done"], noun=noun, path=path, back=context.back("/"), until=until
+        "confirm_many.html",
+        bulk=bulk,
+        count=dry_run["done"],
+        noun=noun,
+        path=path,
+        back=context.back("/"),
+        until=until,
+        zone=zone_label(browser_zone(context.request)),
     )
 
 

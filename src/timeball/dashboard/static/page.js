@@ -41,23 +41,24 @@ function walkPalette(event) {
   next.scrollIntoView({ block: "nearest" });
 }
 
-// A form that would lose something asks first: a reason, and for a purge a typed name.
+// A form that would lose something asks first.
 function ask(event) {
   const form = event.target;
   const asking = [event.submitter, form].find((element) => element?.dataset.confirm);
-  // The server counts all that match, and asks by itself.
+  // The server asks about all that match.
   if (!asking || form.dataset.confirmed || form.elements.matching?.value) return;
   event.preventDefault();
-  const { confirm, confirmOne = confirm, detail = "", verb = "Go on", typed = "", reason, danger } = asking.dataset;
+  const { confirm, confirmOne = confirm, detail = "", verb = "Go on", typed = "", until, reason, danger } = asking.dataset;
   const count = all("[name=ids]:checked").length;
   const dialog = one("#confirm");
-  const [title, more, why, name, code, go] = ["h2", "p", "[name=why]", "[name=typed]", "code", ".primary"].map((selector) => one(selector, dialog));
+  const [title, more, end, why, name, code, go] = ["h2", "p", "[name=until]", "[name=why]", "[name=typed]", "code", ".primary"].map((selector) => one(selector, dialog));
   title.textContent = count === 1 ? confirmOne : confirm.replace("{n}", count);
   more.textContent = detail;
+  end.parentElement.hidden = !until;
   why.parentElement.hidden = reason === undefined;
   name.parentElement.hidden = !typed;
   code.textContent = typed;
-  why.value = name.value = dialog.returnValue = "";
+  end.value = why.value = name.value = dialog.returnValue = "";
   go.textContent = verb;
   go.classList.toggle("danger", danger !== undefined);
   name.oninput = () => (go.disabled = name.value !== typed);
@@ -66,6 +67,7 @@ function ask(event) {
     if (dialog.returnValue !== "yes") return;
     hidden(form, "reason", why.value);
     hidden(form, "typed", name.value);
+    if (until) hidden(form, until, end.value);
     form.dataset.confirmed = "yes";
     form.requestSubmit(event.submitter || undefined);
     delete form.dataset.confirmed;
@@ -146,6 +148,7 @@ function reveal() {
 function changed({ target }) {
   reveal();
   if (target.matches("select[data-go]")) target.form.requestSubmit();
+  if (target.dataset.into) target.files[0].text().then((text) => (one(target.dataset.into).value = text));
 }
 
 function escaped(event) {
