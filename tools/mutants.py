@@ -37,6 +37,7 @@ _SCHEDULER, _REAPER, _LIFE = (
 _FREEZES = "tests/engine/scheduler/test_freezes.py"
 _EXECUTOR, _HEARTBEAT = "tests/engine/worker/test_executor.py", "tests/engine/test_lease.py"
 _LIFECYCLE, _OCCURRENCES = "tests/domain/test_lifecycle.py", "tests/domain/scheduling/test_occurrences.py"
+_FOLLOW_UPS = "tests/store/test_follow_ups.py"
 _SCHEDULES = "tests/sdk/test_schedule_calls.py"
 _CALENDARS, _CALENDAR_STORE = "tests/engine/scheduler/test_calendars.py", "tests/store/test_calendars.py"
 _CALENDAR_RULES, _CALENDARS_OF_API = "tests/domain/scheduling/test_calendars.py", "tests/api/test_calendars.py"
@@ -225,6 +226,42 @@ MUTANTS = (
         'sorted(await self._database.fetch("orphaned_claims", limit=limit))',
         'await self._database.fetch("orphaned_claims", limit=limit)',
         "tests/engine/simulation/test_swarm.py::test_once_the_trouble_is_over_everything_has_ended_once[169]",
+    ),
+    # follow-ups
+    _one(
+        "an end that is followed later, by another statement",
+        "store/migrations/0001_initial.sql",
+        "WHEN (NEW.has_follow_ups)\n",
+        "WHEN (NEW.has_follow_ups AND false)\n",
+        f"{_FOLLOW_UPS}::test_every_other_end_is_followed_as_a_failure",
+    ),
+    _one(
+        "a stale outcome that is followed",
+        f"{_SQL}/finishing.sql",
+        "      AND running.claim_id = outcome.claim_id\n",
+        "",
+        f"{_FOLLOW_UPS}::test_a_stale_outcome_is_not_followed",
+    ),
+    _one(
+        "what follows a success after another end",
+        "store/migrations/0001_initial.sql",
+        "RETURN nullif(calls -> CASE WHEN state = 'succeeded' THEN",
+        "RETURN nullif(calls -> CASE WHEN state <> 'dead' THEN",
+        f"{_FOLLOW_UPS}::test_every_other_end_is_followed_as_a_failure",
+    ),
+    _one(
+        "a limited call that goes past its limit",
+        "store/migrations/0001_initial.sql",
+        "    IF job.limit_key IS NULL THEN\n        INSERT INTO timeball.ready",
+        "    IF true THEN\n        INSERT INTO timeball.ready",
+        f"{_FOLLOW_UPS}::test_a_limited_call_waits_for_a_place_of_its_limit",
+    ),
+    _one(
+        "a call of a handler that its author may not use",
+        "application/commands/requests.py",
+        '        for call in calls_in(fields):\n            self.check_owner(call["handler"], actor)\n',
+        "",
+        "tests/api/test_follow_ups.py::test_only_an_administrator_lets_a_command_follow",
     ),
     # outcomes
     _one(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         TimeballError,
         TooManyRequests,
     )
-    from timeball.sdk.app import Timeball
+    from timeball.sdk.app import FailedRun, Timeball
     from timeball.sdk.handlers import AsyncHandlerHandle, Call, Enqueueable, HandlerHandle, SyncHandlerHandle
     from timeball.sdk.jobs import Job, ScheduledJob
     from timeball.sdk.runs import Run
@@ -49,6 +49,7 @@ __all__ = [
     "ConnectionUnknown",
     "Enqueueable",
     "ExecutionFailed",
+    "FailedRun",
     "HandlerHandle",
     "InvalidInput",
     "Job",
@@ -84,6 +85,7 @@ _MODULES = {
     "Cancel": "current",
     "ConnectionUnknown": "sdk.transactions",
     "Enqueueable": "sdk.handlers",
+    "FailedRun": "sdk.app",
     "HandlerHandle": "sdk.handlers",
     "Job": "sdk.jobs",
     "OutsideRun": "current",

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.factories import WHOLE_CALL
 from timeball.api.models.jobs import JobIn, JobOut
 from timeball.cli.files import read_jobs
 from timeball.domain.job_fields import SPEC_FIELDS, JobSpec
@@ -36,6 +37,8 @@ ALWAYS: dict[str, Any] = {
     "tags": ["1", "b,c"],
     "owner": "17",
     "meta": {"tenant": "acme", "depth": 3},
+    "on_success": WHOLE_CALL | {"handler": "after.success", "on_failure": WHOLE_CALL},
+    "on_failure": WHOLE_CALL,
 }
 RECURRING = {
     "timezone": "Europe/Berlin",

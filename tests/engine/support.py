@@ -19,7 +19,7 @@ from timeball.domain.handler import Handler, RunStyle
 from timeball.domain.job import Job
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.node import Lease, NodeKind
-from timeball.domain.payload_references import VersionSchedule
+from timeball.domain.payload_references import CauseRecord, VersionSchedule
 from timeball.domain.scheduling.civil_time import MICROSECOND
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId
 from timeball.engine.lease import HeldLease
@@ -288,6 +288,7 @@ def make_executor(
     retry_gate: RetryGate | None = None,
     lease: HeldLease | None = None,
     read_schedule: Callable[[JobId, int], Awaitable[VersionSchedule]] | None = None,
+    read_cause: Callable[[JobId], Awaitable[CauseRecord | None]] | None = None,
 ) -> Executor:
     return Executor(
         env,
@@ -299,12 +300,17 @@ def make_executor(
         hand_over,
         _no_sink,
         read_schedule or no_schedule,
+        read_cause or no_cause,
         retry_gate=retry_gate,
     )
 
 
 async def no_schedule(_job_id: JobId, _version: int) -> VersionSchedule:
     raise AssertionError("no payload of these tests needs the schedule of its job")
+
+
+async def no_cause(_job_id: JobId) -> CauseRecord | None:
+    raise AssertionError("no payload of these tests refers to the run before it")
 
 
 def _no_sink(_context: AttemptContext) -> Any:

@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from tests.sdk.conftest import ON_ONE_SERVER
+from tests.support.factories import WHOLE_CALL
 from timeball import Settings, Timeball
 from timeball.application.commands.calendars import DaysRequest
 from timeball.domain.job_fields import LABEL_FIELDS, SPEC_FIELDS
@@ -19,6 +20,17 @@ from timeball.sdk.options import EnqueueOptions, ScheduleOptions, job_fields
 from timeball.sdk.runs import Run
 
 Rows = Callable[[str], list[dict[str, Any]]]
+
+
+class FollowUp:
+    """A call that is not made yet."""
+
+    def __init__(self, handler: str) -> None:
+        self._handler = handler
+
+    def as_follow_up(self) -> dict[str, Any]:
+        return {**WHOLE_CALL, "handler": self._handler}
+
 
 COMMON: dict[str, Any] = {
     "queue": "7",
@@ -36,6 +48,7 @@ COMMON: dict[str, Any] = {
     "timezone": "Europe/Berlin",
 }
 COMMON |= {"meta": {"tenant": "acme", "depth": 3}}
+COMMON |= {"on_success": FollowUp("after.success"), "on_failure": FollowUp("after.failure")}
 ENQUEUE: dict[str, Any] = COMMON | {"key": "31"}
 LATER: dict[str, Any] = ENQUEUE | {"at": datetime(2098, 2, 1, tzinfo=UTC)}
 SCHEDULE: dict[str, Any] = COMMON | {

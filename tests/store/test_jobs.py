@@ -20,6 +20,7 @@ from tests.support.factories import (
     HANDLER,
     OPERATOR,
     TZDATA,
+    WHOLE_CALL,
     claim_all,
     define_job,
     enqueue,
@@ -88,7 +89,12 @@ EVERYTHING: dict[str, Any] = {
     "tags": ("red", "blue"),
     "owner": "query:17",
     "meta": {"tenant": "acme", "depth": {"of": [1, None]}},
+    "on_success": {**WHOLE_CALL, "on_failure": WHOLE_CALL},
+    "on_failure": WHOLE_CALL,
 }
+
+
+JSON_FIELDS = ("payload", "meta", "on_success", "on_failure")
 
 
 async def make_calendars(store: Store) -> dict[str, CalendarVersion]:
@@ -125,12 +131,10 @@ async def test_every_field_has_the_column_of_its_name(store: Store) -> None:
     await store.enqueuer.create([wanted], [])
 
     row = await only_row(store, "job")
-    named = {
-        name: value for name, value in EVERYTHING.items() if name not in ("payload", "meta", "delivery", *LABEL_FIELDS)
-    }
+    named = {name: value for name, value in EVERYTHING.items() if name not in (*JSON_FIELDS, "delivery", *LABEL_FIELDS)}
     assert {name: row[name] for name in named} == named
     assert (json.loads(row["payload"]), row["tags"]) == ({"pages": 3}, ["red", "blue"])
-    assert json.loads(row["meta"]) == EVERYTHING["meta"]
+    assert {name: json.loads(row[name]) for name in JSON_FIELDS} == {name: EVERYTHING[name] for name in JSON_FIELDS}
     assert (row["skip_on"], row["only_on"]) == (["holidays", "weekend"], ["open"])
     cited = {name: one["version"] for name, one in json.loads(row["calendars"]).items()}
     assert cited == {"holidays": 2, "weekend": 1, "open": 1}
@@ -639,6 +643,16 @@ _BREACHES = {
     "job_max_running_check": ["max_running = 0"],
     "job_start_within_seconds_check": ["start_within_seconds = 0"],
     "meta_is_an_object": ["meta = '[]'", "meta = 'null'", "meta = '\"text\"'"],
+    "follow_ups_are_calls": [
+        "has_follow_ups = true, on_success = '{}'",
+        "has_follow_ups = true, on_failure = '[]'",
+    ],
+    "follow_ups_are_noted": ["has_follow_ups = true", 'on_success = \'{"handler": "h"}\''],
+    "a_one_off_follows": [
+        "follows = id",
+        "follows_as = 'on_success'",
+        "kind = 'manual', follows = id, follows_as = 'on_success'",
+    ],
     "only_a_one_off_expires_at_an_instant": ["kind = 'manual', expires_at = now()"],
 }
 

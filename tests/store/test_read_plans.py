@@ -72,6 +72,8 @@ def json(value: Any) -> str:
 
 
 _JOB = {"job_id": id_(JOB + 77)}
+# A one-off that follows an execution.
+_FOLLOWING = {"job_id": id_(JOB + RECURRING + 20)}
 # A job has few records here, so the page is a small one.
 _WAITING_OF_JOB = MANY // RECURRING
 _LEDGER = _JOB | {
@@ -196,6 +198,10 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "orphaned_claims": ({"limit": PAGE}, RUNNING + NODES * 2 + RUNNING),
     # One execution, and its neighbours.
     "own_words": ({"id": id_(ENDED + 77)}, 1),
+    "cause_of": (_FOLLOWING, 2),
+    "links_of_execution": (_FOLLOWING | {"id": id_(ENDED + 80)}, 1),
+    "placed_follow_ups": ({"causes": ids(ENDED)}, PAGE),
+    "put_follow_up": ({"execution_id": id_(ENDED + 77), "on_success": "{}", "on_failure": None}, 1),
     "execution_extras": ({"id": id_(ENDED + 77)}, 3),
     "attempts_of": ({"id": id_(ENDED + 77)}, 1),
     "attempts_of_some": ({"ids": ids(ENDED)}, PAGE),

@@ -27,6 +27,25 @@ LEASE = Lease(span=timedelta(seconds=15), interval=timedelta(seconds=5))
 FAILURE = ErrorInfo(type="ValueError", message="no", traceback="a stack", top_frame="f:1", fingerprint="abc")
 
 
+# A call that follows a run, with every field that is stored of it.
+WHOLE_CALL: dict[str, Any] = {
+    "handler": "after",
+    "payload": {"of": 1},
+    "tags": ["t"],
+    "queue": "after",
+    "priority": 51,
+    "max_retries": 4,
+    "max_lost": 5,
+    "initial_backoff_ms": 6,
+    "max_backoff_ms": 7,
+    "timeout_ms": 8,
+    "delivery": "at_most_once",
+    "max_running": 9,
+    "limit_key": "after",
+    "start_within_seconds": 10,
+}
+
+
 def seconds(number: float) -> timedelta:
     return timedelta(seconds=number)
 

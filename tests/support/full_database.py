@@ -68,6 +68,8 @@ _JOBS = _HANDLED | {
     "limit_key": f"CASE WHEN n % 7 = 0 THEN 'limit ' || n % {LIMITS} END",
     "deleted_at": f"CASE WHEN n % {MANY // DELETED} = 0 THEN {_NOW} - interval '9 days' END",
     "scheduled_at": _NOW,
+    "follows": f"CASE WHEN n > {RECURRING} AND n % 20 = 0 THEN {_id(f'{ENDED} + n')} END",
+    "follows_as": f"CASE WHEN n > {RECURRING} AND n % 20 = 0 THEN 'on_success' END",
     "max_retries": "3",
     "max_lost": "3",
     "initial_backoff_ms": "1000",

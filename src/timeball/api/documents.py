@@ -77,6 +77,8 @@ def full_execution_document(view: ExecutionView) -> Document:
         "result": redact(view.execution.result),
         "fingerprint": view.fingerprint,
         "stop_requested": view.stop,
+        "follows": None if view.links.follows is None else format_execution_id(view.links.follows),
+        "followed_by": [format_execution_id(id_) for id_ in view.links.followed_by],
         "attempt_list": [attempt_document(attempt) for attempt in view.attempts],
         "timeline": _timeline(view),
     }

@@ -20,6 +20,7 @@ from timeball.api.models.jobs import JobBody
 from timeball.application.commands.requests import JobRequest
 from timeball.config.settings import Settings
 from timeball.domain.execution import Origin, parse_states
+from timeball.domain.follow_ups import FOLLOW_UP_FIELDS
 from timeball.domain.job import JobStatus
 from timeball.domain.job_fields import LABEL_FIELDS, JobSpec
 from timeball.domain.scheduling.civil_time import parse_instant
@@ -153,7 +154,7 @@ def given_fields(body: JobBody) -> dict[str, Any]:
     for name in LABEL_FIELDS:
         if name in fields:
             fields[name] = tuple(fields[name])
-    for name in ("payload", "meta"):
+    for name in ("payload", "meta", *FOLLOW_UP_FIELDS):
         if name in fields:
             refuse_redacted(fields[name], name)
     return fields

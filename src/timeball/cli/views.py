@@ -103,6 +103,8 @@ RUN_DETAILS = [
     Column("attempts"),
     Column("worker"),
     Column("retry of"),
+    Column("follows"),
+    Column("followed by", lambda run: " ".join(run.get("followed_by") or ())),
     Column("payload"),
     Column("meta"),
     Column("result"),

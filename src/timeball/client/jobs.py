@@ -119,11 +119,14 @@ def trigger(
     start_within_seconds: int | None = None,
     expires_at: Moment | None = None,
     meta: dict[str, Any] | None = None,
+    on_success: dict[str, Any] | None = None,
+    on_failure: dict[str, Any] | None = None,
 ) -> ApiRequest[ExecutionDetails]:
     """Run a job now, in addition to its schedule; with *payload*, if given.
 
     With *wait*, such as `30s`, the response comes when it has finished, or when the wait is over. The run is skipped if it has not begun
-    after *start_within_seconds*, or by *expires_at*. Its *meta* takes the place of the job's.
+    after *start_within_seconds*, or by *expires_at*. Its *meta* takes the place of the job's,
+    and *on_success* and *on_failure* that of the calls that follow the job: `{"handler": "mail.send", "payload": {}}`.
     """
     body = {
         "payload": payload,
@@ -132,6 +135,8 @@ def trigger(
         "start_within_seconds": start_within_seconds,
         "expires_at": expires_at,
         "meta": meta,
+        "on_success": on_success,
+        "on_failure": on_failure,
     }
     return post(path_of("jobs", job, "trigger"), parse_model(ExecutionDetails), body, wait=wait)
 

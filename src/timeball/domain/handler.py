@@ -192,6 +192,11 @@ def inherit_options(spec: JobSpec, given_fields: Collection[str], options: Mappi
     return replace(spec, **taken)
 
 
+def inherit_call_options(call: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """A call that follows a run, with the handler's options in the fields that were not given."""
+    return {name: value for name, value in options.items() if name in OPTION_FIELDS} | dict(call)
+
+
 def keep_at_most_once(fields: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of an edit that chooses another handler: `at_most_once` is not loosened unless the edit says so."""
     if "delivery" in fields or options.get("delivery") != Delivery.AT_MOST_ONCE:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
+from uuid import UUID
 
 import orjson
 
 from timeball.domain.expiry import Expiry
+from timeball.domain.follow_ups import FOLLOW_UP_FIELDS, check_call
 from timeball.domain.job_fields import (
     MAX_META_BYTES,
     SPEC_FIELDS,
     TIME_FIELDS,
     Choice,
+    FollowUp,
     Instant,
     Interval,
     JobField,
@@ -94,8 +97,9 @@ class Job:
     created_by: str | None = None
     # Its payload names secrets and was written by someone who is no administrator: it may use those alone that are bound.
     bound_secrets_only: bool = False
-    # Something follows the end of its executions.
-    has_follow_ups: bool = False
+    # Calls that follow the end of an execution, as `domain.follow_ups` reads them. Not changed in place, either.
+    on_success: dict[str, Any] | None = None
+    on_failure: dict[str, Any] | None = None
     paused_at: datetime | None = None
     paused_until: datetime | None = None
     paused_from: datetime | None = None
@@ -108,6 +112,11 @@ class Job:
     @property
     def kind(self) -> ScheduleKind:
         return self.rule.kind
+
+    @property
+    def has_follow_ups(self) -> bool:
+        """Whether something follows the end of its executions."""
+        return self.on_success is not None or self.on_failure is not None
 
     @property
     def is_enqueued(self) -> bool:
@@ -297,7 +306,6 @@ def redefine_job(
         declared_by=job.declared_by,
         created_by=job.created_by,
         bound_secrets_only=job.bound_secrets_only,
-        has_follow_ups=job.has_follow_ups,
         paused_at=job.paused_at,
         paused_until=job.paused_until,
         paused_from=job.paused_from,
@@ -426,6 +434,20 @@ def check_meta(value: object) -> dict[str, Any]:
     return check_small_object(value, "meta", MAX_META_BYTES)
 
 
+def _define_call(spec: JobSpec) -> dict[str, Any]:
+    """The checked fields of a call, which is a one-off without an instant of its own."""
+    now = datetime(2000, 1, 1, tzinfo=UTC)
+    return spec_values(define_job(replace(spec, scheduled_at=now), JobId(UUID(int=0)), now, 1))
+
+
+def check_calls(fields: Mapping[str, Any]) -> dict[str, dict[str, Any] | None]:
+    """The calls that follow one execution, as they are stored; InvalidInput if one of them cannot be made."""
+    return {
+        name: None if fields.get(name) is None else check_call(fields[name], name, _define_call)
+        for name in FOLLOW_UP_FIELDS
+    }
+
+
 def _check_labels(values: object, name: str, most: int) -> tuple[str, ...]:
     if isinstance(values, str) or not isinstance(values, list | tuple | set | frozenset):
         raise InvalidInput(f"{name} is {type(values).__name__}, expected a list of texts", field=name)
@@ -462,6 +484,8 @@ def _checker(line: JobField) -> Callable[[Any], Any]:
             return partial(_check_word, words=words, name=line.name)
         case Labels(most=most):
             return partial(_check_labels, name=line.name, most=most)
+        case FollowUp():
+            return partial(check_call, field=line.name, define=_define_call)
         case JsonObject(most_bytes=most_bytes):
             return partial(check_small_object, field=line.name, most_bytes=most_bytes)
         case Interval() | Instant() | Json():

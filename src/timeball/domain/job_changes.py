@@ -19,6 +19,7 @@ from typing import Any
 
 import orjson
 
+from timeball.domain.follow_ups import shown_call
 from timeball.domain.job import Job, KnownCalendars, calendar_of, redefine_job, spec_of
 from timeball.domain.job_fields import SPEC_FIELDS, JobSpec
 from timeball.domain.policies import SkipReason
@@ -411,4 +412,13 @@ def _comparable(job: Job) -> Job:
     rule, calendar = job.rule, calendar_of(job.rule)
     if calendar is not None and isinstance(rule, Cron | Every):
         rule = replace(rule, calendar=calendar.in_versions(unresolved(calendar.names)))
-    return replace(job, rule=rule, payload="", version=0, created_at=None, updated_at=None)
+    return replace(
+        job,
+        rule=rule,
+        payload="",
+        version=0,
+        created_at=None,
+        updated_at=None,
+        on_success=shown_call(job.on_success),
+        on_failure=shown_call(job.on_failure),
+    )

@@ -42,6 +42,7 @@ from timeball.domain.policies import (
 
 MAX_INT32: Final = 2**31 - 1
 MAX_META_BYTES: Final = 4_096
+MAX_FOLLOW_UP_BYTES: Final = 256 * 1024
 MAX_SPAN_MS: Final = 366 * 24 * 3600 * 1000
 
 
@@ -106,6 +107,11 @@ class JsonObject:
     """A small JSON object: texts as keys, any JSON as values, up to *most_bytes* as JSON."""
 
     most_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUp(JsonObject):
+    """A call that follows the end of an execution, as `domain.follow_ups` reads it."""
 
 
 ValueRule: TypeAlias = Label | Text | Whole | Choice | Labels | Interval | Instant | Json | JsonObject
@@ -313,6 +319,11 @@ class JobSpec:
         about="An execution that has not begun so long after its time is skipped, for the reason `expired`.")] = None
     expires_at: Annotated[datetime | str | None, JobField(HOW, "Expires at", Instant(), sdk_word="expires",
         about="A one-off that has not begun by this instant is skipped, for the reason `expired`.")] = None
+
+    on_success: Annotated[dict[str, Any] | None, JobField(HOW, "On success", FollowUp(MAX_FOLLOW_UP_BYTES),
+        about='What is called when an execution has succeeded, such as `{"handler": "mail.send", "payload": {}}`.')] = None
+    on_failure: Annotated[dict[str, Any] | None, JobField(HOW, "On failure", FollowUp(MAX_FOLLOW_UP_BYTES),
+        about="What is called when an execution has ended otherwise: dead, cancelled or skipped.")] = None
 
     @property
     def has_time(self) -> bool:

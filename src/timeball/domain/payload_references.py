@@ -3,9 +3,10 @@
     {"since": {"$now": "previous_scheduled_for"}, "file": {"$text": "report-{scheduled_date}.csv"}}
 
 `{"$now": NAME}` stands for a value, and `{NAME}` inside of a `$text` for the same value as text. The names are those of
-`PayloadReference`; there are no others and no expressions. An object that has one of the keys `$now`, `$text` and `$literal` has no
-second key.
+`PayloadReference`; there are no others and no expressions. An object that has one of the keys `$now`, `$text`, `$cause` and `$literal` has
+no second key.
 
+    {"$cause": "result"}            stands for what the run returned that this one follows: see `CauseReference`
     {"$literal": VALUE}             stands for VALUE as it is: nothing inside of it is a reference
     {open_brace}, {close_brace}     stand for { and } in a `$text`
 
@@ -18,7 +19,7 @@ written. What a handler takes is checked with values such as it will get (`check
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -39,17 +40,19 @@ from timeball.domain.values.field_errors import (
     summarize,
 )
 from timeball.domain.values.ids import ExecutionId, JobId, format_execution_id, occurrence_id
+from timeball.domain.values.json_text import MAX_PAYLOAD_BYTES, missing_result
 from timeball.errors import InvalidInput, quote_text
 
 if TYPE_CHECKING:
     from timeball.domain.scheduling.schedule import Schedule
 
-_NOW, _TEXT, _LITERAL, _SECRET = "$now", "$text", "$literal", "$secret"
-_KEYS = (_NOW, _TEXT, _LITERAL)
+_NOW, _TEXT, _CAUSE, _LITERAL, _SECRET = "$now", "$text", "$cause", "$literal", "$secret"
+_KEYS = (_NOW, _TEXT, _CAUSE, _LITERAL)
 # In JSON text: one of our keys is between quotes, and its dollar sign is never escaped, because orjson and jsonb write it.
 # A payload without this has no references. Callers for whom a call is too much look for it themselves.
 REFERENCE_MARK: Final = '"$'
 _MARKS = tuple(f'"{key}"' for key in _KEYS)
+_CAUSE_MARK = f'"{_CAUSE}"'
 _BRACES = {"open_brace": "{", "close_brace": "}"}
 _FIELD = re.compile(r"\{([^{}]*)\}|[{}]")
 _MOST_ERRORS = 20
@@ -71,6 +74,23 @@ class PayloadReference(StrEnum):
     FENCE = "fence"
 
 
+class CauseReference(StrEnum):
+    """What the payload of a call can refer to of the run that it follows."""
+
+    # What the handler returned.
+    RESULT = "result"
+    EXECUTION_ID = "execution_id"
+    # How it ended: dead, cancelled or skipped.
+    STATE = "state"
+    # The error of its last attempt, or the reason why it was cancelled or skipped; null if there is neither.
+    ERROR = "error"
+
+
+# What is known of a run that has succeeded, and of one that has ended otherwise.
+OF_SUCCESS = frozenset({CauseReference.RESULT, CauseReference.EXECUTION_ID})
+OF_FAILURE = frozenset({CauseReference.EXECUTION_ID, CauseReference.STATE, CauseReference.ERROR})
+
+
 # They change from one attempt of an execution to the next.
 OF_ATTEMPT = frozenset({PayloadReference.ATTEMPT, PayloadReference.FENCE})
 _OF_SCHEDULE = (PayloadReference.SCHEDULED_DATE, PayloadReference.PREVIOUS_SCHEDULED_FOR)
@@ -88,6 +108,44 @@ class VersionSchedule(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CauseRecord:
+    """The run that another one follows, as its record tells. Without a state the record is gone. *result* is JSON text."""
+
+    id: ExecutionId
+    state: str | None
+    result: str | None
+    error: str | None
+
+    def value_of(self, name: str) -> Any:
+        """What a reference to it stands for; InvalidInput if that is not known any more."""
+        if name == CauseReference.EXECUTION_ID:
+            return format_execution_id(self.id)
+        if self.state is None:
+            raise InvalidInput(
+                f"the record of {format_execution_id(self.id)}, which this run follows, is gone: its retention has passed",
+                field="payload",
+            )
+        match CauseReference(name):
+            case CauseReference.RESULT:
+                return self._result()
+            case CauseReference.STATE:
+                return self.state
+            case CauseReference.ERROR:
+                return self.error
+
+    def _result(self) -> Any:
+        result = None if self.result is None else orjson.loads(self.result)
+        why_missing = missing_result(result)
+        if why_missing is not None:
+            raise InvalidInput(
+                f"the result of {format_execution_id(self.id)}, which this run follows, is not there: {why_missing}",
+                field="payload",
+                hint="store it elsewhere, and return where it is",
+            )
+        return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceValues:
     """What the references of one attempt stand for."""
 
@@ -97,6 +155,8 @@ class ReferenceValues:
     fence: int
     timezone: str = "UTC"
     previous_scheduled_for: datetime | None = None
+    # The run before this one. None where it was not read: then references to it stay as they are.
+    cause: CauseRecord | None = None
 
     def with_schedule(self, schedule: VersionSchedule) -> ReferenceValues:
         """The same with what the schedule tells."""
@@ -120,6 +180,10 @@ class ReferenceValues:
             case PayloadReference.FENCE:
                 return self.fence
 
+    def cause_of(self, name: str) -> Any:
+        """What a reference to the run before this one stands for."""
+        return {_CAUSE: name} if self.cause is None else self.cause.value_of(name)
+
 
 def may_have_references(payload: str) -> bool:
     """Whether a payload (JSON text) has a word that looks like a key of ours. Nearly none has: the first look at the text is enough."""
@@ -131,10 +195,18 @@ def has_references(payload: str) -> bool:
     return may_have_references(payload) and _has_reference(orjson.loads(payload))
 
 
-def check_references(payload: str) -> None:
-    """`InvalidInput`, with a pointer to each place, if a reference in a payload (JSON text) is wrong."""
+def check_references(payload: str, of_cause: Collection[CauseReference] = ()) -> None:
+    """`InvalidInput`, with a pointer to each place, if a reference in a payload (JSON text) is wrong.
+
+    *of_cause* is what it may say of the run before it; nothing, if it follows none.
+    """
     if may_have_references(payload):
-        _refuse(list(islice(_errors_in(orjson.loads(payload), ()), _MOST_ERRORS)))
+        _refuse(list(islice(_errors_in(orjson.loads(payload), (), of_cause), _MOST_ERRORS)))
+
+
+def needs_cause(payload: str) -> bool:
+    """Whether a payload (JSON text) refers to the run before it; sometimes true without need."""
+    return _CAUSE_MARK in payload
 
 
 def _refuse(errors: list[FieldError]) -> None:
@@ -156,7 +228,7 @@ def references_in(payload: str) -> list[PayloadReference]:
         return None
 
     if may_have_references(payload):
-        _resolved(orjson.loads(payload), note)
+        _resolved(orjson.loads(payload), note, _leave_out)
     return [name for name in PayloadReference if name in names]
 
 
@@ -170,8 +242,19 @@ def resolve_references(payload: str, values: ReferenceValues) -> str:
     if not may_have_references(payload):
         return payload
     value = orjson.loads(payload)
-    _refuse(list(islice(_errors_in(value, ()), 1)))
-    return orjson.dumps(_resolved(value, values.value_of)).decode()
+    _refuse(list(islice(_errors_in(value, (), list(CauseReference)), 1)))
+    resolved = orjson.dumps(_resolved(value, values.value_of, values.cause_of))
+    if len(resolved) > MAX_PAYLOAD_BYTES:
+        raise InvalidInput(
+            f"the payload has {len(resolved):,} bytes with the values of its references, expected at most {MAX_PAYLOAD_BYTES:,}",
+            field="payload",
+            hint="hand on where a large result is stored, in place of the result",
+        )
+    return resolved.decode()
+
+
+def _leave_out(_name: str) -> None:
+    return None
 
 
 def preview_payload(
@@ -198,7 +281,12 @@ _SAMPLE = ReferenceValues(
 
 
 def check_resolved(payload: str, check: Callable[[str], object]) -> None:
-    """Check a payload as its handler will get it: with values of the right types in the place of references."""
+    """Check a payload as its handler will get it: with values of the right types in the place of references.
+
+    What a run before it returns can be anything: such a payload is checked when its handler is called.
+    """
+    if needs_cause(payload):
+        return
     usual = resolve_references(payload, _SAMPLE)
     check(usual)
     if usual is payload:
@@ -215,18 +303,20 @@ def check_resolved(payload: str, check: Callable[[str], object]) -> None:
 # walking through a payload
 
 
-def _resolved(value: Any, value_of: Callable[[str], Value]) -> Any:
+def _resolved(value: Any, value_of: Callable[[str], Value], cause_of: Callable[[str], Any]) -> Any:
     match value:
         case {"$now": name}:
             return value_of(name)
+        case {"$cause": name}:
+            return cause_of(name)
         case {"$text": text}:
             return _FIELD.sub(partial(_filled, value_of), text)
         case {"$literal": literal}:
             return literal
         case dict():
-            return {key: _resolved(inner, value_of) for key, inner in value.items()}
+            return {key: _resolved(inner, value_of, cause_of) for key, inner in value.items()}
         case list():
-            return [_resolved(inner, value_of) for inner in value]
+            return [_resolved(inner, value_of, cause_of) for inner in value]
         case _:
             return value
 
@@ -239,22 +329,24 @@ def _filled(value_of: Callable[[str], Value], match: re.Match[str]) -> str:
     return "" if value is None else str(value)
 
 
-def _errors_in(value: Any, path: tuple[str, ...]) -> Iterator[FieldError]:
+def _errors_in(value: Any, path: tuple[str, ...], of_cause: Collection[CauseReference]) -> Iterator[FieldError]:
     if isinstance(value, list):
         for number, inner in enumerate(value):
-            yield from _errors_in(inner, (*path, str(number)))
+            yield from _errors_in(inner, (*path, str(number)), of_cause)
     elif isinstance(value, dict):
         key = next((key for key in _KEYS if key in value), None)
         if key is not None:
-            yield from _errors_of_reference(key, value, (*path, key))
+            yield from _errors_of_reference(key, value, (*path, key), of_cause)
         elif _SECRET in value:
             yield from _errors_of_secret(value, path)
         else:
             for name, inner in value.items():
-                yield from _errors_in(inner, (*path, quote_text(name, 100)))
+                yield from _errors_in(inner, (*path, quote_text(name, 100)), of_cause)
 
 
-def _errors_of_reference(key: str, value: dict[str, Any], path: tuple[str, ...]) -> Iterator[FieldError]:
+def _errors_of_reference(
+    key: str, value: dict[str, Any], path: tuple[str, ...], of_cause: Collection[CauseReference]
+) -> Iterator[FieldError]:
     others = [name for name in value if name != key]
     if others:
         yield FieldError(path=path[:-1], detail=f"{key} stands beside {quote_text(others[0])}, expected {key} alone")
@@ -262,13 +354,20 @@ def _errors_of_reference(key: str, value: dict[str, Any], path: tuple[str, ...])
     if key == _LITERAL:
         return
     if not isinstance(given, str):
-        expected = list_choices(PayloadReference) if key == _NOW else "text"
+        expected = list_choices(_names_of(key, of_cause)) if key != _TEXT else "text"
         yield FieldError(path=path, detail=f"{key} {describe_value(given)}, expected {expected}")
-    elif key == _NOW:
-        yield from _errors_of_name(given, path, list(PayloadReference))
+    elif key == _CAUSE and not of_cause:
+        detail = f'$cause is "{quote_text(given)}", but no run comes before this one'
+        yield FieldError(path=path, detail=f"{detail}: it can only stand in a call that follows a run")
+    elif key != _TEXT:
+        yield from _errors_of_name(given, path, _names_of(key, of_cause))
     else:
         for match in _FIELD.finditer(given):
             yield from _errors_of_field(match, path)
+
+
+def _names_of(key: str, of_cause: Collection[CauseReference]) -> list[str]:
+    return [name for name in CauseReference if name in of_cause] if key == _CAUSE else list(PayloadReference)
 
 
 def _errors_of_field(match: re.Match[str], path: tuple[str, ...]) -> Iterator[FieldError]:

@@ -18,12 +18,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from timeball.domain.job_fields import JobSpec
+from timeball.domain.payload_references import CauseReference
 from timeball.domain.values.ids import ExecutionId, JobId, parse_id
 from timeball.domain.values.json_text import encode_object, to_json
 from timeball.domain.values.wording import Duration, parse_duration
@@ -63,6 +65,21 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRun:
+    """A run that ended otherwise than by success, as the arguments of a call that follows it refer to it.
+
+    *state* is `dead`, `cancelled` or `skipped`; *error* is that of the last attempt, or why it was cancelled or skipped.
+    """
+
+    id: Any = field(default_factory=lambda: {"$cause": CauseReference.EXECUTION_ID.value})
+    state: Any = field(default_factory=lambda: {"$cause": CauseReference.STATE.value})
+    error: Any = field(default_factory=lambda: {"$cause": CauseReference.ERROR.value})
+
+
+_FAILED = FailedRun()
 Function = Callable[..., Any]
 
 
@@ -318,6 +335,16 @@ class Timeball:
         document = {} if payload is None else payload
         text = encode_object(document) if isinstance(document, dict) else to_json(document)
         return Enqueueable(self._enqueue_client, EnqueueTarget.elsewhere(str(handler)), {}), text
+
+    @property
+    def result(self) -> Any:
+        """Stands in `on_success=archive.call(tb.result)` for what the run returns before it; and inside of arguments, too."""
+        return {"$cause": CauseReference.RESULT.value}
+
+    @property
+    def failed(self) -> FailedRun:
+        """Stands in `on_failure=tell.call(tb.failed.id, tb.failed.error)` for what is known of the run before it."""
+        return _FAILED
 
     @cached_property
     def jobs(self) -> Jobs:

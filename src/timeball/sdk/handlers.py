@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+
+import orjson
 
 from timeball.domain.handler import Handler
 from timeball.domain.job_fields import JobSpec
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     from timeball.store.db.database import CallerConnection
     from timeball.store.types import CreatedJob
 
+# What a call cannot say that follows a run: it starts when that run has ended, in a transaction that is not the caller's.
+_NOT_OF_FOLLOW_UPS = frozenset({"delay", "at", "timezone", "key", "connection", "unchecked"})
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -42,10 +47,18 @@ R = TypeVar("R")
 # Not frozen: that triples the cost of making one, and a bulk enqueue makes hundreds of thousands.
 @dataclass(slots=True, unsafe_hash=True)
 class Call(Generic[P, R]):
-    """The arguments of one call of a handler, checked and encoded for `enqueue_many`; made by `handler.call(...)`."""
+    """A call of a handler that is not made yet: checked, its arguments encoded; made by `handler.call(...)`.
+
+    `enqueue_many` makes many, and `options(on_success=..., on_failure=...)` one when a run has ended.
+    """
 
     handler: str
     payload: str
+    source: Enqueueable[P, R] = field(compare=False, repr=False)
+
+    def as_follow_up(self) -> dict[str, Any]:
+        """The call as a job keeps it, to be made when an execution has ended; InvalidInput if it has an option that cannot hold then."""
+        return {"handler": self.handler, "payload": orjson.loads(self.payload), **self.source.fields_of_follow_up()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +135,20 @@ class Enqueueable(Generic[P, R]):
         return self._run(request, await self._enqueue_client.asend(request, payload))
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[P, R]:
-        """The arguments of one call, for `enqueue_many`; they are checked and encoded now."""
+        """A call that is not made yet, for `enqueue_many`, `on_success` and `on_failure`; its arguments are checked and encoded now."""
         target = self._target
-        return Call(target.name, target.encode(args, kwargs))
+        return Call(target.name, target.encode(args, kwargs), self)
+
+    def fields_of_follow_up(self) -> dict[str, Any]:
+        """The options of a call that follows a run, as fields of a job."""
+        for word in self._options:
+            if word in _NOT_OF_FOLLOW_UPS:
+                raise InvalidInput(
+                    f"{word} is given for {self.name}, but a call that follows a run starts when that run has ended",
+                    field=word,
+                    hint="leave it out",
+                )
+        return _shared_limit(self._target, {**self._target.inherited, **job_fields(self._options)})
 
     def enqueue_many(self, calls: Iterable[Call[P, R]]) -> list[Run[R]]:
         """Enqueue many calls in one transaction, all or none: `send.enqueue_many(send.call(order.id) for order in orders)`.
@@ -340,14 +364,18 @@ def make_handle(enqueue_client: EnqueueClient, handler: Handler) -> HandlerHandl
     return AsyncHandlerHandle(enqueue_client, handler) if is_coroutine else SyncHandlerHandle(enqueue_client, handler)
 
 
+def _shared_limit(target: EnqueueTarget, fields: dict[str, Any]) -> dict[str, Any]:
+    """All jobs of the handler share its limit; the limit of a single one-off would limit nothing."""
+    if fields.get("max_running") is not None:
+        fields.setdefault("limit_key", target.name)
+    return fields
+
+
 def _make_request(target: EnqueueTarget, options: EnqueueOptions) -> EnqueueRequest:
     """The request of an enqueue: the options of the handler, overridden by those of the enqueue."""
     if "delay" in options and "at" in options:
         raise InvalidInput("delay and at are both given, expected one of them", field="delay")
-    fields = {**target.inherited, **job_fields(options)}
-    if fields.get("max_running") is not None:
-        # All jobs of the handler share the limit; the limit of a single one-off would limit nothing.
-        fields.setdefault("limit_key", target.name)
+    fields = _shared_limit(target, {**target.inherited, **job_fields(options)})
     delay = parse_duration(options["delay"], "delay") if "delay" in options else None
     given_fields = None if target.is_declared_here else frozenset(fields)
     is_unchecked = options.get("unchecked", False)

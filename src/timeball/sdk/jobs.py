@@ -37,7 +37,7 @@ from timeball.domain.values.wording import Duration
 from timeball.errors import InvalidInput, NotFound
 from timeball.sdk.enqueue import EnqueueClient, SdkRuntime
 from timeball.sdk.handlers import EnqueueTarget
-from timeball.sdk.options import InstantInput, UpdateOptions, check_options, job_fields
+from timeball.sdk.options import FollowUpCall, InstantInput, UpdateOptions, check_options, follow_ups, job_fields
 from timeball.sdk.runs import Run
 from timeball.sdk.schedules import ScheduleRequest, timing_fields
 from timeball.sdk.transactions import TransactionWork
@@ -287,13 +287,18 @@ class Jobs:
         *,
         expires: Duration | datetime | None = None,
         meta: Mapping[str, Any] | None = None,
+        on_success: FollowUpCall | None = None,
+        on_failure: FollowUpCall | None = None,
     ) -> Run[Any]:
         """Run a job now, in addition to its schedule; *payload* replaces the job's own for this run.
 
         It is skipped if it has not begun when it *expires*: after a span such as `10m`, or at an instant.
-        *meta* takes the place of the job's.
+        *meta* takes the place of the job's, and *on_success* and *on_failure* that of the calls that follow the runs of the job:
+        `on_success=archive.call(tb.result)`.
         """
-        return self._run(self._client.background_loop.call(partial(_trigger, job, payload, reason, expires, meta)))
+        calls = follow_ups(on_success, on_failure)
+        work = partial(_trigger, job, payload, reason, expires, meta, calls)
+        return self._run(self._client.background_loop.call(work))
 
     async def atrigger(
         self,
@@ -303,11 +308,13 @@ class Jobs:
         *,
         expires: Duration | datetime | None = None,
         meta: Mapping[str, Any] | None = None,
+        on_success: FollowUpCall | None = None,
+        on_failure: FollowUpCall | None = None,
     ) -> Run[Any]:
         """Like `trigger`, for coroutines."""
-        return self._run(
-            await self._client.background_loop.acall(partial(_trigger, job, payload, reason, expires, meta))
-        )
+        calls = follow_ups(on_success, on_failure)
+        work = partial(_trigger, job, payload, reason, expires, meta, calls)
+        return self._run(await self._client.background_loop.acall(work))
 
     def backfill(
         self,
@@ -461,12 +468,15 @@ async def _trigger(
     reason: str | None,
     expires: Duration | datetime | None,
     meta: Mapping[str, Any] | None,
+    calls: Mapping[str, Any] | None,
     runtime: SdkRuntime,
 ) -> tuple[JobId, ExecutionId]:
     target = await runtime.queries.jobs.find(job)
     expiry = NEVER if expires is None else parse_expiry(expires, timezone=target.timezone)
     actor = runtime.actor(reason)
-    return target.id, await runtime.commands.executions.trigger(target.id, payload, actor, expiry=expiry, meta=meta)
+    return target.id, await runtime.commands.executions.trigger(
+        target.id, payload, actor, expiry=expiry, meta=meta, calls=calls
+    )
 
 
 async def _backfill(

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
 
 from timeball.domain.expiry import NEVER, parse_expiry
+from timeball.domain.follow_ups import FOLLOW_UP_FIELDS
 from timeball.domain.handler import HandlerOptions
 from timeball.domain.job import check_meta
 from timeball.domain.job_fields import SPEC_FIELDS, Labels
@@ -21,6 +22,14 @@ from timeball.domain.values.wording import Duration, parse_duration
 from timeball.errors import InvalidInput
 
 InstantInput = datetime | str
+
+
+@runtime_checkable
+class FollowUpCall(Protocol):
+    """What `handler.call(...)` returns."""
+
+    def as_follow_up(self) -> dict[str, Any]:
+        """The call as a job keeps it."""
 
 
 class SharedOptions(TypedDict, total=False):
@@ -71,6 +80,10 @@ class EnqueueOptions(SharedOptions, total=False):
     """Those that share it share `max_running`; the handler's name if nothing is said."""
     meta: Mapping[str, Any] | None
     """A JSON object about the run that is no argument, such as its tenant: `current.meta`."""
+    on_success: FollowUpCall | None
+    """What is called when the execution has succeeded: `archive.call(tb.result)`."""
+    on_failure: FollowUpCall | None
+    """What is called when it has ended otherwise: dead, cancelled or skipped."""
     connection: Any
     """Enqueue inside the transaction of this connection or session: asyncpg, psycopg, Django or SQLAlchemy."""
     unchecked: bool
@@ -110,6 +123,10 @@ class ScheduleOptions(SharedOptions, total=False):
     limit_key: str
     meta: Mapping[str, Any] | None
     """A JSON object about its runs that is no argument, such as their tenant."""
+    on_success: FollowUpCall | None
+    """What is called when an execution has succeeded: `archive.call(tb.result)`."""
+    on_failure: FollowUpCall | None
+    """What is called when one has ended otherwise: dead, cancelled or skipped."""
 
 
 class ScheduleParams(ScheduleOptions, total=False):
@@ -159,10 +176,29 @@ def job_fields(options: Mapping[str, Any]) -> dict[str, Any]:
             fields |= asdict(NEVER if given is None else parse_expiry(given, timezone=options.get("timezone", "UTC")))
         elif word == "meta":
             fields["meta"] = None if given is None else check_meta(given)
+        elif word in FOLLOW_UP_FIELDS:
+            fields[word] = _follow_up(word, given)
         elif word not in _NOT_FIELDS:
             name, value = _field(word, given)
             fields[name] = value
     return fields
+
+
+def follow_ups(on_success: FollowUpCall | None, on_failure: FollowUpCall | None) -> dict[str, Any] | None:
+    """What is called after one run, as the fields of a job; None if nothing is."""
+    given = {"on_success": on_success, "on_failure": on_failure}
+    return {word: _follow_up(word, call) for word, call in given.items() if call is not None} or None
+
+
+def _follow_up(word: str, given: object) -> dict[str, Any] | None:
+    if given is None:
+        return None
+    if not isinstance(given, FollowUpCall):
+        kind = "a function" if callable(given) else type(given).__name__
+        raise InvalidInput(
+            f"{word} is {kind}, expected a call that is not made yet: {word}=handler.call(...)", field=word
+        )
+    return given.as_follow_up()
 
 
 def _field(word: str, value: Any) -> tuple[str, Any]:

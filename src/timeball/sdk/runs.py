@@ -13,6 +13,7 @@ from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapt
 
 from timeball.domain.execution import Execution, ExecutionState
 from timeball.domain.values.ids import ExecutionId, JobId, format_execution_id, format_job_id
+from timeball.domain.values.json_text import missing_result
 from timeball.domain.values.wording import Duration, format_duration, parse_duration
 from timeball.errors import ExecutionFailed, NotFound, PayloadError, ResultTimeout
 from timeball.sdk.background_loop import BackgroundLoop
@@ -144,7 +145,7 @@ class Run(Generic[R]):
     def _value(self, ended: Execution) -> R:
         if ended.state is not ExecutionState.SUCCEEDED:
             raise ExecutionFailed(self.id, ended.state.value, _error_text(ended))
-        why_missing = _why_missing(ended.result)
+        why_missing = missing_result(ended.result)
         if why_missing is not None:
             raise PayloadError(f"execution {self.id} has succeeded, but {why_missing}", field="result")
         value: R = ended.result if self._convert is None else self._convert(ended.result)
@@ -191,11 +192,6 @@ def _adapter_for(function: Callable[..., Any]) -> TypeAdapter[Any] | None:
         return None if hint in (Any, type(None)) else TypeAdapter(hint)
     except (PydanticSchemaGenerationError, PydanticUserError, NameError, TypeError, AttributeError):
         return None
-
-
-def _why_missing(result: Any) -> str | None:
-    """The note that is kept in place of a result that could not be."""
-    return result["$timeball"] if isinstance(result, dict) and result.keys() == {"$timeball"} else None
 
 
 def _seconds(timeout: Duration | None) -> float | None:

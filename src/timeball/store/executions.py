@@ -331,6 +331,8 @@ class ExecutionStore:
         assert row is not None
         if row["freed"]:
             await self.unblock(row["freed"])
+        if row["followed"]:
+            await self.announce_follow_ups(row["followed"])
         if row["accepted_count"] == len(findings):
             return []
         return _stale(findings, {(id_, claim_id) for id_, claim_id in row["accepted"] or ()})
@@ -383,6 +385,7 @@ class ExecutionStore:
         freed = sorted({row["limit_key"] for row in rows if row["limit_key"] is not None and row["target"] != "ready"})
         if freed:
             await self.unblock(freed)
+        await self.announce_follow_ups([row["id"] for row in rows if row["is_followed"]])
 
     async def find_stale(self, findings: Sequence[FinishedAttempt]) -> list[FinishedAttempt]:
         """The outcomes that are truly stale: the others were recorded by an earlier write whose reply was lost."""
@@ -428,6 +431,7 @@ class ExecutionStore:
         """
         rows = await self._database.fetch("expire_waiting", limit=limit, reason=SkipReason.EXPIRED.value)
         await self.unblock_after_commit(sorted({row["limit_key"] for row in rows if row["limit_key"] is not None}))
+        await self.announce_follow_ups([row["id"] for row in rows if row["is_followed"]])
         return {ExecutionId(row["id"]): JobId(row["job_id"]) for row in rows}
 
     # `blocked` to `ready`, and requests to stop
@@ -460,6 +464,15 @@ class ExecutionStore:
                 wakeup.add_shard(row["shard"], row["run_at"])
         self._notifier.tell(wakeup)
         await self.unblock_after_commit(sorted({row["limit_key"] for row in rows if row["state_table"] == "blocked"}))
+
+    async def announce_follow_ups(self, causes: Sequence[UUID]) -> None:
+        """Wake workers for what follows executions that have ended: the statements that ended them have written it."""
+        if not causes:
+            return
+        # A failure here must not look like one of the statement before it: workers find the rows with their next poll.
+        with suppress(StoreUnavailable):
+            rows = await self._database.fetch("placed_follow_ups", causes=causes)
+            await self.announce_placed(rows, is_ready_announced=False)
 
     async def blocked_keys(self, after: str, limit: int) -> list[str]:
         """The limits that blocked executions wait for, in order: the first few after one of them."""

@@ -146,7 +146,8 @@ class HistoryStore:
         if row is None:
             return OwnWords()
         meta = None if row["meta"] is None else orjson.loads(row["meta"])
-        return OwnWords(row["payload"], meta, bound_secrets_only=row["bound_secrets_only"])
+        calls = None if row["calls"] is None else orjson.loads(row["calls"])
+        return OwnWords(row["payload"], meta, bound_secrets_only=row["bound_secrets_only"], calls=calls)
 
     async def payload(self, execution_id: ExecutionId) -> str | None:
         """The payload of an execution as JSON text: its own, or that of its job in the version that it cites; None if the job is gone."""
@@ -296,6 +297,9 @@ class HistoryStore:
             latest = await connection.fetchval(f"SELECT max(scheduled_for) FROM {name}")
             await connection.execute(
                 f"DELETE FROM timeball.settled USING {name} AS gone WHERE settled.execution_id = gone.id"
+            )
+            await connection.execute(
+                f"DELETE FROM timeball.follow_up USING {name} AS gone WHERE follow_up.execution_id = gone.id"
             )
             for table in _PARTITIONED:
                 await connection.execute(f"DROP TABLE IF EXISTS timeball.{table}_{suffix}")

@@ -88,6 +88,9 @@ class JobStore:
                     check(row["handler"])
             if refused := [row for row in rows if row["is_refused"]]:
                 raise await self._key_taken(connection, refused[0]["unique_key"])
+            for request in requests:
+                if request.calls is not None:
+                    await self._database.fetch("put_follow_up", connection, **_follow_up_columns(request))
             subject = (
                 f"job:{requests[0].job_id}" if len({r.job_id for r in requests}) == 1 else f"{len(requests)} executions"
             )
@@ -471,7 +474,13 @@ class JobStore:
         await self._executions.unblock_after_commit(
             sorted({row["limit_key"] for row in gone if row["limit_key"] is not None})
         )
+        await self._executions.announce_follow_ups([row["id"] for row in gone if row["is_followed"]])
         return {ExecutionId(row["id"]) for row in (*gone, *asked)}
+
+
+def _follow_up_columns(request: ExecutionRequest) -> dict[str, Any]:
+    calls = {name: orjson.dumps(call).decode() for name, call in (request.calls or {}).items() if call is not None}
+    return {"execution_id": request.id, "on_success": calls.get("on_success"), "on_failure": calls.get("on_failure")}
 
 
 def _follow_calendars(snapshot: JobSnapshot) -> JobChange:

@@ -12,6 +12,7 @@ from timeball.store.db.migrate import check, migrate
 from timeball.store.db.notifier import Notifier
 from timeball.store.enqueue import Enqueuer
 from timeball.store.executions import ExecutionStore
+from timeball.store.follow_ups import FollowUpStore
 from timeball.store.freezes import FreezeStore
 from timeball.store.history import HistoryStore, RetentionStore
 from timeball.store.jobs import JobStore
@@ -80,6 +81,7 @@ class Store:
         self.enqueuer = Enqueuer(self.database, self.notifier, self.executions, self.promotion_window)
         self.jobs = JobStore(self.database, self.notifier, self.executions, self.promotion_window)
         self.freezes = FreezeStore(self.database, self.notifier)
+        self.follow_ups = FollowUpStore(self.database)
         self.queues = QueueStore(self.database, self.notifier, self.executions, self.freezes)
         self.nodes = NodeStore(self.database, self.notifier)
         self.retention = RetentionStore(self.database)

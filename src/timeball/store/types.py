@@ -140,6 +140,8 @@ class OwnWords:
     payload: str | None = None
     meta: Mapping[str, Any] | None = None
     bound_secrets_only: bool = False
+    # The calls that follow it.
+    calls: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +163,8 @@ class ExecutionRequest:
     bound_secrets_only: bool = False
     # In place of the meta of its job.
     meta: Mapping[str, Any] | None = None
-    # Whether something follows its end; None: if something follows the executions of its job.
-    has_follow_ups: bool | None = None
+    # The calls that follow it, by their fields, in place of those that follow the executions of its job.
+    calls: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from tests.engine.support import (
     ManualRunner,
     held_lease,
     make_executor,
+    no_cause,
     no_schedule,
     registry,
     until,
@@ -468,6 +469,7 @@ async def test_the_words_of_one_that_has_spoken_are_closed_with_it(env: Env, fin
         findings.append,
         lambda _context: Words(),
         no_schedule,
+        no_cause,
         closed.append,
     )
     claims = [claim(number=1), claim(number=2)]

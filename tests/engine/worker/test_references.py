@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.engine.worker.test_executor import claim
 from timeball import InvalidInput, Timeball, current
 from timeball.domain.execution import Failed, FinishedAttempt, Outcome, Snoozed, Succeeded
 from timeball.domain.job_fields import JobSpec
-from timeball.domain.payload_references import VersionSchedule
+from timeball.domain.payload_references import CauseRecord, VersionSchedule
 from timeball.domain.values.ids import JobId, format_execution_id
 from timeball.engine.runners.outcome import outcome_of_return
 from timeball.env import Env
@@ -176,7 +177,7 @@ async def test_an_execution_whose_schedule_cannot_be_read_waits_without_a_failed
     await until(lambda: findings)
 
     assert findings[0].outcome == Snoozed(
-        timedelta(seconds=1), "the schedule of the job could not be read: the database is away"
+        timedelta(seconds=1), "what its payload refers to could not be read: the database is away"
     )
 
 
@@ -201,3 +202,52 @@ async def test_only_references_to_the_schedule_read_it(env: Env) -> None:
 
     assert findings[0].outcome == Succeeded(f'"{{\\"a\\":\\"{format_execution_id(claimed.id)} 4 9\\"}}"')
     assert findings[0].claimed is claimed, "what is recorded is the payload as it was written"
+
+
+def test_a_call_refers_to_the_run_before_it(
+    harness: TimeballHarness, tb: Timeball, calls: list[dict[str, Any]]
+) -> None:
+    @tb.handler(name="first")
+    async def first() -> dict[str, int]:
+        return {"n": 3}
+
+    @tb.handler(name="second")
+    async def second(given: dict[str, int], of: str) -> None:
+        calls.append({"given": given, "of": of})
+
+    harness.use(tb)
+    payload = {"given": {"$cause": "result"}, "of": {"$cause": "execution_id"}}
+    cause = create(harness, handler="first", on_success={"handler": "second", "payload": payload})
+
+    harness.drain(raise_errors=True)
+
+    assert calls == [{"given": {"n": 3}, "of": format_execution_id(cause)}]
+
+
+async def test_a_result_that_is_gone_ends_the_attempt_and_one_that_cannot_be_read_waits(env: Env) -> None:
+    findings: list[FinishedAttempt] = []
+    record = CauseRecord(id=claim().id, state=None, result=None, error=None)
+    answers: list[CauseRecord | Exception] = [
+        record,
+        replace(record, state="succeeded", result='{"$timeball": "the result has 9 MB"}'),
+        StoreUnavailable("gone"),
+    ]
+
+    async def read_cause(_job_id: JobId) -> CauseRecord:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    executor = make_executor(env, ManualRunner(), hand_over=findings.append, read_cause=read_cause)
+    executor.accept([claim(number=n)._replace(payload='{"a": {"$cause": "result"}}') for n in (1, 2, 3)])
+    await until(lambda: len(findings) == 3)
+
+    gone, dropped, unread = (finding.outcome for finding in sorted(findings, key=lambda each: each.claimed.id.int))
+    assert isinstance(gone, Failed)
+    assert "its retention has passed" in gone.error.message
+    assert not gone.is_retryable
+    assert isinstance(dropped, Failed)
+    assert "is not there: the result has 9 MB" in dropped.error.message
+    assert isinstance(unread, Snoozed)
+    executor.abandon()

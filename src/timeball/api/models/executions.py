@@ -104,6 +104,8 @@ class ExecutionFull(ExecutionOut):
     result: Any
     fingerprint: str | None
     stop_requested: str | None
+    follows: str | None = Field(description="The execution whose end has caused this one.")
+    followed_by: list[str] = Field(description="The executions that its end has caused.")
     attempt_list: list[AttemptOut]
     timeline: list[TimelinePointOut]
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from timeball.api.models import InstantText, Interval, Label, ReasonIn, RequestModel
 from timeball.domain import job_fields
 from timeball.domain.backfill import MAX_RUNNING
+from timeball.domain.follow_ups import FOLLOW_UP_FIELDS, shown_call
 from timeball.domain.job import JobView, calendar_of, spec_of
 from timeball.domain.job_fields import LABEL_FIELDS, SPEC_FIELDS, JobField, json_default
 from timeball.domain.values.ids import format_execution_id, format_job_id
@@ -127,6 +128,16 @@ class TriggerIn(RunIn):
     ] = None
     meta: Annotated[
         dict[str, Any] | None, Field(description="In place of the job's meta: a JSON object, up to 4 KB.")
+    ] = None
+    on_success: Annotated[
+        dict[str, Any] | None,
+        Field(description="What is called when the run has succeeded, in place of both calls that follow the job's."),
+    ] = None
+    on_failure: Annotated[
+        dict[str, Any] | None,
+        Field(
+            description="What is called when the run has ended otherwise, in place of both calls that follow the job's."
+        ),
     ] = None
 
 
@@ -251,6 +262,8 @@ class JobOut(BaseModel):
     tags: list[str]
     owner: str | None
     meta: dict[str, Any] | None
+    on_success: dict[str, Any] | None
+    on_failure: dict[str, Any] | None
     status: Literal["active", "paused", "finished"]
     next_run_at: datetime | None
     last_execution: LastExecution | None
@@ -285,6 +298,7 @@ def job_document(
         | {
             "payload": _payload(job.payload, in_list=in_list, shows_secrets=shows_secrets) if with_payload else None,
             "meta": job.meta if shows_secrets else redact(job.meta),
+            **{name: _call(getattr(job, name), shows_secrets=shows_secrets) for name in FOLLOW_UP_FIELDS},
             **{name: list(spec_fields[name]) for name in LABEL_FIELDS},
             "calendars": calendar.versions if calendar else {},
             "kind": job.kind,
@@ -308,6 +322,11 @@ def _payload(text: str, *, in_list: bool, shows_secrets: bool) -> Any:
         return redact_in_list(text)
     payload = orjson.loads(text)
     return payload if shows_secrets else redact(payload)
+
+
+def _call(call: dict[str, Any] | None, *, shows_secrets: bool) -> Any:
+    shown = shown_call(call)
+    return shown if shows_secrets else redact(shown)
 
 
 Moment = datetime | str
@@ -353,6 +372,8 @@ class JobOptionParams(TypedDict, total=False):
     tags: Sequence[str]
     owner: str | None
     meta: dict[str, Any] | None
+    on_success: dict[str, Any] | None
+    on_failure: dict[str, Any] | None
     unchecked: bool
 
 

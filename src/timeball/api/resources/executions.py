@@ -106,6 +106,8 @@ _FULL_EXAMPLE = EXECUTION_EXAMPLE | {
     "result": {"status": 200},
     "fingerprint": None,
     "stop_requested": None,
+    "follows": None,
+    "followed_by": [],
     "attempt_list": [],
     "timeline": [{"at": INSTANT_EXAMPLE, "what": "scheduled"}],
 }

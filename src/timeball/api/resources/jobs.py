@@ -77,6 +77,7 @@ from timeball.api.responses import (
 from timeball.application.commands.requests import Actor, JobRequest
 from timeball.domain.backfill import Backfill, BackfillPreview, BackfillSelection, BackfillSource
 from timeball.domain.expiry import Expiry
+from timeball.domain.follow_ups import FOLLOW_UP_FIELDS
 from timeball.domain.job import JobView, copy_spec
 from timeball.domain.job_fields import SPEC_FIELDS
 from timeball.domain.payload_references import VersionSchedule
@@ -100,6 +101,8 @@ _FULL_EXAMPLE = EXECUTION_EXAMPLE | {
     "result": None,
     "fingerprint": None,
     "stop_requested": None,
+    "follows": None,
+    "followed_by": [],
     "attempt_list": [],
     "timeline": [{"at": INSTANT_EXAMPLE, "what": "scheduled"}],
 }
@@ -349,13 +352,18 @@ async def trigger_job(
 
     With `wait` the response comes when the execution has finished (200), or when the wait is over (202).
     With `start_within_seconds` or `expires_at` the execution is skipped if it has not begun by then. With `meta` it has that in place of
-    the meta of the job, which needs the role editor, too.
+    the meta of the job, and with `on_success` or `on_failure` these calls follow it, in place of those that follow the job; both need the
+    role editor, too.
     """
     body = body or TriggerIn()
     check_run_payload(body, caller)
     if body.meta is not None:
         caller.needs(Role.EDITOR, "other meta")
         refuse_redacted(body.meta, "meta")
+    calls = {name: getattr(body, name) for name in FOLLOW_UP_FIELDS if getattr(body, name) is not None}
+    if calls:
+        caller.needs(Role.EDITOR, "calls that follow")
+        refuse_redacted(calls, "on_success")
     target = await context.queries.jobs.find(job)
     expires_at = optional_instant(body.expires_at, "expires_at", target.timezone)
     execution_id = await context.commands.executions.trigger(
@@ -366,6 +374,7 @@ async def trigger_job(
         is_unchecked=body.unchecked,
         expiry=Expiry(start_within_seconds=body.start_within_seconds, expires_at=expires_at),
         meta=body.meta,
+        calls=calls or None,
     )
     return await wait_for_execution(context, execution_id, wait)
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from timeball.application.commands.requests import LOCAL, Actor, new_ids
 from timeball.domain.execution import Execution, Origin
 from timeball.domain.expiry import NEVER, Expiry
-from timeball.domain.job import check_meta
+from timeball.domain.follow_ups import confine_calls
+from timeball.domain.job import check_calls, check_meta
 from timeball.domain.values.ids import ExecutionId, IdempotentRequest, JobId
 from timeball.domain.values.json_text import to_json
 from timeball.errors import Conflict, NotFound
@@ -41,9 +42,11 @@ class ExecutionCommands:
         is_unchecked: bool = False,
         expiry: Expiry = NEVER,
         meta: Mapping[str, Any] | None = None,
+        calls: Mapping[str, Any] | None = None,
     ) -> ExecutionId:
         """Run a job now, beside its schedule; with another payload, other meta and another time to begin, if they are given.
 
+        *calls* follow it in place of those that follow the executions of the job.
         A payload that the handler's published contract refuses is accepted only if *is_unchecked*.
         """
         new_id = ExecutionId(next(new_ids(self._env, 1, idempotency)))
@@ -51,9 +54,19 @@ class ExecutionCommands:
             return new_id
         expiry.refuse_if_over(self._env.clock.now())
         meta = None if meta is None else check_meta(meta)
+        if calls is not None:
+            calls = await self._checked_calls(calls, actor, is_unchecked=is_unchecked)
         if payload is not None and not is_unchecked:
             await self._contracts.check_contract((await self._jobs.existing(job_id)).handler, to_json(payload))
-        return await self.trigger_with_id(new_id, job_id, payload, actor, expiry, meta)
+        return await self.trigger_with_id(new_id, job_id, payload, actor, expiry, meta, calls)
+
+    async def _checked_calls(
+        self, calls: Mapping[str, Any], actor: Actor, *, is_unchecked: bool
+    ) -> dict[str, dict[str, Any] | None] | None:
+        """What follows one execution, as it is stored; None if nothing does."""
+        checked = check_calls(await self._contracts.resolve_calls(calls, is_unchecked=is_unchecked))
+        self._contracts.check_follow_ups(checked, actor)
+        return confine_calls(checked, actor.is_confined) if any(checked.values()) else None
 
     async def trigger_with_id(
         self,
@@ -63,6 +76,7 @@ class ExecutionCommands:
         actor: Actor = LOCAL,
         expiry: Expiry = NEVER,
         meta: Mapping[str, Any] | None = None,
+        calls: Mapping[str, Any] | None = None,
     ) -> ExecutionId:
         """Trigger under an id that the caller has chosen, without a check against the handler's contract."""
         job = await self._jobs.existing(job_id)
@@ -76,6 +90,7 @@ class ExecutionCommands:
             bound_secrets_only=override is not None and actor.is_confined(override),
             expiry=expiry,
             meta=meta,
+            calls=calls,
         )
         check = None if override is None else partial(self._contracts.check_payload, payload=override, actor=actor)
         return (await self._store.jobs.request([request], actor.entry, "job.trigger", check))[0]
@@ -91,8 +106,8 @@ class ExecutionCommands:
     ) -> ExecutionId:
         """Run a finished execution again: a new one, linked to the old, which stays as it is.
 
-        The new execution runs the job as it is defined now. A payload and meta of its own that the old one had are kept; Conflict if
-        the job has another handler by now than the one that such a payload was for.
+        The new execution runs the job as it is defined now. A payload, meta and calls of its own that the old one had are
+        kept: its end is followed, too. Conflict if the job has another handler by now than the one that such a payload was for.
         """
         new_id = ExecutionId(next(new_ids(self._env, 1, idempotency)))
         if await self._is_done(idempotency, new_id):
@@ -136,6 +151,7 @@ class ExecutionCommands:
             created_by=actor.created_by,
             bound_secrets_only=is_confined,
             meta=own.meta,
+            calls=own.calls,
         )
         return (
             await self._store.jobs.request([request], actor.entry if is_audited else None, "execution.retry", check)

@@ -13,6 +13,7 @@ from uuid import UUID
 from timeball.application.commands.requests import LOCAL, Actor, check_version, new_ids
 from timeball.domain import job_changes
 from timeball.domain.execution import Origin
+from timeball.domain.follow_ups import FOLLOW_UP_FIELDS, confine_calls
 from timeball.domain.handler import ADMIN_HANDLERS, clear_inherited_limit
 from timeball.domain.job import Job, JobView, KnownCalendars, define_job, redefine_job
 from timeball.domain.job_changes import (
@@ -242,6 +243,8 @@ class JobCommands:
         for spec, id_ in zip(specs, ids, strict=True):
             job, opening = self.prepare_one(spec, now, id_, actor, calendars)
             self._contracts.check_payload(job.handler, job.payload, actor)
+            if job.has_follow_ups:
+                self._contracts.check_follow_ups(calls_of(job), actor)
             yield job, opening
 
     def prepare_one(
@@ -252,6 +255,8 @@ class JobCommands:
         job = define_job(dated, job_id, now, self._store.shards, actor.created_by, calendars)
         if actor.is_confined(job.payload):
             job = replace(job, bound_secrets_only=True)
+        if job.has_follow_ups:
+            job = confined_job(job, actor)
         if is_immediate:
             return job, _immediate_execution(job)
         first = first_occurrence(job, now)
@@ -333,6 +338,9 @@ class JobCommands:
         template = define_job(dated, JobId(self._env.new_id()), now, self._store.shards, actor.created_by)
         if not actor.is_administrator and any(actor.is_confined(payload) for payload in payloads):
             template = replace(template, bound_secrets_only=True)
+        if template.has_follow_ups:
+            self._contracts.check_follow_ups(calls_of(template), actor)
+            template = confined_job(template, actor)
         assert isinstance(template.rule, Once)
         if not payloads:
             return []
@@ -363,11 +371,15 @@ class JobCommands:
         """
         if fields.keys() & {"handler", "payload"}:
             fields = await self._fitting(job_id, fields, connection, is_unchecked=is_unchecked)
+        fields = await self._contracts.resolve_calls(fields, is_unchecked=is_unchecked)
 
         def decide(snapshot: JobSnapshot) -> JobChange:
             check_version("job", snapshot.job.version, expected_version)
             edited = clear_inherited_limit(fields, snapshot.job.limit_key, snapshot.job.handler)
             change = job_changes.edit_job(snapshot, edited, self._store.shards)
+            if fields.keys() & FOLLOW_UP_FIELDS.keys():
+                self._contracts.check_follow_ups(calls_of(change.job), actor)
+                change = replace(change, job=confined_job(change.job, actor))
             if fields.keys() & {"handler", "payload"}:
                 self._contracts.check_edit(snapshot.job.handler, change.job.handler, change.job.payload, actor)
                 is_confined = actor.is_confined(change.job.payload)
@@ -752,6 +764,17 @@ def _check_same_job(present: Job, spec: JobSpec) -> None:
             f"job {present.name!r} runs {present.handler}, and {spec.handler} is to be scheduled under its name",
             hint="choose another name, or change or delete that job",
         )
+
+
+def confined_job(job: Job, actor: Actor) -> Job:
+    """The job with those of its calls confined to bound secrets that the actor writes, and that name secrets."""
+    calls = confine_calls(calls_of(job), actor.is_confined)
+    return replace(job, on_success=calls["on_success"], on_failure=calls["on_failure"])
+
+
+def calls_of(job: Job) -> dict[str, Any]:
+    """The calls that follow the executions of a job, by their fields."""
+    return {name: getattr(job, name) for name in FOLLOW_UP_FIELDS}
 
 
 def _created_one_off(id_: UUID) -> CreatedJob:

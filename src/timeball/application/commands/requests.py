@@ -13,17 +13,19 @@ import pwd
 import socket
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from timeball.domain.follow_ups import FOLLOW_UP_FIELDS, calls_in, map_calls
 from timeball.domain.handler import (
     ADMIN_HANDLERS,
     ContractVersion,
     PayloadRules,
     UncheckedPayloads,
+    inherit_call_options,
     inherit_options,
     keep_at_most_once,
 )
@@ -161,6 +163,14 @@ class ContractChecks:
         elif REFERENCE_MARK in payload:
             check_references(payload)
 
+    def check_follow_ups(self, fields: Mapping[str, Any], actor: Actor) -> None:
+        """Refuse calls that the handlers could never take, or that the actor may not write, among those that follow a job."""
+        for call in calls_in(fields):
+            self.check_owner(call["handler"], actor)
+            check = self._handlers.checker(call["handler"])
+            if check is not None:
+                check(to_json(call["payload"]))
+
     def check_payloads(self, handler: str, payloads: Sequence[str], actor: Actor) -> None:
         """The same for many; the error points to the number of the payload."""
         self.check_owner(handler, actor)
@@ -198,24 +208,59 @@ class ContractChecks:
     async def resolve_each(self, requests: Sequence[JobRequest]) -> tuple[list[JobSpec | InvalidInput], list[str]]:
         """A spec or an error for each request; and the warnings."""
         handlers = list(dict.fromkeys(request.spec.handler for request in requests))
-        contracts = await self._read_contracts(handlers)
+        called = {call["handler"] for request in requests for call in _calls_of(request.spec)}
+        contracts = await self._read_contracts([*handlers, *(called - set(handlers))])
 
         def resolve_all() -> list[JobSpec | InvalidInput]:
-            return [self._resolve_or_refuse(request, contracts.get(request.spec.handler)) for request in requests]
+            return [self._resolve_or_refuse(request, contracts) for request in requests]
 
         is_short = len(requests) < _INLINE_LIMIT and all(request.payloads is None for request in requests)
         results = resolve_all() if is_short else await asyncio.to_thread(resolve_all)
         return results, await self._warnings(handlers, contracts)
 
-    def _resolve_or_refuse(self, request: JobRequest, contract: PublishedContract | None) -> JobSpec | InvalidInput:
-        if contract is None:
-            return request.spec
+    def _resolve_or_refuse(
+        self, request: JobRequest, contracts: Mapping[str, PublishedContract]
+    ) -> JobSpec | InvalidInput:
+        contract = contracts.get(request.spec.handler)
         try:
+            spec = self._resolve_calls(request, contracts)
+            if contract is None:
+                return spec
             if not request.is_unchecked:
                 self._check_request(request, contract)
-            return inherit_options(request.spec, request.names, contract.newest.options)
+            return inherit_options(spec, request.names, contract.newest.options)
         except InvalidInput as error:
             return error
+
+    def _resolve_calls(self, request: JobRequest, contracts: Mapping[str, PublishedContract]) -> JobSpec:
+        """The spec with the options of their handlers in the calls that follow it; their payloads are checked."""
+        complete = partial(self._complete_call, contracts=contracts, is_unchecked=request.is_unchecked)
+        calls = {name: getattr(request.spec, name) for name in FOLLOW_UP_FIELDS}
+        for name, call in calls.items():
+            if isinstance(call, Mapping):
+                try:
+                    calls[name] = map_calls(call, complete)
+                except InvalidInput as error:
+                    raise error.below(name) from None
+        return replace(request.spec, on_success=calls["on_success"], on_failure=calls["on_failure"])
+
+    def _complete_call(
+        self, call: dict[str, Any], contracts: Mapping[str, PublishedContract], *, is_unchecked: bool
+    ) -> dict[str, Any]:
+        contract = contracts.get(call.get("handler", ""))
+        if contract is None:
+            return call
+        if not is_unchecked:
+            self.check_published(contract, to_json(call.get("payload", {})))
+        return inherit_call_options(call, contract.newest.options)
+
+    async def resolve_calls(self, fields: Mapping[str, Any], *, is_unchecked: bool) -> dict[str, Any]:
+        """The calls among the fields of an edit or a trigger, each with the options of its handler; their payloads are checked."""
+        calls = {name: fields[name] for name in FOLLOW_UP_FIELDS if fields.get(name) is not None}
+        if not calls:
+            return dict(fields)
+        resolved = await self.resolve([JobRequest(JobSpec(handler="", **calls), (), is_unchecked)])
+        return {**fields, **{name: getattr(resolved.specs[0], name) for name in calls}}
 
     def _check_request(self, request: JobRequest, contract: PublishedContract) -> None:
         if request.payloads is None:
@@ -290,6 +335,11 @@ class ContractChecks:
             return []
         names = await self._store.handlers.names(_MAX_COMPARED_NAMES)
         return [_unknown_handler_warning(name, names) for name in unknown[:_MAX_WARNINGS]]
+
+
+def _calls_of(spec: JobSpec) -> list[Mapping[str, Any]]:
+    """The calls that follow a requested job; those without a handler are refused when the job is checked."""
+    return [call for call in calls_in({name: getattr(spec, name) for name in FOLLOW_UP_FIELDS}) if "handler" in call]
 
 
 def _accepted_versions(versions: Sequence[ContractVersion]) -> list[ContractVersion]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from timeball.domain.bulk_operation import Operation, OperationId, OperationItem
 from timeball.domain.execution import Attempt, Execution, ExecutionState
+from timeball.domain.follow_ups import NO_LINKS, ExecutionLinks
 from timeball.domain.payload_references import (
     PayloadReference,
     ReferenceValues,
@@ -55,6 +56,7 @@ class ExecutionView:
     fingerprint: str | None
     stop: str | None
     resolved: ResolvedPayload | None = None
+    links: ExecutionLinks = NO_LINKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,10 @@ class ExecutionQueries:
         extras = await self._listing.execution_extras(execution.id)
         payload = extras.get("payload_text") or "null"
         resolved = await self._resolved(execution, payload)
-        return ExecutionView(execution, attempts, payload, extras.get("fingerprint"), extras.get("stop"), resolved)
+        links = await self._store.follow_ups.links(execution.id, execution.job_id)
+        return ExecutionView(
+            execution, attempts, payload, extras.get("fingerprint"), extras.get("stop"), resolved, links
+        )
 
     async def _resolved(self, execution: Execution, payload: str) -> ResolvedPayload | None:
         has_begun = execution.state.is_final or execution.state is ExecutionState.RUNNING

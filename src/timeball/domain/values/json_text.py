@@ -120,6 +120,11 @@ def check_small_object(value: object, field: str, most_bytes: int) -> dict[str, 
     return plain
 
 
+def missing_result(result: Any) -> str | None:
+    """Why a result was not kept, by the note that is kept in its place; None if it is a result."""
+    return result["$timeball"] if isinstance(result, dict) and result.keys() == {"$timeball"} else None
+
+
 def encode_object(values: dict[str, Any]) -> str:
     """Named Python values as one JSON object; PayloadError names the value that cannot be stored."""
     try:

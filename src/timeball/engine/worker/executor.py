@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from timeball.current import AttemptContext, AttemptSink, StopReason
@@ -22,7 +23,14 @@ from timeball.domain.execution import (
     outcome_of_stop,
 )
 from timeball.domain.handler import Handler, HandlerSource, RunStyle
-from timeball.domain.payload_references import ReferenceValues, VersionSchedule, needs_schedule, resolve_references
+from timeball.domain.payload_references import (
+    CauseRecord,
+    ReferenceValues,
+    VersionSchedule,
+    needs_cause,
+    needs_schedule,
+    resolve_references,
+)
 from timeball.domain.policies import SkipReason
 from timeball.domain.values.ids import ExecutionId, Incarnation, JobId
 from timeball.domain.wakeup import Wakeup
@@ -45,7 +53,8 @@ class Executor:
     """Runs executions in the worker's slots, and hands over every outcome.
 
     *retry_gate* decides about each start; without one every attempt is made. *open_sink* opens the log of an attempt that writes one,
-    and *close_sink* is called when such an attempt has ended. *read_schedule* tells when a job ran by one of its versions.
+    and *close_sink* is called when such an attempt has ended. *read_schedule* tells when a job ran by one of its versions, and
+    *read_cause* which run that of a one-off follows.
     """
 
     def __init__(
@@ -59,6 +68,7 @@ class Executor:
         hand_over: Callable[[FinishedAttempt], None],
         open_sink: Callable[[AttemptContext], AttemptSink],
         read_schedule: Callable[[JobId, int], Awaitable[VersionSchedule]],
+        read_cause: Callable[[JobId], Awaitable[CauseRecord | None]],
         close_sink: Callable[[ClaimedExecution], None] = lambda _: None,
         retry_gate: RetryGate | None = None,
     ) -> None:
@@ -72,6 +82,7 @@ class Executor:
         self._close_sink = close_sink
         self._retry_gate = retry_gate
         self._read_schedule = read_schedule
+        self._read_cause = read_cause
         self._attempts = AttemptPool(env, runners, slots, self)
         self._start_timer: asyncio.TimerHandle | None = None
         self._patience_timer: asyncio.TimerHandle | None = None
@@ -186,7 +197,7 @@ class Executor:
         return handler
 
     async def resolve_payload(self, context: AttemptContext) -> Outcome | None:
-        """Put the values of this attempt into its payload; an outcome if its schedule cannot be read now, or a reference is wrong."""
+        """Put the values of this attempt into its payload; an outcome if they cannot be read now, or a reference is wrong."""
         claimed = context.claimed
         values = ReferenceValues(
             scheduled_for=claimed.scheduled_for, execution_id=claimed.id, attempt=claimed.attempt, fence=claimed.fence
@@ -194,9 +205,11 @@ class Executor:
         try:
             if needs_schedule(claimed.payload):
                 values = values.with_schedule(await self._read_schedule(claimed.job_id, claimed.version))
+            if needs_cause(claimed.payload):
+                values = replace(values, cause=await self._read_cause(claimed.job_id))
             context.replace_payload(resolve_references(claimed.payload, values))
         except StoreUnavailable as error:
-            return Snoozed(_SCHEDULE_PAUSE, f"the schedule of the job could not be read: {error}")
+            return Snoozed(_SCHEDULE_PAUSE, f"what its payload refers to could not be read: {error}")
         except InvalidInput as error:
             info = ErrorInfo(type="InvalidInput", message=str(error), fingerprint="wrong-reference")
             return Failed(info, is_retryable=False)

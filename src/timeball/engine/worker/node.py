@@ -72,6 +72,7 @@ class WorkerNode(BaseNode):
             self.recorder.hand_over,
             self.log_writer.open_sink,
             store.jobs.schedule_of,
+            store.follow_ups.cause_of,
             self.log_writer.close_sink,
             self.retry_gate,
         )

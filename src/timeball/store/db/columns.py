@@ -258,7 +258,7 @@ def execution_request_columns(request: ExecutionRequest) -> dict[str, Any]:
         "expires_at": request.expiry.expires_at,
         "priority": request.priority,
         "meta": request.meta,
-        "has_follow_ups": request.has_follow_ups,
+        "has_follow_ups": request.calls is not None or None,
     }
 
 

@@ -53,7 +53,6 @@ def job_from(row: Record, calendars: CitedCalendars) -> Job:
         declared_by=row["declared_by"],
         created_by=row["created_by"],
         bound_secrets_only=row["bound_secrets_only"],
-        has_follow_ups=bool(row["has_follow_ups"]),
         paused_at=row["paused_at"],
         paused_until=row["paused_until"],
         paused_from=row["paused_from"],

@@ -86,6 +86,9 @@ CREATE TABLE timeball.job (
     expires_at               timestamptz,
     -- After so many dead executions in a row the job is paused.
     pause_after_failures     integer,
+    -- The calls that follow the end of its executions, each with all of its fields: see domain/follow_ups.py.
+    on_success               jsonb,
+    on_failure               jsonb,
     tags                     text[],
     -- What the job belongs to: a row of a program's own tables.
     owner                    text,
@@ -109,7 +112,10 @@ CREATE TABLE timeball.job (
     -- The payload names secrets, and its author is not an administrator.
     bound_secrets_only       boolean     NOT NULL DEFAULT false,
     -- Whether something follows the end of its executions; they take it over. NULL for nearly all.
-    has_follow_ups           boolean
+    has_follow_ups           boolean,
+    -- The execution that this one-off follows, and by which of its calls: `on_success` or `on_failure`. NULL for nearly all.
+    follows                  uuid,
+    follows_as               text
 );
 
 -- find_job_by_name. A name belongs to one job at a time.
@@ -133,6 +139,8 @@ CREATE INDEX job_by_owner ON timeball.job (owner) WHERE owner IS NOT NULL;
 CREATE INDEX job_by_limit ON timeball.job (limit_key) WHERE limit_key IS NOT NULL;
 -- jobs_of_calendar, count_jobs_of_calendar: the jobs that use a calendar.
 CREATE INDEX job_by_calendar ON timeball.job USING gin (calendars) WHERE calendars IS NOT NULL;
+-- follow_up, which writes what follows an end once; follow_ups_of: what followed an execution.
+CREATE UNIQUE INDEX job_by_cause ON timeball.job (follows, follows_as) WHERE follows IS NOT NULL;
 -- deleted_jobs: the janitor deletes them for good.
 CREATE INDEX job_deleted ON timeball.job (id) WHERE deleted_at IS NOT NULL;
 
@@ -174,6 +182,10 @@ CREATE DOMAIN timeball.sound_job AS timeball.job
     CONSTRAINT job_start_within_seconds_check CHECK ((VALUE).start_within_seconds >= 1)
     CONSTRAINT job_pause_after_failures_check CHECK ((VALUE).pause_after_failures >= 1)
     CONSTRAINT meta_is_an_object CHECK (jsonb_typeof((VALUE).meta) = 'object')
+    CONSTRAINT follow_ups_are_calls CHECK ((VALUE).on_success ? 'handler' IS NOT FALSE AND (VALUE).on_failure ? 'handler' IS NOT FALSE)
+    CONSTRAINT follow_ups_are_noted CHECK (((VALUE).has_follow_ups IS TRUE) = (num_nonnulls((VALUE).on_success, (VALUE).on_failure) > 0))
+    CONSTRAINT a_one_off_follows CHECK (num_nonnulls((VALUE).follows, (VALUE).follows_as) = 0
+                                        OR ((VALUE).kind = 'once' AND num_nulls((VALUE).follows, (VALUE).follows_as) = 0))
     CONSTRAINT only_a_one_off_expires_at_an_instant CHECK ((VALUE).expires_at IS NULL OR (VALUE).kind = 'once');
 
 -- Whether a job keeps all rules. It never returns false: the cast raises an error that names the broken rule.
@@ -198,7 +210,7 @@ ALTER TABLE timeball.job
         kind = 'once'
         AND num_nonnulls(name, owner, schedule, interval_seconds, on_gap, on_repeat, skip_on, only_on, shift, calendars, max_executions, jitter_seconds, misfire,
                          misfire_grace_seconds, misfire_cap, misfire_max_age_seconds, overlap, max_running, start_within_seconds,
-                         pause_after_failures) = 0
+                         pause_after_failures, on_success, on_failure, has_follow_ups, follows, follows_as) = 0
         AND (meta IS NULL OR jsonb_typeof(meta) = 'object')
         AND least(handler, queue) > ''
         AND length(handler || queue) <= 200
@@ -435,6 +447,14 @@ ALTER TABLE timeball.running SET (autovacuum_vacuum_scale_factor = 0.01, autovac
 -- Jobs with `pause_after_failures` of which an execution has died: the housekeeping counts, pauses the job or not, and deletes the row.
 CREATE TABLE timeball.failing_job (
     job_id uuid PRIMARY KEY
+);
+
+-- What follows single executions, in place of what follows those of their jobs: a trigger may say so. It is kept as long as the execution.
+CREATE TABLE timeball.follow_up (
+    execution_id uuid  PRIMARY KEY,
+    on_success   jsonb,
+    on_failure   jsonb,
+    CONSTRAINT something_follows CHECK (num_nonnulls(on_success, on_failure) > 0)
 );
 
 -- The unfinished execution of each unique key.
@@ -931,6 +951,126 @@ BEGIN
 END
 $$;
 
+-- What follows the executions of one version of a job, found as its payload: the calls `on_success` and `on_failure`.
+CREATE FUNCTION timeball.follow_ups_of(job_id uuid, version integer)
+RETURNS jsonb
+LANGUAGE plpgsql
+STABLE
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN coalesce(
+        (SELECT jsonb_build_object('on_success', job.on_success, 'on_failure', job.on_failure)
+         FROM timeball.job WHERE job.id = follow_ups_of.job_id AND job.version = follow_ups_of.version),
+        (SELECT job_version.definition FROM timeball.job_version
+         WHERE job_version.job_id = follow_ups_of.job_id AND job_version.version = follow_ups_of.version)
+    );
+END
+$$;
+
+-- The call that follows an execution which ended in a state; NULL if there is none. An execution that was given calls of its own has those alone.
+CREATE FUNCTION timeball.call_after(execution_id uuid, job_id uuid, version integer, state text)
+RETURNS jsonb
+LANGUAGE plpgsql
+STABLE
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    calls jsonb;
+BEGIN
+    SELECT jsonb_build_object('on_success', follow_up.on_success, 'on_failure', follow_up.on_failure)
+    INTO calls
+    FROM timeball.follow_up
+    WHERE follow_up.execution_id = call_after.execution_id;
+    IF NOT FOUND THEN
+        calls := timeball.follow_ups_of(job_id, version);
+    END IF;
+    RETURN nullif(calls -> CASE WHEN state = 'succeeded' THEN 'on_success' ELSE 'on_failure' END, 'null');
+END
+$$;
+
+-- The id of what follows an execution: the instant of its end, and a hash. So all nodes would write the same one.
+CREATE FUNCTION timeball.follow_up_id(cause uuid, follows_as text, at timestamptz)
+RETURNS uuid
+LANGUAGE sql
+IMMUTABLE
+PARALLEL SAFE
+RETURN (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0')
+        || '7' || substr(md5(cause::text || follows_as), 1, 3)
+        || 'b' || substr(md5(cause::text || follows_as), 4, 15))::uuid;
+
+-- Write the one-off that a call asks for, with its execution: into `blocked` if it is limited, otherwise into `ready`. Nothing if it was written before.
+CREATE FUNCTION timeball.make_call(call jsonb, cause uuid, follows_as text, at timestamptz, meta jsonb, created_by text)
+RETURNS void
+LANGUAGE plpgsql
+VOLATILE
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    job timeball.job := jsonb_populate_record(NULL::timeball.job, call);
+    expires_at timestamptz := timeball.expiry(at, job.start_within_seconds, NULL);
+BEGIN
+    job.id := timeball.follow_up_id(cause, follows_as, at);
+    job.kind := 'once';
+    job.payload := call -> 'payload';
+    job.scheduled_at := at;
+    job.tags := nullif(job.tags, '{}');
+    job.meta := nullif(coalesce(meta, '{}') || coalesce(job.meta, '{}'), '{}');
+    job.at_most_once := call ->> 'delivery' = 'at_most_once';
+    -- The last bits of an id, as `shard_of` counts them.
+    job.shard := ('x' || right(job.id::text, 8))::bit(32)::bigint % (SELECT count(*) FROM timeball.shard);
+    job.version := 1;
+    job.created_at := at;
+    job.updated_at := at;
+    job.created_by := created_by;
+    job.bound_secrets_only := coalesce(job.bound_secrets_only, false);
+    job.has_follow_ups := CASE WHEN num_nonnulls(job.on_success, job.on_failure) > 0 THEN true END;
+    job.follows := cause;
+    job.follows_as := follows_as;
+    INSERT INTO timeball.job
+    SELECT job.*
+    ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF job.limit_key IS NULL THEN
+        INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, expires_at, has_follow_ups)
+        VALUES (job.id, job.id, 'enqueue', 1, job.queue, job.priority, job.handler, at, at, at, expires_at, job.has_follow_ups);
+    ELSE
+        INSERT INTO timeball.running_limit (key, max_running)
+        VALUES (job.limit_key, job.max_running)
+        ON CONFLICT (key) DO UPDATE SET max_running = excluded.max_running
+        WHERE running_limit.max_running <> excluded.max_running;
+        INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, limit_key, expires_at,
+                                      has_follow_ups)
+        VALUES (job.id, job.id, 'enqueue', 1, job.queue, job.priority, job.handler, at, at, at, job.limit_key, expires_at, job.has_follow_ups);
+    END IF;
+END
+$$;
+
+-- Write what follows an execution that has ended, in the statement that ends it.
+CREATE FUNCTION timeball.follow_up()
+RETURNS trigger
+LANGUAGE plpgsql
+VOLATILE
+AS $$
+DECLARE
+    call jsonb := timeball.call_after(NEW.id, NEW.job_id, NEW.version, NEW.state);
+BEGIN
+    IF call IS NOT NULL THEN
+        PERFORM timeball.make_call(
+            call, NEW.id, CASE WHEN NEW.state = 'succeeded' THEN 'on_success' ELSE 'on_failure' END, NEW.finished_at,
+            coalesce(NEW.meta, timeball.meta_of(NEW.job_id, NEW.version)),
+            coalesce(NEW.created_by, (SELECT job.created_by FROM timeball.job WHERE job.id = NEW.job_id))
+        );
+    END IF;
+    RETURN NULL;
+END
+$$;
+
 -- Claims read and lock lanes by the three functions below. They leave the planner no choice, whatever the settings of the session are: a planner that
 -- takes `ready` for empty, as vacuum last saw it, would fetch and sort a whole lane for each claim. Their plans never change, so each is made once.
 
@@ -1352,3 +1492,10 @@ AFTER UPDATE ON timeball.running_limit
 FOR EACH ROW
 WHEN (NEW.max_running < OLD.max_running)
 EXECUTE FUNCTION timeball.block_excess();
+
+-- Whichever statement ends an execution: what follows is written with it. Executions that nothing follows pay for the WHEN alone.
+CREATE TRIGGER an_end_is_followed
+AFTER INSERT ON timeball.finished
+FOR EACH ROW
+WHEN (NEW.has_follow_ups)
+EXECUTE FUNCTION timeball.follow_up();

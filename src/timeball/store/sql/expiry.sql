@@ -67,5 +67,5 @@ skipped AS (
            attempts, lost, fence, tzdata, :reason, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at
     FROM gone
 )
-SELECT id, job_id, limit_key
+SELECT id, job_id, limit_key, has_follow_ups AS is_followed
 FROM gone;

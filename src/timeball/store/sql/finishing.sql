@@ -47,7 +47,8 @@ kept AS (
 )
 SELECT count(*) AS accepted_count,
        CASE WHEN count(*) < cardinality(:ids::uuid[]) THEN array_agg((id, claim_id)) END AS accepted,
-       array_agg(DISTINCT limit_key) FILTER (WHERE limit_key IS NOT NULL) AS freed
+       array_agg(DISTINCT limit_key) FILTER (WHERE limit_key IS NOT NULL) AS freed,
+       array_agg(id) FILTER (WHERE has_follow_ups) AS followed
 FROM removed;
 
 -- name: attempt_facts
@@ -179,7 +180,7 @@ tried AS (
     FROM gone
     WHERE outcome IS NOT NULL
 )
-SELECT id, claim_id, limit_key, queue, priority, run_at, target
+SELECT id, claim_id, limit_key, queue, priority, run_at, target, target = 'finished' AND has_follow_ups AS is_followed
 FROM gone;
 
 -- name: failing_job

@@ -10,8 +10,11 @@ ORDER BY finished_at NULLS FIRST
 LIMIT 1;
 
 -- name: own_words
--- The payload and the meta that were given to the execution itself, if any, and whether its payload may name bound secrets only.
-SELECT payload::text, meta::text, coalesce(bound_secrets_only, false) AS bound_secrets_only
+-- The payload and the meta that were given to the execution itself, if any, whether its payload may name bound secrets only, and the calls that follow it.
+SELECT payload::text, meta::text, coalesce(bound_secrets_only, false) AS bound_secrets_only,
+       (SELECT jsonb_build_object('on_success', follow_up.on_success, 'on_failure', follow_up.on_failure)::text
+        FROM timeball.follow_up
+        WHERE follow_up.execution_id = :id) AS calls
 FROM timeball.execution
 WHERE id = :id
 LIMIT 1;
@@ -154,6 +157,11 @@ letters AS (
     DELETE FROM timeball.settled
     USING gone
     WHERE settled.execution_id = gone.id
+),
+calls AS (
+    DELETE FROM timeball.follow_up
+    USING gone
+    WHERE follow_up.execution_id = gone.id
 ),
 jobs AS (
     DELETE FROM timeball.job

@@ -555,7 +555,7 @@ ended AS (
            attempts, lost, fence, tzdata, :reason, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups
     FROM gone
 )
-SELECT id, limit_key
+SELECT id, limit_key, has_follow_ups AS is_followed
 FROM gone;
 
 -- name: cancellable

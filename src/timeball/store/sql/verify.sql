@@ -18,6 +18,7 @@ SELECT (SELECT count(*) FROM timeball.due WHERE kind <> 'resume') AS due,
        (SELECT count(*) FROM timeball.execution WHERE expires_at IS NOT NULL)
        + (SELECT count(*) FROM timeball.skip_range WHERE reason = 'expired') AS expiring,
        (SELECT count(*) FROM timeball.freeze_period) AS freezes,
+       (SELECT count(*) FROM timeball.finished WHERE has_follow_ups) AS followed,
        (SELECT count(*) FROM timeball.skip_range WHERE filled > 0) AS filled_ranges,
        (SELECT count(*) FROM timeball.node WHERE kind = 'scheduler' AND lease_until > :now) AS schedulers,
        (SELECT count(*) FROM timeball.node WHERE kind = 'worker' AND lease_until > :now) AS workers;
@@ -125,6 +126,37 @@ SELECT asked.job_id, asked.at, skip_range.id, true
 FROM asked
 JOIN timeball.skip_range ON skip_range.job_id = asked.job_id AND asked.at BETWEEN skip_range.first_at AND skip_range.last_at
 ORDER BY job_id, at, id;
+
+-- name: verify_follow_ups
+-- Executions whose end is not followed as it should be: by the call for this end, once, and by no other.
+WITH ended AS (
+    SELECT id, job_id, state, version, CASE WHEN state = 'succeeded' THEN 'on_success' ELSE 'on_failure' END AS follows_as
+    FROM timeball.finished
+    WHERE has_follow_ups
+      AND (:history_from::timestamptz IS NULL OR finished_at >= :history_from)
+),
+broken AS (
+    SELECT 'nothing follows an execution that ' || follows_as || ' was to follow' AS why, ended.id AS execution_id, ended.job_id, NULL::uuid AS following_execution_id
+    FROM ended
+    WHERE NOT EXISTS (SELECT 1 FROM timeball.job WHERE job.follows = ended.id AND job.follows_as = ended.follows_as)
+      AND timeball.call_after(ended.id, ended.job_id, ended.version, ended.state) IS NOT NULL
+    UNION ALL
+    SELECT 'what follows an execution is for another end of it', finished.id, finished.job_id, job.id
+    FROM timeball.job
+    JOIN timeball.finished ON finished.id = job.follows
+    WHERE job.follows IS NOT NULL
+      AND (finished.state = 'succeeded') <> (job.follows_as = 'on_success')
+    UNION ALL
+    SELECT 'something follows an execution that has not ended', execution.id, execution.job_id, job.id
+    FROM timeball.job
+    JOIN timeball.execution ON execution.id = job.follows
+    WHERE job.follows IS NOT NULL
+      AND execution.finished_at IS NULL
+)
+SELECT broken.*, count(*) OVER () AS total
+FROM broken
+ORDER BY execution_id
+LIMIT :listed;
 
 -- name: verify_backfills
 -- Every execution of a backfill, in the order of jobs and time, and whether the schedule itself has run the occurrence.

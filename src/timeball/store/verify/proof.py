@@ -300,6 +300,9 @@ _QUERIES = (
     PromiseQuery("overlap", "Runs of a job do not overlap", "runs", "verify_overlap", ("started_by_schedule",)),
     PromiseQuery("expiry", "Only what has not begun in time expires", "expiring", "verify_expiry", ("expiring",)),
     PromiseQuery("freezes", "Nothing starts in a freeze", "freezes", "verify_freezes", ("freezes",)),
+    PromiseQuery(
+        "follow-ups", "Every end is followed as it should be, once", "ends", "verify_follow_ups", ("followed",)
+    ),
     PromiseQuery("backfills", _BACKFILLS, "executions", "verify_fillings", ("filled_ranges",)),
     PromiseQuery("keys", "A key has one unfinished execution", "keys", "verify_keys", ("keys",)),
     PromiseQuery("due", "What is pending agrees with its job", "pending rows", "verify_due", ("pending",)),
@@ -320,6 +323,7 @@ _ORDER = (
     "overlap",
     "expiry",
     "freezes",
+    "follow-ups",
     "backfills",
     "keys",
     "due",
