@@ -103,13 +103,19 @@ class SkipReason(StrEnum):
     DELETED = "deleted"
     CANCELLED = "cancelled"
     ENDED = "ended"
-    CLOCK_GAP = "clock_gap"
     FREEZE = "freeze"
+    CALENDAR = "calendar"
+    CLOCK_GAP = "clock_gap"
 
     @property
     def is_missed(self) -> bool:
         """Whether the occurrence should have run, and nothing was there to run it in time."""
         return self in (SkipReason.MISFIRE, SkipReason.TOO_OLD, SkipReason.OVER_CAP)
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether the schedule itself leaves the instant out: the version of the job proves it, and there is no record of it."""
+        return self in (SkipReason.CALENDAR, SkipReason.CLOCK_GAP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from itertools import islice
+from itertools import islice, pairwise
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.domain.scheduling.oracle import Clock, Fields, fire_times, utc, wall, zone
-from timeball.domain.policies import OnGap, OnRepeat, Shift
+from timeball.domain.policies import OnGap, OnRepeat, Shift, SkipReason
 from timeball.domain.scheduling.calendars import (
     MAX_DAYS,
     MAX_SHIFT_DAYS,
@@ -106,6 +106,20 @@ class NaiveFields(Fields):
         return False
 
 
+class LeftOutFields(NaiveFields):
+    """The fields of an expression on the days that its calendars leave out and do not move."""
+
+    def _decide(self, day: date) -> bool:
+        rule = self.rule
+        if not Fields.match_date(self, day) or (is_open(rule, day) and not is_skipped(rule, day)):
+            return False
+        if rule.shift is Shift.NONE or not is_open(rule, day):
+            return True
+        step = DAY if rule.shift is Shift.NEXT else -DAY
+        days = (day + number * step for number in range(1, MAX_SHIFT_DAYS + 1))
+        return not any(is_open(rule, other) and not is_skipped(rule, other) for other in days)
+
+
 hours = st.sampled_from(["*", "*/2", "0", "0,23", "2", "9", "2-3", "22-1"])
 days_of_month = st.sampled_from(["*", "*", "1", "15", "25,28,29,30", "L", "15W", "L-1", "*/3"])
 weekdays = st.sampled_from(["*", "*", "mon-fri", "sun", "sat,sun", "wed#1"])
@@ -126,6 +140,8 @@ def test_cron_fires_on_the_days_that_its_calendars_leave(
     expected = [at for at in fire_times(clock, NaiveFields(expression, rule), on_gap, on_repeat) if start < at <= end]
 
     check_all_ways(schedule, start, end, expected)
+    left_out = fire_times(clock, LeftOutFields(expression, rule), on_gap, on_repeat)
+    check_left_out_ranges(schedule, start, end, expected, left_out)
 
 
 @given(st.data(), st.sampled_from(PLACES), st.sampled_from([1800, 3600, 5400, 21_600, 86_400, 100_800, 604_800]))
@@ -146,6 +162,27 @@ def test_an_interval_fires_on_the_days_that_its_calendars_allow(data, place, sec
     ]
 
     check_all_ways(schedule, start, end, expected)
+    whole = [occurrence.at for occurrence in replace(schedule, calendar=None).occurrences(start, end)]
+    check_left_out_ranges(schedule, start, end, expected, [at for at in whole if at not in expected])
+
+
+def check_left_out_ranges(schedule, start: datetime, end: datetime, due: list[datetime], left_out: list[datetime]):
+    """What a schedule leaves out is all told, in ranges with nothing that is due between them, in either direction."""
+    ranges = list(schedule.left_out(start, end))
+    by_calendar = [one for one in ranges if one.reason is SkipReason.CALENDAR]
+    gone = [at for at in left_out if start < at <= end and at not in due]
+
+    assert ranges == list(schedule.left_out_back(end, start))[::-1]
+    assert sum(one.count for one in by_calendar) == len(gone)
+    for one in by_calendar:
+        inside = [at for at in gone if one.first <= at <= one.last]
+        assert (inside[0], inside[-1], len(inside)) == (one.first, one.last, one.count)
+        assert not any(one.first <= at <= one.last for at in due)
+    for one, following in pairwise(by_calendar):
+        assert any(one.last < at < following.first for at in due)
+    skipped = [one for one in schedule.occurrences(start, end, with_skipped=True) if one.note]
+    in_gaps = [(one.at, one.note.count) for one in skipped if one.note.kind is NoteKind.SKIPPED_BY_GAP]
+    assert [(one.first, one.count) for one in ranges if one.reason is SkipReason.CLOCK_GAP] == in_gaps
 
 
 def check_all_ways(schedule: Cron | Every, start: datetime, end: datetime, expected: list[datetime]) -> None:
@@ -237,6 +274,27 @@ def test_shift_moves_to_a_business_day(shift: Shift, days: list[str]):
     rule = CalendarRule(skip_on=(HOLIDAYS, WEEKEND), shift=shift)
 
     assert instants(Cron(expression="0 9 25 * *", calendar=rule)) == days
+
+
+def test_what_moves_is_not_left_out():
+    moving = CalendarRule(skip_on=(WEEKEND,), shift=Shift.NEXT)
+    staying = CalendarRule(skip_on=(WEEKEND,))
+    until = utc(2027, 1, 1)
+
+    assert list(Cron(expression="0 9 15 * *", calendar=moving).left_out(NOW - 90 * DAY, until)) == []
+    (gone,) = Cron(expression="0 9 15 * *", calendar=staying).left_out(NOW - 90 * DAY, until)
+    assert (gone.first, gone.last, gone.count) == (utc(2026, 11, 15, 9), utc(2026, 11, 15, 9), 1)
+
+
+def test_what_is_left_out_is_found_without_a_walk_along_what_is_due():
+    """Every second for a century, but for one day of it."""
+    rule = CalendarRule(skip_on=(calendar("once", "2098-03-01"),))
+    schedule = Every(interval_seconds=1, anchor=NOW, calendar=rule)
+
+    (gone,) = schedule.left_out(NOW, utc(2126, 1, 1))
+
+    assert (gone.first, gone.last, gone.count) == (utc(2098, 3, 1), utc(2098, 3, 1, 23, 59, 59), 86_400)
+    assert next(schedule.left_out_back(utc(2126, 1, 1), NOW)) == gone
 
 
 def test_two_that_move_onto_one_day_are_one():

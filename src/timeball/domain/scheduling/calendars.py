@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
@@ -153,6 +153,12 @@ class CalendarRule:
     only_on: tuple[CalendarVersion, ...] = ()
     shift: Shift = Shift.NONE
     zone: str = "UTC"
+    # Years: with them it is the rule of the days that are left out; see `left_out`.
+    inverse_years: tuple[int, int] | None = None
+
+    def left_out(self, since: datetime, until: datetime) -> CalendarRule:
+        """The rule of the days that this one leaves out and does not move, in the years of a span."""
+        return replace(self, inverse_years=(max(since.year - 1, FIRST_YEAR), min(until.year + 1, LAST_YEAR)))
 
     @property
     def versions(self) -> dict[str, int]:
@@ -194,8 +200,15 @@ class CalendarRule:
         return _union(self.only_on, year) if self.only_on else _whole_year(year)
 
     @property
+    def first_year(self) -> int:
+        """The first year that is searched for days."""
+        return FIRST_YEAR if self.inverse_years is None else self.inverse_years[0]
+
+    @property
     def last_year(self) -> int:
         """The last year in which any day may be allowed."""
+        if self.inverse_years is not None:
+            return self.inverse_years[1]
         if not self.only_on or any(calendar.days.is_endless for calendar in self.only_on):
             return LAST_YEAR
         return max((day.year for calendar in self.only_on for day in calendar.days.days), default=FIRST_YEAR)
@@ -270,14 +283,15 @@ def _union(calendars: Sequence[CalendarVersion], year: int) -> int:
 
 @dataclass(slots=True)
 class YearDays:
-    """A set of days, computed year by year and kept; *last_year* is the last that can have any."""
+    """A set of days, computed year by year and kept; it is searched from *first_year* to *last_year*."""
 
     last_year: int = LAST_YEAR
+    first_year: int = FIRST_YEAR
     _masks: dict[int, int] = field(default_factory=dict)
 
     def mask(self, year: int) -> int:
         if year not in self._masks:
-            self._masks[year] = self._compute(year) if FIRST_YEAR <= year <= LAST_YEAR else 0
+            self._masks[year] = self._compute(year) if self.first_year <= year <= LAST_YEAR else 0
         return self._masks[year]
 
     def _compute(self, year: int) -> int:
@@ -300,7 +314,7 @@ class YearDays:
     def before(self, day: date) -> Iterator[date]:
         """The days strictly before *day*, latest first."""
         mask = self.mask(day.year) & ((1 << (day.timetuple().tm_yday - 1)) - 1)
-        for year in range(day.year, FIRST_YEAR - 1, -1):
+        for year in range(day.year, self.first_year - 1, -1):
             start = date(year, 1, 1)
             while mask:
                 highest = mask.bit_length() - 1
@@ -346,26 +360,30 @@ class AllDays(YearDays):
 
 
 class AllowedDays(YearDays):
-    """The days that a calendar rule allows."""
+    """The days that a calendar rule allows; of an inverse rule, those that it leaves out."""
 
     __slots__ = ("_rule",)
 
     def __init__(self, rule: CalendarRule) -> None:
-        super().__init__(rule.last_year)
+        super().__init__(rule.last_year, rule.first_year)
         self._rule = rule
 
     def _compute(self, year: int) -> int:
-        return self._rule.open_mask(year) & ~self._rule.skipped_mask(year)
+        allowed = self._rule.open_mask(year) & ~self._rule.skipped_mask(year)
+        return allowed if self._rule.inverse_years is None else _whole_year(year) & ~allowed
 
 
 class NamedDays(YearDays):
-    """The days of a schedule after its calendars: those that stay, and those that others moved onto."""
+    """The days of a schedule after its calendars: those that stay, and those that others moved onto.
+
+    Of an inverse rule, those that neither stay nor move.
+    """
 
     __slots__ = ("_matches", "_moved", "_named", "_rule")
 
     def __init__(self, rule: CalendarRule, matches: Callable[[date], bool]) -> None:
         # A day may move into the year after the last allowed one only if that year has an allowed day, so no year is added.
-        super().__init__(rule.last_year)
+        super().__init__(rule.last_year, rule.first_year)
         self._rule = rule
         self._matches = matches
         self._named: dict[int, int] = {}
@@ -374,7 +392,7 @@ class NamedDays(YearDays):
     def moved_from(self, day: date) -> date | None:
         """The day that moved onto *day*, the nearest if there are several; None if the schedule names *day* itself."""
         number = day.timetuple().tm_yday - 1
-        if not self.mask(day.year) >> number & 1 or not self._moved[day.year] >> number & 1:
+        if not self.mask(day.year) >> number & 1 or not self._moved.get(day.year, 0) >> number & 1:
             return None
         step = timedelta(days=-1 if self._rule.shift is Shift.NEXT else 1)
         origin = day + step
@@ -384,22 +402,38 @@ class NamedDays(YearDays):
 
     def _compute(self, year: int) -> int:
         rule = self._rule
+        if rule.inverse_years is not None:
+            return self._left_out(year)
         stays = self._named_mask(year) & ~rule.skipped_mask(year)
         targets = 0 if rule.shift is Shift.NONE else self._targets(year)
         self._moved[year] = targets & ~stays
         return stays | targets
 
+    def _left_out(self, year: int) -> int:
+        """The days that the schedule names and its calendars leave out, those that move left aside."""
+        left_out = self._named_among(_whole_year(year) & ~self._allowed(year), year)
+        if self._rule.shift is not Shift.NONE:
+            is_next = self._rule.shift is Shift.NEXT
+            shift = 0 if is_next else _length(year - 1)
+            for origin, _ in self._moves(year if is_next else year - 1):
+                left_out &= ~(1 << origin >> shift)
+        return left_out
+
     def _named_mask(self, year: int) -> int:
         """The days of `only_on` that the schedule names."""
         if year not in self._named:
-            start, open_days, mask = date(year, 1, 1), self._rule.open_mask(year), 0
-            while open_days:
-                lowest = open_days & -open_days
-                if self._matches(start + timedelta(days=lowest.bit_length() - 1)):
-                    mask |= lowest
-                open_days ^= lowest
-            self._named[year] = mask
+            self._named[year] = self._named_among(self._rule.open_mask(year), year)
         return self._named[year]
+
+    def _named_among(self, days: int, year: int) -> int:
+        """Those of some days of a year that the schedule names."""
+        start, mask = date(year, 1, 1), 0
+        while days:
+            lowest = days & -days
+            if self._matches(start + timedelta(days=lowest.bit_length() - 1)):
+                mask |= lowest
+            days ^= lowest
+        return mask
 
     def _origins(self, year: int) -> int:
         """The days that move."""
@@ -408,18 +442,24 @@ class NamedDays(YearDays):
     def _targets(self, year: int) -> int:
         """The days of a year that days of this year and of a neighbour move onto."""
         is_next = self._rule.shift is Shift.NEXT
-        first = year - 1 if is_next else year
-        length, shift = _length(first), _length(year - 1) if is_next else 0
+        first, shift = (year - 1, _length(year - 1)) if is_next else (year, 0)
+        targets = 0
+        for _, target in self._moves(first):
+            targets |= 1 << target
+        return targets >> shift & _whole_year(year)
+
+    def _moves(self, first: int) -> Iterator[tuple[int, int]]:
+        """From which day to which each one moves within a year and the next, counted from the first day of both."""
+        is_next, length = self._rule.shift is Shift.NEXT, _length(first)
         origins = self._origins(first) | self._origins(first + 1) << length
         allowed = self._allowed(first) | self._allowed(first + 1) << length
-        targets = 0
         while origins:
             lowest = origins & -origins
+            origin = lowest.bit_length() - 1
             target = _following(allowed, lowest) if is_next else _preceding(allowed, lowest)
-            if target is not None and abs(target - lowest.bit_length() + 1) <= MAX_SHIFT_DAYS:
-                targets |= 1 << target
+            if target is not None and abs(target - origin) <= MAX_SHIFT_DAYS:
+                yield origin, target
             origins ^= lowest
-        return targets >> shift & _whole_year(year)
 
     def _allowed(self, year: int) -> int:
         in_range = FIRST_YEAR <= year <= LAST_YEAR

@@ -696,6 +696,22 @@ class CronIterator:
             total += self._count_inside(period, after, until)
         return total
 
+    def skipped_in_gaps(self, after: datetime, until: datetime) -> Iterator[Occurrence]:
+        """What `on_gap = skip` leaves out in (after, until], in order: one for each gap."""
+        for period in offset_periods_from(self.zone, after):
+            if period.start > until:
+                return
+            if period.start > after and (gone := self._in_gap(period)) and not gone.is_due:
+                yield gone
+
+    def skipped_in_gaps_back(self, until: datetime, after: datetime) -> Iterator[Occurrence]:
+        """The same, the latest first."""
+        for period in offset_periods_back_from(self.zone, until):
+            if period.start <= after:
+                return
+            if (gone := self._in_gap(period)) and not gone.is_due:
+                yield gone
+
     def _forward_until_leap(self, after: datetime, start: datetime) -> Generator[Occurrence, None, datetime | None]:
         for period in offset_periods_from(self.zone, start):
             if period.start > after and (moved := self._in_gap(period)):

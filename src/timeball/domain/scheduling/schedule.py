@@ -8,6 +8,8 @@ all ask it the same questions:
     next_after(instant)               the first one strictly after
     last_at_or_before(instant, after) the last one in (after, instant]
     count_between(after, until)       how many there are in (after, until]
+    left_out(after, until)            what calendars and `on_gap = skip` leave out in (after, until], as ranges, in order
+    left_out_back(until, after)       the same ranges, latest first
 
 The rules:
 
@@ -19,7 +21,8 @@ The rules:
 * `once` is one instant, `manual` none at all.
 * A job with no time runs now: it is `once`, at the instant of its creation. `manual` is said, never meant by silence.
 * Calendars leave days of a recurring schedule out, or move them (see calendars). What they leave is all that the schedule names, for every
-  method alike; `occurrences` tells what they took away if it is asked to.
+  method alike; `occurrences` tells what they took away if it is asked to. `left_out` has only that, without what moved, and does not
+  walk along what is due.
 
 No method iterates over the past: ten years of an every-second schedule cost no more than a minute of it. Only
 `count_between` looks at each day of a cron schedule or of a calendar, and gives up (None) beyond its budget.
@@ -32,10 +35,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
 from enum import StrEnum
 from functools import lru_cache
+from heapq import merge
 from itertools import count
-from typing import ClassVar, TypeAlias, TypeVar
+from typing import ClassVar, Self, TypeAlias, TypeVar
 
-from timeball.domain.policies import OnGap, OnRepeat, Shift
+from timeball.domain.policies import OnGap, OnRepeat, Shift, SkipReason
 from timeball.domain.scheduling.calendars import CalendarRule, allowed_days
 from timeball.domain.scheduling.civil_time import (
     DAY,
@@ -70,6 +74,7 @@ from timeball.errors import NeverFires, ScheduleError
 __all__ = [
     "Cron",
     "Every",
+    "LeftOut",
     "Manual",
     "NoteKind",
     "Occurrence",
@@ -93,6 +98,23 @@ class ScheduleKind(StrEnum):
     EVERY = "every"
     CRON = "cron"
     MANUAL = "manual"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """Instants that a schedule leaves out, with none between them at which it is due; *count* is None if they were not counted.
+
+    Those that a clock change skips have no instant of their own: it is that of the change, and *count* is the number of wall times.
+    """
+
+    first: datetime
+    last: datetime
+    count: int | None
+    reason: SkipReason
+
+
+def _first(part: LeftOut) -> datetime:
+    return part.first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +178,14 @@ class _BoundedSchedule:
         low, high = self._window(after, until)
         return self._count(low, high, budget) if low < high else 0
 
+    def left_out(self, after: datetime, until: datetime) -> Iterator[LeftOut]:
+        """What calendars and `on_gap = skip` leave out in (after, until], lazily, in order; what calendars move is not left out."""
+        return iter(())
+
+    def left_out_back(self, until: datetime, after: datetime) -> Iterator[LeftOut]:
+        """The same ranges, the latest first."""
+        return iter(())
+
     def _left_out(self, after: datetime, until: datetime) -> Iterator[Occurrence]:
         """What calendars leave out in (after, until], as one."""
         return iter(())
@@ -201,6 +231,47 @@ class _RecurringSchedule(_BoundedSchedule):
     def describe(self) -> str:
         return _BoundedSchedule.describe(self) + ("" if self.calendar is None else self.calendar.describe())
 
+    def left_out(self, after: datetime, until: datetime) -> Iterator[LeftOut]:
+        low, high = self._window(after, until)
+        return merge(self._left_out_by_calendar(low, high), self._left_out_by_gaps(low, high), key=_first)
+
+    def left_out_back(self, until: datetime, after: datetime) -> Iterator[LeftOut]:
+        low, high = self._window(after, until)
+        parts = self._left_out_by_calendar_back(low, high), self._left_out_by_gaps_back(low, high)
+        return merge(*parts, key=_first, reverse=True)
+
+    def _left_out_by_calendar(self, low: datetime, high: datetime) -> Iterator[LeftOut]:
+        inverse = self._inverse(low, high)
+        at = None if inverse is None else inverse.next_after(low)
+        while inverse is not None and at is not None and at <= high:
+            following = self.next_after(at - MICROSECOND)
+            # A gap that ends on another day moves what is left out to an instant at which something may be due.
+            if following != at:
+                yield _range_left_out(inverse, at, high if following is None else min(high, following - MICROSECOND))
+            at = None if following is None else inverse.next_after(following)
+
+    def _left_out_by_calendar_back(self, low: datetime, high: datetime) -> Iterator[LeftOut]:
+        inverse = self._inverse(low, high)
+        at = None if inverse is None else inverse.last_at_or_before(high, low)
+        while inverse is not None and at is not None:
+            preceding = self.last_at_or_before(at, low)
+            if preceding != at:
+                first = inverse.next_after(preceding or low)
+                yield _range_left_out(inverse, at if first is None else first, at)
+            at = None if preceding is None else inverse.last_at_or_before(preceding - MICROSECOND, low)
+
+    def _inverse(self, low: datetime, high: datetime) -> Self | None:
+        """The schedule of what calendars leave out of this one in a span; None without calendars."""
+        if self.calendar is None or low >= high:
+            return None
+        return replace(self, calendar=self.calendar.left_out(low, high))
+
+    def _left_out_by_gaps(self, low: datetime, high: datetime) -> Iterator[LeftOut]:
+        return iter(())
+
+    def _left_out_by_gaps_back(self, low: datetime, high: datetime) -> Iterator[LeftOut]:
+        return iter(())
+
     def _left_out(self, after: datetime, until: datetime) -> Iterator[Occurrence]:
         if self.calendar is None:
             return
@@ -220,6 +291,13 @@ class _RecurringSchedule(_BoundedSchedule):
             calendars=tuple(dict.fromkeys(names)),
         )
         yield Occurrence(at=first, note=note)
+
+
+def _range_left_out(inverse: _RecurringSchedule, first: datetime, until: datetime) -> LeftOut:
+    before = first - MICROSECOND
+    last = inverse.last_at_or_before(until, before) or first
+    number = 1 if last == first else inverse.count_between(before, last)
+    return LeftOut(first=first, last=last, count=number, reason=SkipReason.CALENDAR)
 
 
 def _instants(schedule: _BoundedSchedule, after: datetime, until: datetime) -> Iterator[datetime]:
@@ -443,9 +521,22 @@ class Cron(_RecurringSchedule):
     def _count(self, after: datetime, until: datetime, budget: int) -> int | None:
         return self._iterator.count(after, until) if (until - after).days <= budget else None
 
+    def _left_out_by_gaps(self, low: datetime, high: datetime) -> Iterator[LeftOut]:
+        if self.on_gap is OnGap.SKIP and low < high:
+            yield from map(_left_out_by_gap, self._iterator.skipped_in_gaps(low, high))
+
+    def _left_out_by_gaps_back(self, low: datetime, high: datetime) -> Iterator[LeftOut]:
+        if self.on_gap is OnGap.SKIP and low < high:
+            yield from map(_left_out_by_gap, self._iterator.skipped_in_gaps_back(high, low))
+
     def _words(self) -> str:
         words = f"{parse_cron(self.resolved).explain()} ({self.timezone})"
         return words if self.name is None else f"{words}; {self.expression} is {self.resolved} for the name {self.name}"
+
+
+def _left_out_by_gap(gone: Occurrence) -> LeftOut:
+    count = None if gone.note is None else gone.note.count
+    return LeftOut(first=gone.at, last=gone.at, count=count, reason=SkipReason.CLOCK_GAP)
 
 
 @lru_cache(maxsize=4096)
