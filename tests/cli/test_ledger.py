@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from random import Random
 
+import psycopg
 import pytest
 
 from tests.cli.conftest import Cli
@@ -48,6 +49,18 @@ def test_the_ledger_tells_what_was_missed_in_the_order_of_time(cli: Cli, silence
     ]
     assert [line[0] for line in lines] == sorted(line[0] for line in lines)
     assert all(line[6].startswith("exe_") for line in lines if line[3] == "ran")
+
+
+def test_the_ledger_tells_what_was_filled_in(cli: Cli, silence: None, fresh_database: FreshDatabase) -> None:
+    with psycopg.connect(fresh_database.dsn) as connection:
+        connection.execute("UPDATE timeball.skip_range SET filled = 2")
+        connection.execute(
+            "UPDATE timeball.finished SET origin = 'backfill' WHERE id = (SELECT min(id::text)::uuid FROM timeball.finished)"
+        )
+
+    lines = cli("ledger", "beat").lines
+
+    assert [(line[4], line[8]) for line in lines[:3]] == [("backfill", ""), ("", ""), ("misfire", "2")]
 
 
 def test_the_ledger_is_filtered_and_printed_for_programs(cli: Cli, silence: None) -> None:

@@ -225,6 +225,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "ledger_unfinished_back": (_LEDGER, 3 * _WAITING_OF_JOB),
     "ledger_one_off": ({"job_id": id_(ENDED + 78)}, 1),
     "ledger_versions": (_JOB, SOME // RECURRING),
+    "ledger_versions_leaving_out": (_JOB | {"since": NOW, "until": NOW}, SOME // RECURRING),
     "ledger_version_at": (_JOB | {"at": NOW}, SOME // RECURRING),
     "unfinished_at": (
         _JOB

@@ -23,10 +23,11 @@ _COLUMNS = [
     Column("until", kind=ColumnKind.INSTANT),
     Column("count", kind=ColumnKind.NUMBER),
     Column("verdict", kind=ColumnKind.STATE),
-    Column("reason"),
+    Column("reason", lambda entry: entry["reason"] or ("backfill" if entry["origin"] == "backfill" else None)),
     Column("state", kind=ColumnKind.STATE),
     Column("execution", "execution_id"),
     Column("version", kind=ColumnKind.NUMBER),
+    Column("filled in", lambda entry: entry["filled"] or None, ColumnKind.NUMBER),
 ]
 
 
@@ -53,7 +54,10 @@ def show_ledger(
     ] = None,
     limit: Limit = 100,
 ) -> None:
-    """Show what became of every occurrence of a job. Consecutive ones that were skipped are one line, with their number and the reason."""
+    """Show what became of every occurrence of a job. Consecutive ones that were skipped are one line, with their number and the reason.
+
+    The last column is how many of them backfills have filled in. What a backfill ran has a line of its own: its reason is `backfill`.
+    """
 
     async def read(client: AsyncClient) -> list[Any]:
         entries = client.jobs.iterate_occurrences(

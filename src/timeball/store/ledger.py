@@ -196,6 +196,18 @@ class LedgerStore:
         rows = await self._database.fetch("ledger_versions", job_id=job_id)
         return await self._periods(rows)
 
+    async def versions_leaving_out(self, job_id: JobId, since: datetime, until: datetime) -> list[VersionPeriod]:
+        """The versions that answer for a part of [since, until] and may leave something out of their schedules, the first one first."""
+        since, until = max(since, MIN_INSTANT), min(until, MAX_INSTANT)
+        rows = await self._database.fetch("ledger_versions_leaving_out", job_id=job_id, since=since, until=until)
+        return await self._periods(rows)
+
+    async def last_recorded_at(self, job_id: JobId) -> datetime | None:
+        """The last occurrence of which there is a record; None if there is none."""
+        window = LedgerWindow.between(MIN_INSTANT, MAX_INSTANT)
+        batch = await self.records(job_id, window, LedgerReads.ALL, 1, backwards=True)
+        return max((line.last for line in batch.lines), default=None)
+
     async def version_at(self, job_id: JobId, instant: datetime) -> VersionPeriod | None:
         """The version of a recurring job that was responsible for an instant; None before the first one."""
         rows = await self._database.fetch("ledger_version_at", job_id=job_id, at=instant)

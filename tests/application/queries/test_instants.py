@@ -432,7 +432,9 @@ async def test_a_gap_and_a_repeat_of_the_clock_are_explained(store: Store, queri
     gap = await queries.instants.of_job(str(job.id), "2026-03-29T02:30")
     repeat = await queries.instants.of_job(str(job.id), "2026-10-25T02:30")
 
-    assert gap.line is None
+    assert gap.line is not None
+    assert (gap.line.verdict, gap.line.reason) == (Verdict.EXPECTED, "clock_gap")
+    assert gap.headline.startswith("WILL BE SKIPPED at")
     assert any("went forward from 02:00 to 03:00" in one.sentence for one in gap.causes)
     assert "on_gap is `skip`" in cause(gap, "clock_change").sentence
     assert repeat.line is not None
@@ -447,9 +449,17 @@ async def test_a_day_that_a_calendar_leaves_out_names_the_calendar(
 
     explanation = await queries.instants.of_job(str(job.id), "2026-03-04T09:00")
 
-    assert explanation.line is None
+    node.clock.advance_to(START + timedelta(days=3))
+    after = await queries.instants.of_job(str(job.id), "2026-03-04T09:00")
+    between = await queries.instants.of_job(str(job.id), "2026-03-04T09:01")
+
+    assert explanation.line is not None
+    assert (explanation.line.verdict, explanation.line.reason) == (Verdict.EXPECTED, "calendar")
+    assert explanation.headline.startswith("WILL BE SKIPPED at 2026-03-04 09:00:00 UTC: calendar; ")
     assert "because the schedule leaves Wednesday 04 March out by the calendar «closed»" in explanation.headline
     assert cause(explanation, "calendar").ids == ("calendar:closed",)
+    assert after.headline.startswith("SKIPPED at 2026-03-04 09:00:00 UTC: calendar; ")
+    assert between.headline.startswith("NOTHING WAS DUE at")
 
 
 async def test_an_occurrence_that_a_calendar_moved_says_from_where(
@@ -463,6 +473,10 @@ async def test_an_occurrence_that_a_calendar_moved_says_from_where(
     assert explanation.line is not None
     assert explanation.line.verdict is Verdict.EXPECTED
     assert cause(explanation, "calendar").sentence == "a calendar moved it here from Wednesday 04 March 09:00"
+    origin = await queries.instants.of_job(str(job.id), "2026-03-04T09:00")
+    assert origin.line is None
+    moves = "the calendar «closed» moves Wednesday 04 March to the next day that is allowed"
+    assert cause(origin, "calendar").sentence == moves
 
 
 # what lies ahead

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from random import Random
 from uuid import UUID
 
 import pytest
@@ -11,12 +13,18 @@ import pytest
 from tests.engine.support import Hands, ManualScheduler, create, start_scheduler, start_worker
 from tests.support.factories import enqueue, put_row, read_job, seconds
 from timeball.application.commands import Commands
+from timeball.application.commands.calendars import DaysRequest
 from timeball.application.commands.requests import Actor
 from timeball.application.queries import Queries
 from timeball.application.queries import ledger as ledger_module
 from timeball.application.queries.ledger import LedgerQuery
+from timeball.domain.freeze import Afterwards, FreezeScope
 from timeball.domain.job import Job
-from timeball.domain.policies import Verdict
+from timeball.domain.policies import SkipReason, Verdict
+from timeball.domain.scheduling.civil_time import MICROSECOND
+from timeball.domain.scheduling.cron import NoteKind
+from timeball.domain.scheduling.ledger import VersionPeriod
+from timeball.domain.scheduling.schedule import Cron, Every
 from timeball.domain.scheduling.verdicts import LedgerLine, instants_of
 from timeball.domain.search import PageRequest
 from timeball.domain.values.ids import occurrence_id
@@ -390,6 +398,239 @@ async def test_a_million_expected_occurrences_are_not_walked_for_a_filter_that_t
     page = await queries.ledger.page(job, span(0, 10**9, newest_first=True), PageRequest(limit=10))
     assert len(page.page.items) == 10
     assert len(walked) == 11
+
+
+# what the schedule leaves out
+
+
+HOUR, DAY = 3_600, 86_400
+# The tests begin on a Monday at noon.
+SATURDAY = 4.5 * DAY
+
+
+async def closed_at_weekends(store: Store, commands: Commands, **fields: object) -> Job:
+    await commands.calendars.create("weekend", DaysRequest(days=("sat", "sun")))
+    return await create(store, **{"interval_seconds": 12 * HOUR, "skip_on": ("weekend",)} | fields)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 200])
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_days_that_a_calendar_leaves_out_are_lines_in_their_place(
+    store: Store,
+    queries: Queries,
+    node: ManualScheduler,
+    worker: Hands,
+    commands: Commands,
+    limit: int,
+    newest_first: bool,
+) -> None:
+    job = await closed_at_weekends(store, commands)
+    await node.run_until(START + seconds(7.2 * DAY), worker.work)
+
+    lines = await read(queries, job, span(3.6 * DAY, 12 * DAY, newest_first=newest_first), limit)
+
+    in_order = [
+        single(4 * DAY, "ran"),
+        (SATURDAY, SATURDAY + 1.5 * DAY, "skipped", "calendar", 4),
+        *(single(at * DAY, "ran") for at in (6.5, 7)),
+        *(single(at * DAY, "expected") for at in (7.5, 8, 8.5, 9, 9.5, 10, 10.5, 11)),
+        (SATURDAY + 7 * DAY, SATURDAY + 8.5 * DAY, "expected", "calendar", 4),
+    ]
+    assert told(lines) == (in_order[::-1] if newest_first else in_order)
+    assert {line.version for line in lines} == {1}
+    assert {line.execution_id for line in lines if line.reason} == {None}
+
+
+async def test_what_is_left_out_is_filtered_and_no_record_is_read_for_it(
+    store: Store, queries: Queries, node: ManualScheduler, worker: Hands, commands: Commands
+) -> None:
+    job = await closed_at_weekends(store, commands)
+    await node.run_until(START + seconds(7.2 * DAY), worker.work)
+
+    async def lines(**filters: object) -> list[Told]:
+        words = {name: frozenset(given) for name, given in filters.items() if isinstance(given, list)}
+        return told(await read(queries, job, span(0, 14 * DAY, **filters | words)))
+
+    past = (SATURDAY, SATURDAY + 1.5 * DAY, "skipped", "calendar", 4)
+    ahead = (SATURDAY + 7 * DAY, SATURDAY + 8.5 * DAY, "expected", "calendar", 4)
+    assert await lines(verdicts=[Verdict.SKIPPED]) == [past]
+    assert await lines(reasons=["calendar"]) == [past, ahead]
+    assert await lines(reasons=["calendar"], verdicts=[Verdict.EXPECTED], newest_first=True) == [ahead]
+    assert await lines(reasons=["misfire", "clock_gap"]) == []
+    assert await lines(verdicts=[Verdict.SKIPPED], with_left_out=False) == []
+    assert span(0, 1, reasons=frozenset({"calendar"})).reads is None
+
+
+async def test_days_that_are_left_out_now_end_with_this_moment(
+    store: Store, queries: Queries, node: ManualScheduler, worker: Hands, commands: Commands
+) -> None:
+    job = await closed_at_weekends(store, commands)
+    await node.run_until(START + seconds(5.2 * DAY), worker.work)
+
+    lines = told(await read(queries, job, span(SATURDAY, 6.4 * DAY)))
+    inside = await queries.ledger.at(job, START + seconds(5.5 * DAY))
+
+    assert lines == [
+        (SATURDAY, 5 * DAY, "skipped", "calendar", 2),
+        (5.5 * DAY, 6 * DAY, "expected", "calendar", 2),
+    ]
+    assert inside is not None
+    assert inside.reason == "calendar"
+
+
+async def test_days_that_are_left_out_lie_within_an_outage_and_are_told_apart_from_it(
+    store: Store, queries: Queries, node: ManualScheduler, worker: Hands, commands: Commands
+) -> None:
+    job = await closed_at_weekends(store, commands, misfire="skip")
+    await node.run_until(START + seconds(3.7 * DAY), worker.work)
+    node.clock.advance_to(START + seconds(7.2 * DAY))
+    await node.run_for(1, worker.work)
+
+    lines = told(await read(queries, job, span(3.6 * DAY, 7.2 * DAY)))
+    inside = await queries.ledger.at(job, START + seconds(SATURDAY))
+
+    assert lines == [
+        (4 * DAY, 7 * DAY, "skipped", "misfire", 3),
+        (SATURDAY, SATURDAY + 1.5 * DAY, "skipped", "calendar", 4),
+    ]
+    assert inside is not None
+    assert inside.reason == "calendar"
+
+
+async def test_a_time_that_a_clock_change_skips_is_a_line(
+    store: Store, queries: Queries, node: ManualScheduler, worker: Hands, commands: Commands
+) -> None:
+    """The clock of New York jumps from 02:00 to 03:00 on 8 March 2026; what is due at the end of the gap has the same instant."""
+    job = await create(store, schedule="0,30 2,3 * * *", timezone="America/New_York", on_gap="skip")
+    await node.run_until(START + seconds(7 * DAY), worker.work)
+    jump = (datetime(2026, 3, 8, 7, tzinfo=UTC) - START).total_seconds()
+
+    lines = told(await read(queries, job, span(jump - HOUR, jump + HOUR)))
+    at_the_end = await queries.ledger.at(job, START + seconds(jump))
+
+    assert lines == [
+        (jump, jump, "skipped", "clock_gap", 2),
+        single(jump, "ran"),
+        single(jump + HOUR / 2, "ran"),
+    ]
+    assert at_the_end is not None
+    assert at_the_end.verdict is Verdict.RAN
+
+
+async def test_each_version_answers_for_what_it_leaves_out_and_none_for_what_comes_after_the_last_execution(
+    store: Store, queries: Queries, node: ManualScheduler, worker: Hands, commands: Commands
+) -> None:
+    job = await closed_at_weekends(store, commands)
+    await node.run_until(START + seconds(5.2 * DAY), worker.work)
+    await commands.jobs.update(job.id, {"skip_on": [], "max_executions": 2}, SOMEBODY)
+    await node.run_until(START + seconds(7.2 * DAY), worker.work)
+    await commands.jobs.update(job.id, {"skip_on": ["weekend"], "max_executions": 5}, SOMEBODY)
+
+    edited = told(await read(queries, await read_job(store, job.id), span(3.9 * DAY, 30 * DAY)))
+    await node.run_until(START + seconds(30 * DAY), worker.work)
+    ended = told(await read(queries, await read_job(store, job.id), span(3.9 * DAY, 30 * DAY)))
+
+    first = [
+        single(4 * DAY, "ran"),
+        (SATURDAY, 5 * DAY, "skipped", "calendar", 2),
+        single(5.5 * DAY, "ran"),
+        single(6 * DAY, "ran"),
+    ]
+    assert edited == [*first, *(single(at * DAY, "expected") for at in (7.5, 8, 8.5))]
+    assert ended == [*first, *(single(at * DAY, "ran") for at in (7.5, 8, 8.5))]
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_every_instant_that_a_version_names_is_told_once_with_its_verdict(
+    store: Store, queries: Queries, node: ManualScheduler, worker: Hands, commands: Commands, seed: int
+) -> None:
+    """Whatever happens to a job: no occurrence of any version vanishes, and none is told twice."""
+    draw = Random(seed)
+    await commands.calendars.create("closed", DaysRequest(days=("wed", "2026-03-06")))
+    job = await create(store, **_drawn_schedule(draw), overlap="skip", misfire=draw.choice(["skip", "latest", "all"]))
+    for _ in range(14):
+        await _something_happens(store, node, worker, commands, job, draw)
+    await node.tick()
+    now = node.clock.now()
+
+    job = await read_job(store, job.id)
+    query = LedgerQuery(since=START, until=now)
+    lines = await read(queries, job, query, limit=7)
+    backwards = await read(queries, job, replace(query, newest_first=True), limit=50)
+    periods = await queries.ledger.versions(job)
+
+    named = [one for period in periods for one in _named_by(period, now)]
+    assert sorted(_told_instants(lines, periods, now)) == sorted(named)
+    assert backwards[::-1] == lines
+    assert all(line.reason in list(SkipReason) for line in lines if line.verdict is Verdict.SKIPPED)
+
+
+def _drawn_schedule(draw: Random) -> dict[str, object]:
+    calendars = draw.choice([{}, {"skip_on": ("closed",)}, {"only_on": ("closed",)}])
+    if draw.random() < 0.4:
+        return {"interval_seconds": draw.choice([3_600, 7_200, 43_200])} | calendars
+    schedule, on_gap = draw.choice(["30 */2 * * *", "0 2,3,15 * * *"]), draw.choice(["skip", "next_valid"])
+    return {"schedule": schedule, "timezone": "America/New_York", "on_gap": on_gap} | calendars
+
+
+async def _something_happens(
+    store: Store, node: ManualScheduler, worker: Hands, commands: Commands, job: Job, draw: Random
+) -> None:
+    span = timedelta(hours=draw.uniform(1, 40))
+    match draw.choice(["works", "works", "works", "silence", "no worker", "pause", "freeze", "edit"]):
+        case "works":
+            await node.run_until(node.clock.now() + span, worker.work)
+        case "silence":
+            node.clock.advance_to(node.clock.now() + span)
+        case "no worker":
+            await node.run_until(node.clock.now() + span)
+        case "pause":
+            await commands.jobs.pause(job.id, None, SOMEBODY)
+            await node.run_until(node.clock.now() + span, worker.work)
+            await commands.jobs.resume(job.id, SOMEBODY)
+        case "freeze":
+            until = node.clock.now() + span
+            await commands.freezes.add(
+                FreezeScope.JOB, job_id=job.id, until=until, afterwards=draw.choice(list(Afterwards)), actor=SOMEBODY
+            )
+            await node.run_until(until + timedelta(minutes=1), worker.work)
+        case "edit":
+            fields = {"skip_on": [], "only_on": [], "schedule": None, "interval_seconds": None, "on_gap": "next_valid"}
+            drawn = {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in _drawn_schedule(draw).items()
+            }
+            await commands.jobs.update(job.id, fields | drawn, SOMEBODY)
+
+
+def _named_by(period: VersionPeriod, now: datetime) -> list[tuple[datetime, bool]]:
+    """What a version names, with or without its calendars, and what a clock change skips; True for what is due."""
+    until = now if period.until is None else min(period.until, now)
+    due = [(one.at, True) for one in period.rule.occurrences(period.after, until)]
+    assert isinstance(period.rule, Cron | Every)
+    whole = replace(period.rule, calendar=None).occurrences(period.after, until)
+    gone = [(one.at, False) for one in whole if (one.at, True) not in due]
+    skipped = [
+        one for one in period.rule.occurrences(period.after, until, with_skipped=True) if not one.is_due and one.note
+    ]
+    gaps = [(one.at, False) for one in skipped if one.note and one.note.kind is NoteKind.SKIPPED_BY_GAP]
+    return due + gone + gaps
+
+
+def _told_instants(lines: list[LedgerLine], periods: list[VersionPeriod], now: datetime) -> list[tuple[datetime, bool]]:
+    instants: list[tuple[datetime, bool]] = []
+    for line in lines:
+        if not line.is_left_out:
+            instants += [(at, True) for at in instants_of(line, periods)]
+            continue
+        rule = next(period.rule for period in periods if period.version == line.version)
+        assert isinstance(rule, Cron | Every)
+        if line.is_gap:
+            instants.append((line.first, False))
+        else:
+            whole = replace(rule, calendar=None).occurrences(line.first - MICROSECOND, line.last)
+            instants += [(one.at, False) for one in whole]
+    return instants
 
 
 async def test_a_span_that_ends_before_it_begins_is_refused() -> None:

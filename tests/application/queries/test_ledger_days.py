@@ -11,6 +11,7 @@ from tests.application.queries.support import ran
 from tests.engine.support import Hands, ManualScheduler, create, start_scheduler, start_worker
 from tests.support.factories import seconds
 from timeball.application.commands import Commands
+from timeball.application.commands.calendars import DaysRequest
 from timeball.application.commands.requests import Actor
 from timeball.application.queries import Queries
 from timeball.application.queries.ledger_days import DayVerdict, LedgerDay
@@ -138,3 +139,21 @@ async def test_a_pause_over_days_is_spread_by_the_schedule_of_its_version(
     days = await days_of(queries, job, 0, 2)
 
     assert [day.skipped for day in days] == [Counter(paused=1), Counter(paused=4), Counter(paused=3)]
+
+
+async def test_what_calendars_and_clock_changes_leave_out_is_counted_on_its_days(
+    store: Store, queries: Queries, commands: Commands, node: ManualScheduler, worker: Hands
+) -> None:
+    """The tests begin on a Monday at noon; the clock of New York jumps on the Sunday after."""
+    await commands.calendars.create("closed", DaysRequest(days=("wed", "thu")))
+    job = await create(store, schedule="30 2,14 * * *", timezone="America/New_York", on_gap="skip", skip_on=("closed",))
+    await node.run_until(START + timedelta(days=7), worker.work)
+    await fold(store)
+
+    days = await days_of(queries, job, 0, 9, "America/New_York")
+
+    left_out = [day.skipped for day in days]
+    assert left_out[2] == left_out[3] == Counter(calendar=2)
+    assert left_out[6] == Counter(clock_gap=1)
+    assert [left_out[number] for number in (0, 1, 4, 5, 7, 8, 9)] == [Counter()] * 7
+    assert (days[6].ran, days[6].verdict, days[2].verdict) == (1, DayVerdict.SKIPPED, DayVerdict.SKIPPED)

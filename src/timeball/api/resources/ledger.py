@@ -83,7 +83,8 @@ async def list_occurrences(
     """What became of every occurrence of a job in a span of time, and which are expected: the ledger.
 
     Consecutive occurrences that were skipped for one reason are one entry, a range, which is shown whole if it crosses the edge of the
-    span. A time without an offset is on the clock of the job's zone. A page that is not full but has a `next_cursor` has looked at as
+    span. What a calendar leaves out (`calendar`), or a clock change with `on_gap=skip` (`clock_gap`), has its entries, too, though no
+    record. A time without an offset is on the clock of the job's zone. A page that is not full but has a `next_cursor` has looked at as
     many records as one page may: the cursor goes on from there.
     """
     target = await context.queries.jobs.find(job)

@@ -48,7 +48,7 @@ class Queries:
         self.doctor = DoctorQueries(store, listing, diagnostics, timelines, self.explain, settings)
         ledger = LedgerStore(store.database)
         self.ledger = LedgerQueries(store, ledger)
-        self.ledger_days = LedgerDayQueries(store, ledger)
+        self.ledger_days = LedgerDayQueries(store, ledger, self.ledger)
         self.instants = InstantQueries(store, ExplainStore(store.database), self.jobs, self.ledger, self.explain)
         self.timeline = TimelineQueries(store, timelines)
         self.forecast = ForecastQueries(store, timelines)

@@ -92,7 +92,7 @@ class InstantQueries:
         match line.verdict:
             case Verdict.RAN:
                 return question.answer(line, await self._how_it_ran(question, line))
-            case Verdict.SKIPPED:
+            case Verdict.SKIPPED | Verdict.EXPECTED if line.is_left_out or line.verdict is Verdict.SKIPPED:
                 return question.answer(line, await self._why_skipped(question, line))
             case Verdict.EXPECTED:
                 return question.answer_by_gates(line, await self._explain.ahead(job, instant))
@@ -322,7 +322,7 @@ class _Question:
 
     def answer(self, line: LedgerLine, causes: Sequence[Cause]) -> InstantExplanation:
         when = moment_in_words(self.at, self.now, self.job.timezone)
-        changes = [] if line.reason == SkipReason.CLOCK_GAP else self.of_the_schedule()
+        changes = [] if line.is_left_out else self.of_the_schedule()
         return InstantExplanation(
             job=self.job,
             at=self.at,

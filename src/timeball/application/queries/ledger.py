@@ -4,6 +4,9 @@ A page is read in batches until it is full. Each batch reads at most a page of e
 may pass over many records: a page that has looked at `MAX_LOOKED_AT` of them ends there, and its cursor goes on from that place. So a
 page costs the same whatever the span is.
 
+What calendars and clock changes leave out has no record: it is computed from the versions of the job, and each line of it is put before the
+first record that comes after it.
+
 `page` answers fronts. `lines` and `at` are for other questions about occurrences: all lines of a span, and the line of one instant.
 """
 
@@ -17,9 +20,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from timeball.domain.execution import Origin
-from timeball.domain.policies import Verdict
+from timeball.domain.policies import SkipReason, Verdict
 from timeball.domain.scheduling.civil_time import MAX_INSTANT, MICROSECOND, MIN_INSTANT, format_instant
-from timeball.domain.scheduling.verdicts import JobOutlook, LedgerLine
+from timeball.domain.scheduling.verdicts import JobOutlook, LedgerLine, left_out_lines
 from timeball.domain.search import MAX_PAGE_SIZE, PageRequest, ResultPage, foreign_cursor, read_cursor, write_cursor
 from timeball.domain.values.ids import first_id_at, id_created_at
 from timeball.errors import InvalidInput
@@ -37,18 +40,23 @@ MAX_LOOKED_AT = 5_000
 # A filter may pass over most of a batch, so that larger ones are worth their while.
 _FILTERED_BATCH = 1_000
 _MILLISECOND = timedelta(milliseconds=1)
+_LEFT_OUT = frozenset(reason for reason in SkipReason if reason.is_left_out)
 _LAST_KEY = first_id_at(MAX_INSTANT + _MILLISECOND)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerQuery:
-    """Which lines: those that touch [since, until], of these verdicts and reasons; all if none are given."""
+    """Which lines: those that touch [since, until], of these verdicts and reasons; all if none are given.
+
+    Without *with_left_out*, only records and what is expected: nothing that the schedule itself leaves out.
+    """
 
     since: datetime
     until: datetime
     verdicts: frozenset[Verdict] = frozenset()
     reasons: frozenset[str] = frozenset()
     newest_first: bool = False
+    with_left_out: bool = True
 
     def __post_init__(self) -> None:
         if self.until < self.since:
@@ -74,13 +82,19 @@ class LedgerQuery:
     @property
     def reads(self) -> LedgerReads | None:
         """Which records can hold such lines; None if none can."""
-        if self.reasons and not self.may_have(Verdict.SKIPPED):
+        if self.reasons and (self.reasons <= _LEFT_OUT or not self.may_have(Verdict.SKIPPED)):
             return None
         if self.reasons or self.verdicts == {Verdict.SKIPPED}:
             return LedgerReads.SKIPS
         if self.may_have(Verdict.RAN, Verdict.SKIPPED):
             return LedgerReads.ALL
         return LedgerReads.UNFINISHED if self.may_have(Verdict.RUNNING, Verdict.WAITING) else None
+
+    @property
+    def has_left_out(self) -> bool:
+        """Whether what the schedule leaves out may be asked for."""
+        has_reason = not self.reasons or not self.reasons.isdisjoint(_LEFT_OUT)
+        return self.with_left_out and has_reason and self.may_have(Verdict.SKIPPED, Verdict.EXPECTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +133,8 @@ class LedgerQueries:
         # First what lies ahead, then the records: what moves in between is seen twice and told once, and never missed.
         outlook, history_from = await self._ledger.outlook(job)
         reading = _LedgerReading(self._ledger, job, query, outlook, request)
+        if query.has_left_out and not job.is_enqueued:
+            await reading.find_left_out()
         return LedgerPage(await reading.page(), query, outlook.now, history_from)
 
     async def lines(self, job: Job, query: LedgerQuery) -> AsyncIterator[LedgerLine]:
@@ -133,20 +149,29 @@ class LedgerQueries:
             request = replace(request, cursor=page.next_cursor)
 
     async def at(self, job: Job, instant: datetime) -> LedgerLine | None:
-        """The line that holds an instant; None if nothing was or is to be due at it. A backfill's only if there is no other."""
+        """The line that holds an instant; None if nothing was or is to be due at it. A backfill's only if there is no other.
+
+        Of ranges it is the one that begins last: days that calendars leave out may lie within the occurrences of one outage.
+        """
         query = LedgerQuery(since=instant, until=instant)
         lines = (await self.page(job, query, PageRequest(limit=MAX_PAGE_SIZE))).page.items
-        return min(lines, key=lambda line: line.origin is Origin.BACKFILL, default=None)
+        by_start = sorted(lines, key=lambda line: line.first, reverse=True)
+        return min(by_start, key=lambda line: (line.origin is Origin.BACKFILL, line.is_gap), default=None)
 
     async def near(self, job: Job, instant: datetime) -> LedgerSurroundings:
-        """The last line that begins before an instant, and the first one that ends after it."""
+        """The last line that begins before an instant, and the first one that ends after it; what is left out is none of them."""
         request = PageRequest(limit=1)
-        before = LedgerQuery(since=MIN_INSTANT, until=instant - MICROSECOND, newest_first=True)
-        after = LedgerQuery(since=instant + MICROSECOND, until=MAX_INSTANT)
+        before = LedgerQuery(since=MIN_INSTANT, until=instant - MICROSECOND, newest_first=True, with_left_out=False)
+        after = LedgerQuery(since=instant + MICROSECOND, until=MAX_INSTANT, with_left_out=False)
         earlier, later = await self.page(job, before, request), await self.page(job, after, request)
         return LedgerSurroundings(
             next(iter(earlier.page.items), None), next(iter(later.page.items), None), earlier.history_from
         )
+
+    async def left_out(self, job: Job, since: datetime, until: datetime) -> list[LedgerLine]:
+        """What the schedule leaves out of [since, until]."""
+        query = LedgerQuery(since=since, until=until, reasons=_LEFT_OUT)
+        return [line async for line in self.lines(job, query)]
 
     async def range_recorded_at(self, job: Job, first: datetime) -> datetime | None:
         """When the range of skipped occurrences that begins at an instant was recorded; None if there is no such record."""
@@ -178,6 +203,31 @@ class _LedgerReading:
         self._lines: list[LedgerLine] = []
         self._told: set[UUID] = set()
         self._looked_at = 0
+        self._left_out: Iterator[LedgerLine] = iter(())
+        self._next_left_out: LedgerLine | None = None
+
+    async def find_left_out(self) -> None:
+        """Reads the versions that leave something out of the span: what it is will be computed line by line."""
+        since, until = self._span()
+        periods = await self._store.versions_leaving_out(self._job.id, since, until)
+        if periods and periods[-1].until is None:
+            # A job that has used up its executions leaves nothing out any more.
+            end = self._outlook.last_before(until)
+            if self._has_ended:
+                end = await self._store.last_recorded_at(self._job.id) or periods[-1].after
+            periods[-1] = replace(periods[-1], until=end)
+        newest_first = self._query.newest_first
+        self._left_out = chain.from_iterable(
+            left_out_lines(period, since, until, self._outlook.now, newest_first=newest_first)
+            for period in (reversed(periods) if newest_first else periods)
+        )
+        self._next_left_out = next(self._left_out, None)
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether the job has used up its executions."""
+        is_over = self._outlook.pending is None and self._outlook.pause is None
+        return is_over and self._job.max_executions is not None
 
     async def page(self) -> ResultPage[LedgerLine]:
         """Reads the page."""
@@ -188,6 +238,7 @@ class _LedgerReading:
             stopped_at = await self._add_records()
             if stopped_at is None:
                 self._add(self._ahead())
+        self._add_left_out(stopped_at)
         if len(self._lines) > self._limit:
             kept = self._lines[: self._limit]
             return ResultPage(kept, write_cursor(self._order, kept[-1].key))
@@ -208,11 +259,26 @@ class _LedgerReading:
         if self._is_full():
             return
         for line in lines:
-            if line.key not in self._told and not self._is_behind(line.key) and self._query.matches(line):
-                self._told.add(line.key)
-                self._lines.append(line)
-                if self._is_full():
-                    return
+            self._add_left_out(line.key)
+            if self._is_full():
+                return
+            self._add_one(line)
+            if self._is_full():
+                return
+
+    def _add_one(self, line: LedgerLine) -> None:
+        if line.key not in self._told and not self._is_behind(line.key) and self._query.matches(line):
+            self._told.add(line.key)
+            self._lines.append(line)
+
+    def _add_left_out(self, up_to: UUID | None) -> None:
+        """Adds what is left out and comes before a key; all of it, if there is none."""
+        while self._next_left_out is not None and not self._is_full():
+            line = self._next_left_out
+            if up_to is not None and (line.key < up_to if self._query.newest_first else line.key > up_to):
+                return
+            self._add_one(line)
+            self._next_left_out = next(self._left_out, None)
 
     def _is_behind(self, key: UUID) -> bool:
         """Whether an earlier page has told a line."""
@@ -253,18 +319,22 @@ class _LedgerReading:
             return window
         return window.beyond(self._cursor, backwards=self._query.newest_first)
 
+    def _span(self) -> tuple[datetime, datetime]:
+        """What is left of the span behind the cursor."""
+        since, until = self._query.since, self._query.until
+        if self._cursor is None:
+            return since, until
+        at = id_created_at(self._cursor)
+        return (since, min(until, at + _MILLISECOND)) if self._query.newest_first else (max(since, at), until)
+
     def _ahead(self) -> Iterator[LedgerLine]:
         """The lines without a record, from the cursor on."""
-        since, until = self._query.since, self._query.until
+        since, until = self._span()
         # They have no reason, and may be without end: a filter that none of them can match must not walk along them.
         has_expected = self._query.may_have(Verdict.EXPECTED) and not self._query.reasons
         if self._query.newest_first:
-            if self._cursor is not None:
-                until = min(until, id_created_at(self._cursor) + _MILLISECOND)
             expected = self._outlook.expected_back(since, until) if has_expected else ()
             return chain(expected, reversed(self._outlook.certain(since, until)))
-        if self._cursor is not None:
-            since = max(since, id_created_at(self._cursor))
         expected = self._outlook.expected(since, until) if has_expected else ()
         return chain(self._outlook.certain(since, until), expected)
 

@@ -2,7 +2,7 @@
 
 The numbers come from the rollups of the hours, so that half a year of an every-second job costs a few thousand small rows. The rollups
 count a skip range where it was recorded, which may be days after its occurrences. So ranges are read one by one and moved to the days of
-their occurrences.
+their occurrences. What the schedule leaves out is in no rollup: it comes from the versions of the job.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from timeball.domain.policies import SkipReason
+from timeball.domain.policies import SkipReason, Verdict
 from timeball.domain.scheduling.civil_time import MICROSECOND, first_instant
 
 if TYPE_CHECKING:
+    from timeball.application.queries.ledger import LedgerQueries
     from timeball.domain.job import Job
     from timeball.domain.scheduling.ledger import VersionPeriod
     from timeball.domain.scheduling.schedule import Schedule
+    from timeball.domain.scheduling.verdicts import LedgerLine
     from timeball.store.ledger import LedgerStore, RecordedRange
     from timeball.store.store import Store
 
@@ -69,9 +71,10 @@ class LedgerDay:
 class LedgerDayQueries:
     """Reads the days of jobs."""
 
-    def __init__(self, store: Store, ledger: LedgerStore) -> None:
+    def __init__(self, store: Store, ledger: LedgerStore, lines: LedgerQueries) -> None:
         self._store = store
         self._ledger = ledger
+        self._lines = lines
 
     async def days(self, job: Job, timezone: str, first: date, last: date) -> list[LedgerDay]:
         """The days from *first* to *last* on the clock of a zone. Late is what began later than the grace of the job, after its jitter."""
@@ -90,8 +93,12 @@ class LedgerDayQueries:
             for number, ((start, end), count) in enumerate(zip(pairwise(edges), counts, strict=True))
         ]
         ranges = await self._ledger.ranges(job.id, edges[-1], _MAX_RANGES)
-        if ranges:
-            _move(days, ranges, await self._ledger.versions(job.id))
+        until = min(edges[-1] - MICROSECOND, self._store.env.clock.now())
+        left_out = await self._lines.left_out(job, edges[0], until) if edges[0] <= until else []
+        if ranges or left_out:
+            versions = await self._ledger.versions(job.id)
+            _move(days, ranges, versions)
+            _count_left_out(days, left_out, versions)
         return days
 
 
@@ -112,6 +119,21 @@ def _move(days: Sequence[LedgerDay], ranges: Sequence[RecordedRange], periods: S
             day.skipped[one.reason] += number
     for day in days:
         day.skipped = +day.skipped
+
+
+def _count_left_out(days: Sequence[LedgerDay], lines: Sequence[LedgerLine], periods: Sequence[VersionPeriod]) -> None:
+    """Count what the schedule leaves out."""
+    rules = {period.version: period.rule for period in periods}
+    for line in lines:
+        if line.verdict is not Verdict.SKIPPED or line.reason is None:
+            continue
+        for day in days:
+            if day.end <= line.first or day.start > line.last:
+                continue
+            parts = rules[line.version].left_out(
+                max(day.start, line.first) - MICROSECOND, min(day.end - MICROSECOND, line.last)
+            )
+            day.skipped[line.reason] += sum(part.count or 1 for part in parts if part.reason == line.reason)
 
 
 def _spread(days: Sequence[LedgerDay], one: RecordedRange, rule: Schedule | None) -> Iterator[tuple[LedgerDay, int]]:

@@ -105,7 +105,7 @@ def _row(context: PageContext, line: LedgerLine) -> dict[str, Any]:
 
 def _is_missing(line: LedgerLine) -> bool:
     """Whether a backfill would fill something of a line in."""
-    is_skipped = line.verdict is Verdict.SKIPPED and line.origin is Origin.SCHEDULE
+    is_skipped = line.verdict is Verdict.SKIPPED and line.origin is Origin.SCHEDULE and not line.is_left_out
     return is_skipped and (line.count is None or line.filled < line.count)
 
 

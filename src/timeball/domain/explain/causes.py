@@ -345,7 +345,15 @@ def calendar_at(rule: Schedule, instant: datetime) -> Cause | None:
     for note in notes:
         if note is not None and note.kind is NoteKind.LEFT_OUT_BY_CALENDAR:
             names = listed([f"«{name}»" for name in note.calendars])
-            sentence = f"the schedule leaves {note.wall:%A %d %B} out by the calendar {names}"
+            if (
+                any(rule.left_out(instant - MICROSECOND, instant))
+                or not isinstance(rule, Cron)
+                or rule.calendar is None
+            ):
+                sentence = f"the schedule leaves {note.wall:%A %d %B} out by the calendar {names}"
+            else:
+                shift = rule.calendar.shift
+                sentence = f"the calendar {names} moves {note.wall:%A %d %B} to the {shift} day that is allowed"
             return Cause(
                 kind=CauseKind.CALENDAR, sentence=sentence, ids=tuple(f"calendar:{name}" for name in note.calendars)
             )

@@ -80,6 +80,7 @@ _SKIP_REASONS: dict[SkipReason, tuple[str, str, str | None]] = {
         "the job had run as often as max_executions allows, or newer time-zone data moved this past its ends_at",
         None,
     ),
+    SkipReason.CALENDAR: ("due", "the calendars of the job leave this day out", None),
     SkipReason.CLOCK_GAP: ("due", "the clock skipped this time, and on_gap is `skip`", None),
 }
 

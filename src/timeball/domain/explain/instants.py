@@ -18,6 +18,7 @@ from timeball.domain.explain.facts import Competitor, ExecutionTable, ExplainFac
 from timeball.domain.explain.gates import check_slots
 from timeball.domain.job import Job
 from timeball.domain.policies import Verdict
+from timeball.domain.scheduling.civil_time import MICROSECOND
 from timeball.domain.scheduling.schedule import Manual, Schedule
 from timeball.domain.scheduling.verdicts import LedgerLine
 from timeball.domain.values.ids import occurrence_id
@@ -53,7 +54,9 @@ class InstantExplanation:
 
 
 def is_at(line: LedgerLine, rule: Schedule, instant: datetime) -> bool:
-    """Whether a line has an occurrence at an instant; a range has them only where its schedule names them."""
+    """Whether a line has an occurrence at an instant; a range has them only where its schedule names them, or leaves them out."""
+    if line.is_left_out:
+        return any(rule.left_out(instant - MICROSECOND, instant))
     return instant in (line.first, line.last) or rule.last_at_or_before(instant) == instant
 
 
@@ -85,12 +88,13 @@ def moment_in_words(at: datetime, now: datetime, timezone: str) -> str:
 def headline_of_line(line: LedgerLine, when: str, causes: Sequence[Cause], now: datetime) -> str:
     """What became of an occurrence, in one sentence."""
     chain = in_one_sentence(causes)
-    if line.verdict is Verdict.SKIPPED:
+    if line.verdict is Verdict.SKIPPED or line.is_left_out:
+        verb = "SKIPPED" if line.verdict is Verdict.SKIPPED else "WILL BE SKIPPED"
         whole = ""
         if line.is_range and line.count:
             first, last = (instant_in_words(at, now) for at in (line.first, line.last))
             whole = f", with all {counted(line.count, 'occurrence')} from {first} to {last}"
-        return f"SKIPPED at {when}{whole}: {line.reason}; {chain}."
+        return f"{verb} at {when}{whole}: {line.reason}; {chain}."
     ended = next((cause.sentence for cause in causes if cause.kind is CauseKind.ENDED), None)
     first = "" if chain == ended else chain
     return f"RAN for {when}: {'; '.join(part for part in (first, ended) if part)}."

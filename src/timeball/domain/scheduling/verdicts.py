@@ -9,13 +9,16 @@ skip ranges. `JobOutlook` makes the lines for which there is no record yet, from
     a pause, up to now           skipped (`paused`), as one range: that is how they will be recorded, whatever ends the pause
     a pause, after now           expected, with the reason `paused`: it will be skipped unless the job is resumed before
 
+What a version of the job leaves out, by its calendars or at a clock change (`left_out_lines`), is no record either: it is proven by the
+version. It is told as skipped once its time has come, and as expected with its reason before that.
+
 Lines are in the order of their keys. The key of an execution is its id, which begins with its instant; that of a range is the smallest
 id of its first instant. So one id says how far a reader has come, in the records as well as in the schedule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -25,7 +28,7 @@ from timeball.domain.policies import SkipReason, Verdict
 from timeball.domain.scheduling.civil_time import MAX_INSTANT, MICROSECOND, tzdata_version
 from timeball.domain.scheduling.ledger import VersionPeriod
 from timeball.domain.scheduling.occurrences import NextOccurrence, skipped_between
-from timeball.domain.scheduling.schedule import COUNT_BUDGET, Schedule
+from timeball.domain.scheduling.schedule import COUNT_BUDGET, LeftOut, Schedule
 from timeball.domain.values.ids import ExecutionId, JobId, first_id_at, occurrence_id
 
 
@@ -51,6 +54,20 @@ class LedgerLine:
     origin: Origin = Origin.SCHEDULE
     filled: int = 0
 
+    @property
+    def is_left_out(self) -> bool:
+        """Whether the schedule itself leaves it out, so that there is no record of it."""
+        return self.execution_id is None and self.reason in _LEFT_OUT
+
+    @property
+    def is_gap(self) -> bool:
+        """Whether it is what a clock change skips: something may be due at that instant all the same."""
+        return self.reason == SkipReason.CLOCK_GAP
+
+
+# Plain texts: a reason is read from the database.
+_LEFT_OUT = frozenset(reason.value for reason in SkipReason if reason.is_left_out)
+
 
 def verdict_of(state: ExecutionState, skip_reason: str | None) -> Verdict:
     """The verdict about an occurrence with an execution in this state; a skipped one never began, and has a reason."""
@@ -74,7 +91,9 @@ def key_of_range(first: datetime) -> UUID:
 
 
 def instants_of(line: LedgerLine, periods: Sequence[VersionPeriod]) -> Iterator[datetime]:
-    """The occurrences of a line in order: those of a range by the schedule of its version."""
+    """The occurrences of a line in order: those of a range by the schedule of its version. What is left out is none."""
+    if line.is_left_out:
+        return
     period = next((period for period in periods if period.version == line.version), None)
     if not line.is_range or period is None:
         yield line.first
@@ -118,6 +137,11 @@ class JobOutlook:
         after, before = self._expected_span(until)
         for instant in self.rule.occurrences_back(before, max(after, since - MICROSECOND)):
             yield self._expected(instant)
+
+    def last_before(self, until: datetime) -> datetime | None:
+        """The last occurrence that the job has an execution left for, if that is before *until*."""
+        last = self._expected_span(until)[1]
+        return last if last < until else None
 
     def _certain_lines(self, until: datetime) -> list[LedgerLine]:
         pending = self.pending
@@ -194,6 +218,42 @@ class JobOutlook:
         else:
             return until, until
         return after, until if left is None else _last_of(self.rule, after, left, until)
+
+
+def left_out_lines(
+    period: VersionPeriod, since: datetime, until: datetime, now: datetime, *, newest_first: bool
+) -> Iterator[LedgerLine]:
+    """What a version leaves out, as far as it touches [since, until], lazily in order: ranges without an occurrence, cut at *now*.
+
+    A range is told whole, if it crosses the edge of the span.
+    """
+    rule, low, end = period.rule, period.after, MAX_INSTANT if period.until is None else period.until
+    if end < since or until <= low:
+        return iter(())
+    low = rule.last_at_or_before(since - MICROSECOND, low) or low
+    following = rule.next_after(until)
+    high = min(end, until if following is None else following - MICROSECOND)
+    spans = [(low, min(high, now)), (max(low, now), high)]
+    if newest_first:
+        parts: Iterable[LeftOut] = (part for start, end in reversed(spans) for part in rule.left_out_back(end, start))
+    else:
+        parts = (part for start, end in spans for part in rule.left_out(start, end))
+    return (_left_out_line(period, part, now) for part in parts)
+
+
+def _left_out_line(period: VersionPeriod, part: LeftOut, now: datetime) -> LedgerLine:
+    return LedgerLine(
+        # Something may be due at the end of a gap, too, and has the id of an occurrence.
+        key=key_of_range(part.first),
+        first=part.first,
+        last=part.last,
+        count=part.count,
+        verdict=Verdict.SKIPPED if part.first <= now else Verdict.EXPECTED,
+        version=period.version,
+        tzdata=period.tzdata or tzdata_version(),
+        is_range=part.first != part.last,
+        reason=part.reason,
+    )
 
 
 def _last_of(rule: Schedule, after: datetime, number: int, until: datetime) -> datetime:

@@ -140,6 +140,18 @@ CROSS JOIN LATERAL jsonb_populate_record(NULL::timeball.job, job_version.definit
 WHERE job_version.job_id = :job_id
 ORDER BY job_version.version;
 
+-- name: ledger_versions_leaving_out
+-- The versions that answer for a part of a span and may leave something out of their schedules: by calendars, or at clock changes.
+SELECT job_version.version, job_version.effective_from, job_version.effective_until, job_version.tzdata, rule.name, rule.kind, rule.calendars,
+       {rule.timing_columns}
+FROM timeball.job_version
+CROSS JOIN LATERAL jsonb_populate_record(NULL::timeball.job, job_version.definition) AS rule
+WHERE job_version.job_id = :job_id
+  AND job_version.effective_from < :until
+  AND (job_version.effective_until IS NULL OR job_version.effective_until >= :since)
+  AND (job_version.definition ->> 'calendars' IS NOT NULL OR job_version.definition ->> 'on_gap' = 'skip')
+ORDER BY job_version.version;
+
 -- name: ledger_version_at
 -- The version of a recurring job that was responsible for an instant.
 SELECT job_version.version, job_version.effective_from, job_version.effective_until, job_version.tzdata, rule.name, rule.kind, rule.calendars,
