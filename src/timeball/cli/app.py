@@ -90,7 +90,11 @@ class _RootGroup(LazyGroup):
             "runs:commands",
             "Run a handler now, later, or on a schedule.",
         ),
-        LazyCommand("next", "schedules:commands", "Show when a schedule fires, with clock changes marked."),
+        LazyCommand(
+            "next",
+            "schedules:commands",
+            "Show when a schedule or a job fires, with clock changes, calendars and freezes marked.",
+        ),
         LazyCommand(
             "ledger",
             "ledger:commands",

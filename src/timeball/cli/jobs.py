@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +35,7 @@ from timeball.cli.views import (
     PartialFailure,
     follow_operation,
     schedule_text,
+    show_fire_times,
     show_operation,
     show_plan,
     start_and_show,
@@ -225,14 +225,8 @@ def next_of_job(
     job: JobRef,
     count: Annotated[int, typer.Option("-n", "--count", min=1, max=100, help="How many to show.")] = 10,
 ) -> None:
-    """Show when a job runs next, with clock changes marked; and the payload of the next run, if it has references."""
-    times = session.talk(lambda client: client.jobs.next(job, count))
-    if not session.printer.is_for_programs:
-        session.printer.say(times.description)
-    columns = [Column("at", kind=ColumnKind.INSTANT), Column("local"), Column("note")]
-    session.printer.rows(times.next, columns, empty="no further occurrences")
-    if times.payload is not None and not session.printer.is_for_programs:
-        session.printer.say(f"payload of the next run: {json.dumps(times.payload, ensure_ascii=False)}")
+    """Show when a job runs next, with what changes its times; and the payload of the next run, if it has references."""
+    show_fire_times(session, session.talk(lambda client: client.jobs.next(job, count)))
 
 
 @command(jobs, "cancel", "timeball jobs cancel nightly")

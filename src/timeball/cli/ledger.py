@@ -18,12 +18,21 @@ if TYPE_CHECKING:
 
 commands = ungrouped_commands()
 
+
+def _reason(entry: Any) -> str | None:
+    """Why it did not run or still waits, with the words of the freeze that holds it; what a backfill ran says so."""
+    freeze = entry["freeze"]
+    if freeze is not None:
+        return f"freeze of {freeze['what']}" + (f": {freeze['reason']}" if freeze["reason"] else "")
+    return entry["reason"] or ("backfill" if entry["origin"] == "backfill" else None)
+
+
 _COLUMNS = [
     Column("due", lambda entry: entry["scheduled_for"] or entry["from"], ColumnKind.INSTANT),
     Column("until", kind=ColumnKind.INSTANT),
     Column("count", kind=ColumnKind.NUMBER),
     Column("verdict", kind=ColumnKind.STATE),
-    Column("reason", lambda entry: entry["reason"] or ("backfill" if entry["origin"] == "backfill" else None)),
+    Column("reason", _reason),
     Column("state", kind=ColumnKind.STATE),
     Column("execution", "execution_id"),
     Column("version", kind=ColumnKind.NUMBER),

@@ -80,7 +80,8 @@ def show_why(session: CliSession, reference: Reference, at: At = None) -> None:
     printer.styled(single_line(_title(explanation, printer)), "bold")
     printer.words(explanation["headline"])
     for cause in explanation["because"]:
-        if cause["kind"] != "gate":
+        # The headline has the first ones.
+        if cause["kind"] != "gate" and cause["sentence"] not in explanation["headline"]:
             printer.words(f"{'  ' * (cause['depth'] + 1)}{'because ' if cause['depth'] else ''}{cause['sentence']}")
     if not printer.is_terminal and printer.output is None:
         if explanation["gates"]:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
 import typer
 
-from timeball.cli.output import Column, ColumnKind, Document, OutputFormat, Printer, as_document
+from timeball.cli.output import Column, ColumnKind, Document, OutputFormat, as_document
 from timeball.cli.session import CliSession
-from timeball.cli.tree import AsJson, Reason, Yes, command, command_without_session, ungrouped_commands
-from timeball.cli.views import show_plan, summarise_plan
-from timeball.domain.policies import OnGap, OnRepeat
+from timeball.cli.tree import Reason, Yes, command, ungrouped_commands
+from timeball.cli.views import show_fire_times, show_plan, summarise_plan
+from timeball.domain.policies import OnGap, OnRepeat, Shift
 from timeball.domain.scheduling.civil_time import parse_instant
 from timeball.domain.scheduling.schedule import Occurrence, parse_schedule
 from timeball.env import SystemClock
+from timeball.errors import InvalidInput
 
 if TYPE_CHECKING:
     from timeball.client import AsyncClient
@@ -24,32 +25,89 @@ if TYPE_CHECKING:
 commands = ungrouped_commands()
 
 
-@command_without_session(
+@command(
     commands,
     "next",
     'timeball next "30 2 * * *" --tz Europe/Berlin',
     'timeball next "0 9 * * mon-fri" -n 3 --json',
     'timeball next "H H * * *" --name nightly',
+    "timeball next nightly",
+    'timeball next "0 9 15 * *" --skip-on holidays --shift next',
 )
 def next_times(
-    schedule: Annotated[str, typer.Argument(metavar="SCHEDULE", help='A cron expression, such as "30 2 * * *".')],
-    tz: Annotated[str, typer.Option("--tz", help="An IANA time zone.")] = "UTC",
+    session: CliSession,
+    schedule: Annotated[
+        str,
+        typer.Argument(metavar="SCHEDULE|JOB", help='A cron expression, such as "30 2 * * *", or a job\'s name or id.'),
+    ],
+    tz: Annotated[str | None, typer.Option("--tz", help="An IANA time zone. Default: UTC.")] = None,
     count: Annotated[int, typer.Option("-n", "--count", min=1, max=1000, help="How many to show.")] = 10,
     on_gap: Annotated[
-        str, typer.Option(help=f"If a clock change skips the time: {', '.join(OnGap)}.")
-    ] = OnGap.NEXT_VALID.value,
+        str | None,
+        typer.Option(help=f"If a clock change skips the time: {', '.join(OnGap)}. Default: {OnGap.NEXT_VALID}."),
+    ] = None,
     on_repeat: Annotated[
-        str, typer.Option(help=f"If a clock change repeats the time: {', '.join(OnRepeat)}.")
-    ] = OnRepeat.FIRST.value,
+        str | None,
+        typer.Option(help=f"If a clock change repeats the time: {', '.join(OnRepeat)}. Default: {OnRepeat.FIRST}."),
+    ] = None,
     after: Annotated[str | None, typer.Option(help="From this instant on (ISO 8601). Default: now.")] = None,
     name: Annotated[
         str | None, typer.Option(help="The name of the job, from which H in the schedule is derived.")
     ] = None,
-    as_json: AsJson = False,
+    skip_on: Annotated[
+        list[str] | None, typer.Option("--skip-on", help="A calendar whose days are left out; repeat for more.")
+    ] = None,
+    only_on: Annotated[
+        list[str] | None, typer.Option("--only-on", help="A calendar on whose days alone it fires; repeat for more.")
+    ] = None,
+    shift: Annotated[str | None, typer.Option(help=f"Where a day of --skip-on goes: {', '.join(Shift)}.")] = None,
 ) -> None:
-    """Show when a schedule fires, with clock changes marked. Needs no server."""
+    """Show when a schedule or a job fires, with clock changes, calendars and freezes marked.
+
+    A cron expression needs no server, unless it names calendars.
+    """
+    options: dict[str, Any] = {
+        "timezone": tz,
+        "on_gap": on_gap,
+        "on_repeat": on_repeat,
+        "name": name,
+        "skip_on": skip_on,
+        "only_on": only_on,
+        "shift": shift,
+        "after": after,
+    }
+    given = {option: value for option, value in options.items() if value}
+    if not _is_expression(schedule):
+        if given:
+            raise InvalidInput(
+                f"{schedule} is a job, which has its own schedule; expected no option beside it but --count",
+                field=next(iter(given)),
+            )
+        show_fire_times(session, session.talk(lambda client: client.jobs.next(schedule, count)))
+    elif skip_on or only_on or shift:
+        show_fire_times(
+            session, session.talk(lambda client: client.schedules.preview(schedule=schedule, count=count, **given))
+        )
+    else:
+        _show_times_of_cron(session, schedule, count, given)
+
+
+# The fewest fields of a cron expression.
+_FIELDS = 5
+
+
+def _is_expression(text: str) -> bool:
+    """Whether a text is meant as a cron expression, even a wrong one; the name of a job may have blanks, too."""
+    fields = text.split()
+    return text.startswith("@") or "*" in text or len(fields) >= _FIELDS or (len(fields) > 1 and fields[0].isdigit())
+
+
+def _show_times_of_cron(session: CliSession, schedule: str, count: int, options: Mapping[str, Any]) -> None:
     now = SystemClock().now()
-    rule = parse_schedule(schedule=schedule, timezone=tz, on_gap=on_gap, on_repeat=on_repeat, name=name, now=now)
+    after, tz = options.get("after"), options.get("timezone", "UTC")
+    rule = parse_schedule(
+        schedule=schedule, now=now, **{option: value for option, value in options.items() if option != "after"}
+    )
     start = now if after is None else parse_instant(after, tz, "--after")
     occurrences: list[Occurrence] = []
     due = 0
@@ -58,12 +116,15 @@ def next_times(
         due += occurrence.is_due
         if due == count:
             break
-    if as_json:
-        Printer().json([_occurrence_document(occurrence, tz) for occurrence in occurrences])
+    if session.printer.is_for_programs:
+        session.printer.rows([_occurrence_document(occurrence, tz) for occurrence in occurrences], _OCCURRENCE_COLUMNS)
         return
     typer.echo(rule.describe())
     for occurrence in occurrences:
         typer.echo(_occurrence_line(occurrence, tz))
+
+
+_OCCURRENCE_COLUMNS = [Column("at"), Column("local"), Column("is_due"), Column("note")]
 
 
 def _occurrence_line(occurrence: Occurrence, timezone: str) -> str:

@@ -34,6 +34,27 @@ def schedule_text(job: Any) -> str:
             return str(kind)
 
 
+def show_fire_times(session: CliSession, times: Any) -> None:
+    """When a schedule or a job fires next, in words and as rows; with the payload of the first time, if it has references."""
+    printer = session.printer
+    if not printer.is_for_programs:
+        printer.say(times.description)
+    columns = [Column("at", kind=ColumnKind.INSTANT), Column("local"), Column("note", _fire_note)]
+    printer.rows(times.next, columns, empty="no further occurrences")
+    if times.payload is not None and not printer.is_for_programs:
+        import json
+
+        printer.say(f"payload of the next run: {json.dumps(times.payload, ensure_ascii=False)}")
+
+
+def _fire_note(time: Any) -> str | None:
+    """What a clock change, a calendar or a freeze does to a time: `4 left out by calendar: holidays; frozen`."""
+    words = [(time["note"] or "").replace("_", " ")]
+    if time["calendars"]:
+        words = [f"{time['count'] or 'many'} {words[0]}: {', '.join(time['calendars'])}"]
+    return "; ".join([*filter(None, words), *(["frozen"] if time["is_frozen"] else [])]) or None
+
+
 def _unusual_value(line: JobField, job: Any) -> Any:
     return None if job.get(line.name) == json_default(line) else job.get(line.name)
 

@@ -119,6 +119,7 @@ class LedgerStore:
             version=job.version if row["version"] is None else row["version"],
             now=row["moment"],
             pending=None if row["id"] is None else pending_from(row),
+            is_frozen=bool(row["is_frozen"]),
             pause=pause,
         )
         return outlook, row["history_from"]

@@ -455,10 +455,10 @@ async def test_a_day_that_a_calendar_leaves_out_names_the_calendar(
 
     assert explanation.line is not None
     assert (explanation.line.verdict, explanation.line.reason) == (Verdict.EXPECTED, "calendar")
-    assert explanation.headline.startswith("WILL BE SKIPPED at 2026-03-04 09:00:00 UTC: calendar; ")
+    assert explanation.headline.startswith("WILL BE SKIPPED at 04 Mar 09:00:00 UTC: calendar; ")
     assert "because the schedule leaves Wednesday 04 March out by the calendar «closed»" in explanation.headline
     assert cause(explanation, "calendar").ids == ("calendar:closed",)
-    assert after.headline.startswith("SKIPPED at 2026-03-04 09:00:00 UTC: calendar; ")
+    assert after.headline.startswith("SKIPPED at 04 Mar 09:00:00 UTC: calendar; ")
     assert between.headline.startswith("NOTHING WAS DUE at")
 
 
@@ -534,6 +534,42 @@ async def test_a_limit_binds_an_occurrence_that_is_due_before_the_usual_end_of_w
 
     assert "EXPECTED at 12:10:00 UTC, but queue «mail» allows 1 at once and its one place is taken" in bound.headline
     assert free.causes == []
+
+
+async def test_a_limit_of_a_key_binds_what_is_due_before_the_usual_end_of_its_holder(
+    store: Store, queries: Queries, commands: Commands, node: ManualScheduler, worker: Hands
+) -> None:
+    long = await create(store, name="long", interval_seconds=3_600, overlap="allow", limit_key="disk", max_running=1)
+    for number in range(5):
+        await ran(store, START - minutes(300 - 40 * number), 1_800, long.id)
+    while (await store.rollups.fold()).has_more:
+        pass
+    job = await create(store, name="short", interval_seconds=600, limit_key="disk", max_running=1)
+    await commands.executions.trigger(long.id)
+    await worker.claim()
+
+    bound, free = await why(queries, job, START + minutes(10)), await why(queries, job, START + minutes(50))
+
+    assert "EXPECTED at 12:10:00 UTC, but the key «disk» allows 1 at once and its one place is taken" in bound.headline
+    assert free.causes == []
+
+
+async def test_an_occurrence_that_a_freeze_holds_is_explained_by_it(
+    store: Store, queries: Queries, commands: Commands, node: ManualScheduler, worker: Hands
+) -> None:
+    job = await create(store, interval_seconds=600)
+    await commands.freezes.add(FreezeScope.JOB, job_id=job.id, until=START + minutes(30), actor=ANA)
+    await node.run_until(START + minutes(22))
+
+    held = [await why(queries, job, START + minutes(number)) for number in (10, 20)]
+
+    for explanation in held:
+        assert explanation.line is not None
+        assert (explanation.line.verdict, explanation.line.reason) == (Verdict.WAITING, "freeze")
+        assert explanation.headline.startswith("NOT STARTED: ")
+        assert explanation.present is not None
+        assert explanation.present.stopped_by is not None
+        assert explanation.present.stopped_by.name == "not_frozen"
 
 
 async def test_an_overdue_occurrence_is_explained_by_its_gates(

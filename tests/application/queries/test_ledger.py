@@ -245,6 +245,54 @@ async def test_what_is_due_and_not_judged_waits(
     assert [line.execution_id for line in lines[1:]] == [occurrence_id(job.id, START + seconds(10)), None, None, None]
 
 
+async def test_what_a_freeze_holds_waits_and_names_the_freeze(
+    store: Store, queries: Queries, node: ManualScheduler, worker: Hands, commands: Commands
+) -> None:
+    job = await create(store, interval_seconds=5)
+    await node.run_until(START + seconds(6), worker.work)
+    await commands.freezes.add(
+        FreezeScope.JOB, job_id=job.id, until=START + seconds(22), actor=Actor("ana", reason="release")
+    )
+    ahead = await read(queries, job, span(6, 12))
+    await node.run_until(START + seconds(16), worker.work)
+
+    held = await read(queries, job, span(6, 26))
+    only = await read(queries, job, span(6, 26, verdicts=frozenset({Verdict.WAITING})))
+    inside = await queries.ledger.at(job, START + seconds(15))
+    await node.run_until(START + seconds(24), worker.work)
+    over = await read(queries, job, span(6, 26))
+
+    assert told(ahead) == [single(10, "expected")]
+    assert told(held) == [
+        single(10, "waiting", "freeze"),
+        single(15, "waiting", "freeze"),
+        single(20, "expected"),
+        single(25, "expected"),
+    ]
+    assert only == held[:2]
+    assert inside == held[1]
+    assert [line.freeze and line.freeze.reason for line in held] == ["release", "release", None, None]
+    assert told(over) == [(10, 20, "skipped", "freeze", 3), single(25, "expected")]
+
+
+@pytest.mark.parametrize("scope", [FreezeScope.QUEUE, FreezeScope.JOB])
+async def test_a_queued_execution_waits_for_the_freeze_that_holds_it(
+    store: Store, queries: Queries, node: ManualScheduler, worker: Hands, commands: Commands, scope: FreezeScope
+) -> None:
+    job = await create(store, interval_seconds=5, overlap="allow")
+    await node.run_until(START + seconds(5))
+    scoped = {"target": job.queue} if scope is FreezeScope.QUEUE else {"job_id": job.id}
+    await commands.freezes.add(scope, **scoped, until=START + seconds(60), actor=SOMEBODY)  # type: ignore[arg-type]
+    # A claim puts back what a freeze of its job holds, and looks at no frozen queue.
+    assert await worker.claim() == []
+
+    (line,) = await read(queries, job, span(0, 5))
+
+    assert told([line]) == [single(5, "waiting", "freeze")]
+    assert line.freeze is not None
+    assert line.freeze.scope is scope
+
+
 async def test_a_pause_tells_what_it_skips_and_what_comes_after_it(
     store: Store, queries: Queries, node: ManualScheduler, worker: Hands, commands: Commands
 ) -> None:

@@ -10,6 +10,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from timeball.api.models import PageOut
 
 
+class HoldingFreezeOut(BaseModel):
+    """The freeze that holds an occurrence whose time has come."""
+
+    id: str
+    what: str = Field(description="What it holds, in words.")
+    until: datetime
+    actor: str
+    reason: str | None
+
+
 class OccurrenceOut(BaseModel):
     """One occurrence of a job, or a range of consecutive ones, and what became of it."""
 
@@ -21,8 +31,10 @@ class OccurrenceOut(BaseModel):
     count: int | None = Field(description="How many occurrences it is; `null` for a range that was not counted.")
     verdict: Literal["ran", "running", "waiting", "skipped", "expected"]
     reason: str | None = Field(
-        description="Why it was skipped; if it is expected, why it will be skipped unless something changes before."
+        description="Why it was skipped; if it is expected, why it will be skipped unless something changes before; "
+        "`freeze` if it waits for the end of a freeze."
     )
+    freeze: HoldingFreezeOut | None = Field(description="The freeze that it waits for.")
     origin: Literal["schedule", "enqueue", "trigger", "backfill", "retry"] = Field(
         description="`backfill`: an execution that a backfill created for the instant; what it fills in has an entry of its own."
     )

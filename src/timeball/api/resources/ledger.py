@@ -14,6 +14,7 @@ from timeball.api.openapi import EXECUTION_ID, INSTANT_EXAMPLE, page_example, ro
 from timeball.api.params import ApiContext, Context, JobRef, optional_instant, split_commas
 from timeball.api.responses import Document, json_response, page_document
 from timeball.application.queries.ledger import LedgerPage, LedgerQuery
+from timeball.domain.freeze import Freeze, format_freeze_id
 from timeball.domain.job import Job
 from timeball.domain.policies import SkipReason, Verdict
 from timeball.domain.scheduling.verdicts import LedgerLine
@@ -30,6 +31,7 @@ _RANGE_EXAMPLE = {
     "count": 5,
     "verdict": "skipped",
     "reason": "misfire",
+    "freeze": None,
     "origin": "schedule",
     "filled": 0,
     "execution_id": None,
@@ -141,6 +143,16 @@ def ledger_document(ledger: LedgerPage, request: PageRequest) -> Document:
     }
 
 
+def _freeze_document(freeze: Freeze) -> Document:
+    return {
+        "id": format_freeze_id(freeze.id),
+        "what": freeze.what,
+        "until": freeze.until_at,
+        "actor": freeze.actor,
+        "reason": freeze.reason,
+    }
+
+
 def line_document(line: LedgerLine) -> Document:
     """A line of the ledger as the API shows it."""
     return {
@@ -150,6 +162,7 @@ def line_document(line: LedgerLine) -> Document:
         "count": line.count,
         "verdict": line.verdict,
         "reason": line.reason,
+        "freeze": line.freeze and _freeze_document(line.freeze),
         "origin": line.origin,
         "filled": line.filled,
         "execution_id": None if line.execution_id is None else format_execution_id(line.execution_id),

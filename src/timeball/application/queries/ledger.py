@@ -29,6 +29,7 @@ from timeball.errors import InvalidInput
 from timeball.store.ledger import LedgerReads, LedgerWindow
 
 if TYPE_CHECKING:
+    from timeball.domain.freeze import Freeze
     from timeball.domain.job import Job
     from timeball.domain.scheduling.ledger import VersionPeriod
     from timeball.store.ledger import LedgerStore
@@ -135,7 +136,17 @@ class LedgerQueries:
         reading = _LedgerReading(self._ledger, job, query, outlook, request)
         if query.has_left_out and not job.is_enqueued:
             await reading.find_left_out()
-        return LedgerPage(await reading.page(), query, outlook.now, history_from)
+        page = await reading.page()
+        if any(line.verdict is Verdict.WAITING for line in page.items):
+            freeze = await self._freeze_of(job, outlook.now)
+            page = page if freeze is None else replace(page, items=[line.held_by(freeze) for line in page.items])
+        return LedgerPage(page, query, outlook.now, history_from)
+
+    async def _freeze_of(self, job: Job, now: datetime) -> Freeze | None:
+        """The freeze that holds a job now; of several, the one that ends last."""
+        freezes = (await self._store.freezes.list()).freezes
+        holding = [one for one in freezes if one.covers(now) and one.holds(job.queue, job.id, job.tags)]
+        return max(holding, key=lambda freeze: freeze.until_at, default=None)
 
     async def lines(self, job: Job, query: LedgerQuery) -> AsyncIterator[LedgerLine]:
         """Every line of a span, page after page."""

@@ -120,6 +120,8 @@ def _words(line: LedgerLine) -> str:
         return f"backfill; {line.reason}" if line.reason else "backfill"
     if line.reason is None:
         return "due, and not judged yet" if line.verdict is Verdict.WAITING and line.execution_id is None else ""
+    if line.is_frozen:
+        return "held by a freeze" + (f": {line.freeze.reason}" if line.freeze and line.freeze.reason else "")
     if line.verdict is Verdict.EXPECTED:
         return f"will be skipped, {line.reason}"
     filled = f"; {format_number(line.filled)} filled in" if line.filled else ""

@@ -194,6 +194,10 @@ def _facts_then(facts: ExplainFacts, job: Job, at: datetime) -> ExplainFacts:
     is_paused = job.is_paused and not is_resumed
     queue, now = facts.queue, facts.now
     holders = [one for one in queue.holders if _is_still_there(one, now, at)]
+    limit = facts.limit
+    if limit is not None:
+        under_limit = [one for one in limit.holders if _is_still_there(one, now, at)]
+        limit = replace(limit, taken=len(under_limit), holders=under_limit)
     is_open = queue.paused_until is not None and queue.paused_until <= at
     return replace(
         facts,
@@ -204,8 +208,9 @@ def _facts_then(facts: ExplainFacts, job: Job, at: datetime) -> ExplainFacts:
         state_table=None if is_paused else ExecutionTable.DUE,
         due_kind=None if is_paused else DueKind.OCCURRENCE,
         queue=replace(queue, taken=len(holders), holders=holders, paused_at=None if is_open else queue.paused_at),
+        limit=limit,
         competitors=[one for one in facts.competitors if _is_still_there(one, now, at)],
-        # Which slots are taken then cannot be known; the limit of a queue is asked with what is likely to run still.
+        # Which slots are taken then cannot be known; limits are asked with what is likely to run still.
         workers=[replace(worker, busy=0) for worker in facts.workers],
     )
 
@@ -215,7 +220,7 @@ def _as_of_then(gate: Gate, then: ExplainFacts) -> Gate:
     if gate.name == "run_time":
         return Gate(gate.name, gate.title, not_asked("the gates are asked about the instant at which it is due"))
     if gate.name == "slots" and then.execution is not None:
-        return Gate(gate.name, gate.title, check_slots(replace(then, state_table=ExecutionTable.READY)))
+        return Gate(gate.name, gate.title, check_slots(replace(then, state_table=ExecutionTable.BLOCKED)))
     return gate
 
 

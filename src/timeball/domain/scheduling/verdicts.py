@@ -5,6 +5,7 @@ skip ranges. `JobOutlook` makes the lines for which there is no record yet, from
 
     the pending occurrence       waiting once its time has come, expected before that
     behind it, up to now         waiting, as one range: they are due, and no scheduler has judged them
+    both, while a freeze holds   waiting, with the reason `freeze`: what becomes of them is decided when it is over
     after now                    expected, one by one, as many as `max_executions` and `ends_at` leave
     a pause, up to now           skipped (`paused`), as one range: that is how they will be recorded, whatever ends the pause
     a pause, after now           expected, with the reason `paused`: it will be skipped unless the job is resumed before
@@ -19,11 +20,12 @@ id of its first instant. So one id says how far a reader has come, in the record
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from timeball.domain.execution import ExecutionState, Origin
+from timeball.domain.freeze import Freeze
 from timeball.domain.policies import SkipReason, Verdict
 from timeball.domain.scheduling.civil_time import MAX_INSTANT, MICROSECOND, tzdata_version
 from timeball.domain.scheduling.ledger import VersionPeriod
@@ -36,7 +38,8 @@ from timeball.domain.values.ids import ExecutionId, JobId, first_id_at, occurren
 class LedgerLine:
     """One occurrence, or the consecutive ones from *first* to *last*; *count* is None if they were not counted.
 
-    An expected line with a *reason* will be skipped for that reason, unless something changes before. A line of origin `backfill` is an
+    An expected line with a *reason* will be skipped for that reason, unless something changes before; a waiting one is held by the
+    *freeze*, if that is known. A line of origin `backfill` is an
     execution that a backfill created for the instant; what it fills in keeps its own line, which says how many of it were *filled* in.
     """
 
@@ -53,6 +56,16 @@ class LedgerLine:
     state: ExecutionState | None = None
     origin: Origin = Origin.SCHEDULE
     filled: int = 0
+    freeze: Freeze | None = None
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether its time has come, and a freeze holds it."""
+        return self.verdict is Verdict.WAITING and self.reason == SkipReason.FREEZE
+
+    def held_by(self, freeze: Freeze) -> LedgerLine:
+        """The same line, told of a freeze that holds its job: it is what a waiting one waits for."""
+        return replace(self, reason=SkipReason.FREEZE, freeze=freeze) if self.verdict is Verdict.WAITING else self
 
     @property
     def is_left_out(self) -> bool:
@@ -120,6 +133,8 @@ class JobOutlook:
     version: int
     now: datetime
     pending: NextOccurrence | None = None
+    # A freeze holds the pending occurrence, whose time has come.
+    is_frozen: bool = False
     pause: JobPause | None = None
 
     def certain(self, since: datetime, until: datetime) -> list[LedgerLine]:
@@ -146,7 +161,9 @@ class JobOutlook:
     def _certain_lines(self, until: datetime) -> list[LedgerLine]:
         pending = self.pending
         if pending is not None:
-            overdue = self._range(pending.scheduled_for, self.now, Verdict.WAITING) if self._is_overdue(pending) else []
+            reason = SkipReason.FREEZE if self.is_frozen else None
+            is_overdue = self._is_overdue(pending)
+            overdue = self._range(pending.scheduled_for, self.now, Verdict.WAITING, reason) if is_overdue else []
             return [self._pending(pending), *overdue]
         if self.pause is None or self.pause.left == 0:
             return []
@@ -158,7 +175,7 @@ class JobOutlook:
         ]
 
     def _is_overdue(self, pending: NextOccurrence) -> bool:
-        return pending.run_at <= self.now
+        return self.is_frozen or pending.run_at <= self.now
 
     def _pending(self, pending: NextOccurrence) -> LedgerLine:
         return LedgerLine(
@@ -169,6 +186,7 @@ class JobOutlook:
             verdict=Verdict.WAITING if self._is_overdue(pending) else Verdict.EXPECTED,
             version=self.version,
             tzdata=pending.tzdata or None,
+            reason=SkipReason.FREEZE if self.is_frozen else None,
             execution_id=pending.id,
             state=ExecutionState.SCHEDULED,
         )

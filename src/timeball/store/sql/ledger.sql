@@ -4,6 +4,7 @@
 -- What a job has ahead: its pending occurrence, or its pause.
 SELECT coalesce(:now, now()) AS moment, job.paused_at, job.paused_from, job.paused_until, job.paused_left,
        due.id, due.run_at, due.scheduled_for, due.watermark, due.executions_left, due.tzdata, due.version,
+       due.frozen_run_at <= coalesce(:now, now()) AS is_frozen,
        (SELECT fact.value::timestamptz FROM timeball.fact WHERE fact.key = 'history_from') AS history_from
 FROM timeball.job
 LEFT JOIN timeball.due ON due.job_id = job.id AND due.kind = 'occurrence'
