@@ -34,6 +34,7 @@ _SCHEDULER, _REAPER, _LIFE = (
     "tests/engine/scheduler/test_reaper.py",
     "tests/engine/test_node.py",
 )
+_KEYS = "tests/store/test_if_exists.py"
 _FREEZES = "tests/engine/scheduler/test_freezes.py"
 _EXECUTOR, _HEARTBEAT = "tests/engine/worker/test_executor.py", "tests/engine/test_lease.py"
 _LIFECYCLE, _OCCURRENCES = "tests/domain/test_lifecycle.py", "tests/domain/scheduling/test_occurrences.py"
@@ -328,6 +329,63 @@ MUTANTS = (
         "        if refused and was_tried:\n",
         "        if False:\n",
         "tests/engine/worker/test_recorder.py::test_a_lost_reply_is_no_stale_outcome",
+    ),
+    # unique keys
+    _one(
+        "new arguments for what has begun",
+        f"{_SQL}/unique_keys.sql",
+        "AND origin = 'enqueue' AND attempts = 0 AND lost = 0\n",
+        "AND origin = 'enqueue'\n",
+        f"{_KEYS}::test_a_released_attempt_has_begun",
+    ),
+    _one(
+        "new arguments for another handler",
+        f"{_SQL}/unique_keys.sql",
+        "unique_key = :key AND handler = :handler AND origin",
+        "unique_key = :key AND origin",
+        f"{_KEYS}::test_a_cancellation_frees_the_key_for_the_one_that_waits",
+    ),
+    _one(
+        "one that waits for its key and runs beside what has it",
+        f"{_SQL}/promotion.sql",
+        "(taken.awaits_key OR (taken.kind = 'occurrence'",
+        "((taken.kind = 'occurrence'",
+        f"{_KEYS}::test_what_has_begun_stays_as_it_is_and_another_runs_after_it",
+    ),
+    _one(
+        "one that waits for its key and is overtaken by newer arguments",
+        "store/enqueue.py",
+        'waiting = facts["successor_id"] or (None',
+        "waiting = (None",
+        f"{_KEYS}::test_a_key_that_became_free_is_not_waited_for",
+    ),
+    _one(
+        "a key that is held and never given back",
+        f"{_SQL}/promotion.sql",
+        "      AND held_until <= coalesce(:now, now())\n    RETURNING key\n",
+        "      AND false\n    RETURNING key\n",
+        f"{_KEYS}::test_a_held_key_holds_occurrences_and_requests_off_until_its_instant",
+    ),
+    _one(
+        "a key that is not held after the end",
+        "store/migrations/0001_initial.sql",
+        "WHEN (OLD.held_until IS NOT NULL AND NOT OLD.has_ended)",
+        "WHEN (false)",
+        f"{_KEYS}::test_a_key_is_held_after_the_end_of_its_execution",
+    ),
+    _one(
+        "a held key taken from what is unfinished",
+        f"{_SQL}/unique_keys.sql",
+        "WHERE key = ANY (:keys::text[])\n  AND has_ended\n",
+        "WHERE key = ANY (:keys::text[])\n",
+        f"{_KEYS}::test_a_key_is_held_for_as_long_as_its_execution_is_unfinished",
+    ),
+    _one(
+        "an edit that gives a waiting one the key of another",
+        f"{_SQL}/jobs.sql",
+        "        AND NOT EXISTS (SELECT 1 FROM timeball.live_key WHERE key = :unique_key AND execution_id = :id));\n",
+        "        AND false);\n",
+        f"{_KEYS}::test_an_edit_of_the_one_that_waits_for_a_key_lets_it_wait",
     ),
     # expiry
     _one(

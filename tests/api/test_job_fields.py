@@ -61,7 +61,11 @@ JOBS: dict[str, dict[str, Any]] = {
     "manual": {**ALWAYS, "schedule": "manual"},
 }
 # Only one-offs without a name, which are enqueued, can have a unique key.
-ENQUEUED: dict[str, Any] = {name: value for name, value in ALWAYS.items() if name != "name"} | {"unique_key": "31"}
+ENQUEUED: dict[str, Any] = {name: value for name, value in ALWAYS.items() if name != "name"} | {
+    "unique_key": "31",
+    "if_exists": "extend",
+    "unique_for_seconds": 73,
+}
 
 MOMENTS = ("scheduled_at", "starts_at", "ends_at", "expires_at")
 
@@ -188,7 +192,8 @@ async def test_every_field_is_kept_however_a_job_is_written(
 async def test_every_field_of_an_enqueue_is_kept(
     client: httpx.AsyncClient, tmp_path: Path, moment: dict[str, Any], in_bulk: bool, has_key: bool
 ) -> None:
-    fields = {name: value for name, value in ENQUEUED.items() if has_key or name != "unique_key"} | moment
+    of_key = {"unique_key", "if_exists", "unique_for_seconds"}
+    fields = {name: value for name, value in ENQUEUED.items() if has_key or name not in of_key} | moment
     sent = fields if moment else fields | {"scheduled_at": "2020-01-01T00:00:00Z"}
 
     job = await (created_in_bulk if in_bulk else created)(client, sent, tmp_path)

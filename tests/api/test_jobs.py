@@ -775,3 +775,35 @@ async def test_a_name_that_is_a_route_is_refused(client: httpx.AsyncClient, name
     assert (refused.status_code, made.status_code, renamed.status_code) == (422, 201, 422)
     assert f'name is "{name}"' in refused.json()["detail"]
     assert refused.json()["hint"] == f"choose another name, such as {name}-job"
+
+
+async def test_a_key_that_is_taken_is_met_as_the_request_says(client: httpx.AsyncClient) -> None:
+    body = {"handler": "test.echo", "unique_key": "k", "scheduled_at": "2098-01-01T00:00:00Z"}
+    first = await client.post("/jobs", json=body | {"payload": {"n": 1}, "unique_for_seconds": 60})
+
+    extended = await client.post(
+        "/jobs", json=body | {"payload": {"n": 2}, "if_exists": "extend", "scheduled_at": "2098-02-01T00:00:00Z"}
+    )
+
+    assert (first.status_code, extended.status_code) == (201, 200)
+    assert extended.json()["id"] == first.json()["id"]
+    told = (await client.get(f"/jobs/{first.json()['id']}")).json()
+    assert (told["payload"], told["scheduled_at"], told["unique_for_seconds"]) == ({"n": 2}, "2098-02-01T00:00:00Z", 60)
+    execution = (await client.get(f"/executions/{first.json()['execution_id']}")).json()
+    assert execution["run_at"] == "2098-02-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"if_exists": "extend"}, "if_exists"),
+        ({"unique_for_seconds": 60}, "unique_for_seconds"),
+        ({"unique_key": "k", "if_exists": "perhaps"}, "if_exists"),
+        ({"unique_key": "k", "if_exists": "replace", "schedule": "@daily", "name": "a"}, "if_exists"),
+    ],
+)
+async def test_what_is_said_of_a_key_is_checked(client: httpx.AsyncClient, fields: dict[str, Any], field: str) -> None:
+    refused = await client.post("/jobs", json={"handler": "test.echo"} | fields)
+
+    assert refused.status_code == 422
+    assert field in refused.text

@@ -90,6 +90,16 @@ def test_jobs_runs_and_triggers_take_meta(cli: Cli) -> None:
     assert shown["meta"] == {"tenant": "initech"}
 
 
+def test_a_run_says_what_becomes_of_its_key(cli: Cli) -> None:
+    options = ("--key", "k", "--in", "1h", "--json")
+    first = cli("run", "test.echo", "n=1", "--unique-for", "10m", *options)
+    second = cli("run", "test.echo", "n=2", "--if-exists", "replace", *options)
+
+    assert second.json["id"] == first.json["id"]
+    assert cli("runs", "show", first.json["execution_id"], "--json").json["payload"] == {"n": 2}
+    assert cli("run", "test.echo", "--key", "k", "--if-exists", "perhaps").code != 0
+
+
 def test_a_run_and_a_trigger_take_expires(cli: Cli) -> None:
     assert cli("jobs", "create", "a", "test.echo", "--cron", "0 0 1 1 *").code == 0
 

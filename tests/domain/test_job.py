@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.domain.scheduling.oracle import utc
-from timeball.domain.job import Job, define_job, redefine_job, spec_of
+from timeball.domain.job import Job, copy_spec, define_job, redefine_job, spec_of
 from timeball.domain.job_fields import SPEC_FIELDS, JobSpec
 from timeball.domain.policies import Delivery, Misfire, Overlap
 from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, OnGap, OnRepeat
@@ -251,6 +251,10 @@ EXPECTED: list[tuple[str, Any, str]] = [
     ("max_running", 0, "max_running is 0, expected 1 to"),
     ("limit_key", "", "limit_key has 0 characters, expected 1 to 200"),
     ("unique_key", "x" * 201, "unique_key has 201 characters, expected 1 to 200"),
+    ("if_exists", "perhaps", 'if_exists is "perhaps", expected keep, replace or extend'),
+    ("if_exists", "replace", "if_exists is replace, and there is no unique_key"),
+    ("unique_for_seconds", 0, "unique_for_seconds is 0, expected 1 to"),
+    ("unique_for_seconds", 60, "unique_for_seconds is 60, and there is no unique_key"),
     ("start_within_seconds", 0, "start_within_seconds is 0, expected 1 to"),
     ("start_within_seconds", "10m", 'start_within_seconds is "10m", expected a whole number from 1'),
     ("expires_at", "soon", "expires_at"),
@@ -294,6 +298,27 @@ def test_whatever_is_given_for_a_field_is_taken_or_refused_by_name(
         # A contradiction may be blamed on either of the two that contradict each other.
         assert refusal.field in {field, *others, "scheduled_at", "max_running"}
         assert len(str(refusal)) < 1_000
+
+
+@pytest.mark.parametrize("field", ["if_exists", "unique_for_seconds"])
+@pytest.mark.parametrize(
+    "other", [{"interval_seconds": 60}, {"schedule": "manual"}, {"name": "named", "scheduled_at": NOW}]
+)
+def test_only_an_enqueue_says_what_becomes_of_its_key(field: str, other: dict[str, Any]) -> None:
+    value = {"if_exists": "extend", "unique_for_seconds": 60}[field]
+
+    refusal = refusal_of(**{"unique_key": "k", field: value} | other)
+
+    assert refusal.field == field
+    assert "expected only of a one-off without a name" in str(refusal)
+
+
+def test_a_copy_has_no_key_and_says_nothing_of_it() -> None:
+    job = make(scheduled_at=utc(2026, 3, 3), unique_key="k", if_exists="replace", unique_for_seconds=60)
+
+    copy = copy_spec(job, {}, NOW)
+
+    assert (copy.unique_key, copy.if_exists, copy.unique_for_seconds) == (None, "keep", None)
 
 
 def test_a_limit_key_without_a_limit_is_refused() -> None:

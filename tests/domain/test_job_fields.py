@@ -151,7 +151,12 @@ def test_the_sdk_has_a_word_for_every_field() -> None:
     assert shared < words
     of_occurrences = {line.word for line in SPEC_FIELDS.values() if line.section is Section.WHEN} - {"at", "timezone"}
     # A schedule has a rhythm in place of an instant, and its executions have no key. A one-off has no name, no owner and no rhythm.
-    assert sdk.ScheduleOptions.__optional_keys__ - sdk._NOT_FIELDS == words - apart - {"at", "key"}
+    assert sdk.ScheduleOptions.__optional_keys__ - sdk._NOT_FIELDS == words - apart - {
+        "at",
+        "key",
+        "if_exists",
+        "unique_for",
+    }
     assert sdk.EnqueueOptions.__optional_keys__ - sdk._NOT_FIELDS == (
         words - apart - of_occurrences - {"name", "description", "owner"}
     )

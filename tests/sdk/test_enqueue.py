@@ -220,6 +220,66 @@ def test_an_enqueue_with_a_live_key_returns_the_execution_that_holds_it(tb: Time
     assert send.options(key="r-42").enqueue(4).is_new
 
 
+@pytest.mark.parametrize("policy", ["replace", "extend"])
+async def test_of_concurrent_enqueues_that_change_what_waits_one_is_new_and_one_is_left(
+    tb: Timeball, rows: Rows, policy: Any
+) -> None:
+    @tb.handler
+    def index(number: int) -> None: ...
+
+    calls = index.options(key="only", if_exists=policy, delay="1h")
+    runs = await asyncio.gather(*(calls.aenqueue(number) for number in range(50)))
+    last = await calls.aenqueue(99)
+
+    assert len({run.id for run in runs} | {last.id}) == 1
+    assert sum(run.is_new for run in runs) == 1
+    assert rows("SELECT payload FROM timeball.job") == [{"payload": {"number": 99}}]
+
+
+def test_a_key_that_is_held_gives_back_the_run_that_has_ended(tb: Timeball, rows: Rows) -> None:
+    @tb.handler
+    def remind(user: int) -> None: ...
+
+    first = remind.options(key="r", unique_for="1h").enqueue(1)
+    assert first.cancel()
+
+    again = remind.options(key="r", unique_for="1h", if_exists="replace").enqueue(2)
+
+    assert (again.id, again.job_id, again.is_new) == (first.id, first.job_id, False)
+    assert again.state() == "cancelled"
+
+
+@pytest.mark.parametrize("is_within", [True, False])
+async def test_a_bulk_enqueue_takes_no_key(tb: Timeball, is_within: bool) -> None:
+    @tb.handler
+    def remind(user: int) -> None: ...
+
+    many = remind.options(key="r", **({"connection": object()} if is_within else {}))
+
+    with pytest.raises(InvalidInput, match="key is 'r', and enqueue_many gives its options to every call"):
+        many.enqueue_many([remind.call(1)])
+    with pytest.raises(InvalidInput, match="key is 'r', and enqueue_many gives its options to every call"):
+        await many.aenqueue_many([remind.call(1)])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"if_exists": "replace"}, "if_exists is replace, and there is no unique_key"),
+        ({"unique_for": "10m"}, "unique_for_seconds is 600, and there is no unique_key"),
+        ({"key": "k", "if_exists": "perhaps"}, 'if_exists is "perhaps", expected keep, replace or extend'),
+        ({"key": "k", "unique_for": "0s"}, "unique_for_seconds is 0, expected 1 to"),
+        ({"key": "k", "unique_for": "1ms"}, 'unique_for is "1ms", expected a whole number of seconds'),
+    ],
+)
+def test_what_is_said_of_a_key_is_checked(tb: Timeball, options: Any, words: str) -> None:
+    @tb.handler
+    def remind(user: int) -> None: ...
+
+    with pytest.raises(InvalidInput, match=words):
+        remind.options(**options).enqueue(1)
+
+
 async def test_of_concurrent_enqueues_with_one_key_one_is_new(tb: Timeball) -> None:
     @tb.handler
     def send(n: int) -> None: ...
@@ -303,8 +363,6 @@ def test_a_refused_call_of_many_writes_none(tb: Timeball, rows: Rows) -> None:
         send.enqueue_many([send.call(1), other.call(2)])
     with pytest.raises(InvalidInput, match=r"given a dict, expected calls: .*send\.call\(\.\.\.\)"):
         send.enqueue_many([{"value": 1}])  # type: ignore[list-item]
-    with pytest.raises(InvalidInput, match="unique_key"):
-        send.options(key="x").enqueue_many([send.call(1)])
     assert send.enqueue_many([]) == []
 
     assert rows("SELECT FROM timeball.job") == []

@@ -55,6 +55,48 @@ def test_a_job_exists_after_the_commit(tb: Timeball, rows: Rows, dsn: str, drive
 
 
 @every_driver
+@pytest.mark.parametrize("commits", [True, False])
+def test_what_waits_with_a_key_is_changed_by_the_commit(
+    tb: Timeball, rows: Rows, dsn: str, driver: Driver, commits: bool
+) -> None:
+    @tb.handler
+    def index(number: int) -> None: ...
+
+    first = index.options(key="k", delay="1h").enqueue(1)
+    (before,) = rows("SELECT run_at FROM timeball.due")
+
+    with driver(dsn) as opened:
+        again = index.options(key="k", if_exists="extend", delay="2h", connection=opened.connection).enqueue(2)
+        assert (again.id, again.is_new) == (first.id, False)
+        assert rows("SELECT payload FROM timeball.job") == [{"payload": {"number": 1}}]
+        (opened.commit if commits else opened.rollback)()
+
+    assert rows("SELECT payload FROM timeball.job") == [{"payload": {"number": 2 if commits else 1}}]
+    (after,) = rows("SELECT run_at FROM timeball.due")
+    assert (after["run_at"] > before["run_at"]) == commits
+
+
+@every_driver
+def test_what_comes_after_a_run_that_has_begun_exists_after_the_commit(
+    tb: Timeball, rows: Rows, dsn: str, driver: Driver
+) -> None:
+    @tb.handler
+    def index(number: int) -> None: ...
+
+    index.options(key="k").enqueue(1)
+    rows("UPDATE timeball.ready SET attempts = 1 RETURNING id")
+
+    with driver(dsn) as opened:
+        after = index.options(key="k", if_exists="replace", connection=opened.connection).enqueue(2)
+        same = index.options(key="k", if_exists="replace", connection=opened.connection).enqueue(3)
+        assert rows("SELECT FROM timeball.due") == []
+        opened.commit()
+
+    assert (after.is_new, same.is_new, same.id) == (True, False, after.id)
+    assert rows("SELECT payload FROM timeball.due") == [{"payload": {"number": 3}}]
+
+
+@every_driver
 def test_a_job_does_not_exist_after_a_rollback(tb: Timeball, rows: Rows, dsn: str, driver: Driver) -> None:
     @tb.handler
     def send(order_id: int) -> None: ...

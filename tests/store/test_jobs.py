@@ -109,8 +109,9 @@ async def make_calendars(store: Store) -> dict[str, CalendarVersion]:
 
 
 def test_everything_has_every_field() -> None:
-    # These belong to other kinds of schedules.
-    assert EVERYTHING.keys() == SPEC_FIELDS.keys() - {"interval_seconds", "scheduled_at", "expires_at"}
+    # These belong to other kinds of jobs.
+    others = {"interval_seconds", "scheduled_at", "expires_at", "if_exists", "unique_for_seconds"}
+    assert EVERYTHING.keys() == SPEC_FIELDS.keys() - others
 
 
 async def test_every_field_comes_back_as_it_was_written(store: Store, clock: VirtualClock) -> None:
@@ -310,6 +311,7 @@ async def test_a_one_off_ahead_waits_in_due(store: Store, clock: VirtualClock) -
         "meta": None,
         "has_follow_ups": None,
         "frozen_run_at": None,
+        "awaits_key": False,
         "expires_at": due_at + seconds(70),
     }
 
@@ -641,6 +643,13 @@ _BREACHES = {
     "job_max_backoff_ms_check": ["max_backoff_ms = -1"],
     "job_timeout_ms_check": ["timeout_ms = 0"],
     "job_max_running_check": ["max_running = 0"],
+    "job_if_exists_check": ["if_exists = 'keep', unique_key = 'k'"],
+    "job_unique_for_seconds_check": ["unique_for_seconds = 0, unique_key = 'k'"],
+    "only_an_enqueue_meets_a_key": [
+        "if_exists = 'replace'",
+        "unique_for_seconds = 5, unique_key = 'k', name = 'n'",
+        "if_exists = 'extend', unique_key = 'k', kind = 'manual'",
+    ],
     "job_start_within_seconds_check": ["start_within_seconds = 0"],
     "meta_is_an_object": ["meta = '[]'", "meta = 'null'", "meta = '\"text\"'"],
     "follow_ups_are_calls": [

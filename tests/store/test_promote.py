@@ -47,6 +47,11 @@ JOB, EXECUTION, ENDED = UUID(int=0x10B), UUID(int=0xE), UUID(int=0xEE)
 SHARD = 5
 
 
+def held(key: str, holder: UUID) -> dict[str, Any]:
+    """A row of `live_key`, as an unfinished execution has it."""
+    return {"key": key, "execution_id": holder, "held_until": None, "has_ended": False}
+
+
 def waiting(now: datetime) -> dict[str, Any]:
     """A retry in `due`, with a distinct value in each column."""
     return {
@@ -242,6 +247,7 @@ async def test_a_promotion_inserts_the_following_occurrence_in_the_same_statemen
         "scheduled_for": start + seconds(120),
         "watermark": start + seconds(60),
         "frozen_run_at": None,
+        "awaits_key": False,
         "tzdata": "2027q",
         "version": 1,
         "queue": "q",
@@ -342,7 +348,7 @@ async def test_an_occurrence_whose_key_is_taken_is_skipped(
     skipped = await only_row(store, "finished")
     assert (skipped["id"], skipped["state"], skipped["reason"]) == (pending.id, "skipped", "unique_key")
     assert [row["id"] for state_table in ("ready", "blocked") for row in await table(store, state_table)] == [holder]
-    assert await only_row(store, "live_key") == {"key": "k", "execution_id": holder}
+    assert await only_row(store, "live_key") == held("k", holder)
     assert (await only_row(store, "due"))["watermark"] == pending.scheduled_for
 
 
@@ -353,7 +359,7 @@ async def test_an_occurrence_has_its_key_while_it_is_unfinished(store: Store, cl
     clock.advance("60s")
 
     await promote_due(store, owner)
-    assert await only_row(store, "live_key") == {"key": "k", "execution_id": pending.id}
+    assert await only_row(store, "live_key") == held("k", pending.id)
 
     clock.advance("60s")
     await promote_due(store, owner)
@@ -590,7 +596,8 @@ async def test_only_unchanged_retries_and_snoozes_of_paused_jobs_are_parked(stor
 
 
 async def test_occurrences_of_older_zone_data_are_found_and_moved(store: Store, clock: VirtualClock) -> None:
-    before = waiting(clock.now()) | {"kind": "occurrence", "origin": "schedule", "frozen_run_at": None}
+    before = waiting(clock.now()) | {"kind": "occurrence", "origin": "schedule"}
+    before |= {"frozen_run_at": None, "awaits_key": False}
     fresh = NextOccurrence(
         id=ExecutionId(UUID(int=3)),
         run_at=clock.now() + seconds(5),

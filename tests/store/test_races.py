@@ -1999,3 +1999,236 @@ async def test_a_job_begins_to_use_a_limit_that_the_janitor_deletes(race: Race, 
 
     assert result.second_waited
     assert len(await table(store, "ready")) == len(await table(store, "running_limit")) == 1
+
+
+# enqueues with a key that is taken
+
+
+async def again(store: Store, number: int, policy: str = "replace", **fields: Any) -> CreatedJob:
+    """One more enqueue with the key `k`, whose argument is a number."""
+    now = store.env.clock.now()
+    fields = {"payload": {"n": number}, "unique_key": "k", "if_exists": policy, "scheduled_at": now} | fields
+    job = define_job(store, name=None, **fields)
+    first = first_execution_of(job, now)
+    assert first is not None
+    (created,) = await store.enqueuer.create([job], [first])
+    return created
+
+
+async def arguments_of_waiting(store: Store) -> list[int]:
+    """What each of the executions that wait would be given."""
+    waiting = [row for name in ("due", "ready") for row in await table(store, name)]
+    jobs = {row["id"]: row["payload"] for row in await table(store, "job")}
+    return [json.loads(row["payload"] or jobs[row["id"]])["n"] for row in waiting]
+
+
+async def finish(store: Store, claimed: ClaimedExecution) -> None:
+    await store.executions.finish_succeeded([found(claimed)])
+
+
+@both_endings
+@pytest.mark.parametrize("policy", ["replace", "extend"])
+async def test_a_claim_that_comes_while_what_waits_is_given_new_arguments(
+    race: Race, store: Store, policy: str, *, commits: bool
+) -> None:
+    await again(store, 1)
+
+    result = await race.run(again(race.ahead, 2, policy), claim(race.behind), commits=commits)
+
+    assert (result.second_waited, result.second) == (False, [])
+    assert await arguments_of_waiting(store) == [2 if commits else 1]
+    await check_rooms(store)
+
+
+@both_endings
+@pytest.mark.parametrize("policy", ["replace", "extend"])
+async def test_new_arguments_that_come_while_what_waits_is_claimed(
+    race: Race, store: Store, policy: str, *, commits: bool
+) -> None:
+    first = await again(store, 1)
+
+    result = await race.run(claim(race.ahead), again(race.behind, 2, policy), commits=commits)
+
+    assert result.second_waited
+    assert result.second.is_new == commits
+    assert (result.second.execution_id == first.execution_id) != commits
+    assert await arguments_of_waiting(store) == [2]
+    assert len(await table(store, "running")) == (1 if commits else 0)
+
+
+@both_endings
+@pytest.mark.parametrize("policy", ["replace", "extend"])
+async def test_new_arguments_that_come_while_what_waits_is_promoted(
+    race: Race, store: Store, clock: VirtualClock, policy: str, *, commits: bool
+) -> None:
+    first = await again(store, 1, scheduled_at=clock.now() + seconds(10))
+    owner = await make_owner(store)
+    clock.advance("10s")
+    plan = await plan_row(store, await due_row(store, first.job_id))
+
+    result = await race.run(promote(race.ahead, [plan], owner), again(race.behind, 2, policy), commits=commits)
+
+    assert result.second_waited
+    assert (result.second.execution_id, result.second.is_new) == (first.execution_id, False)
+    assert await arguments_of_waiting(store) == [2]
+    await check_rooms(store)
+
+
+@both_endings
+@pytest.mark.parametrize("policy", ["replace", "extend"])
+async def test_a_promotion_that_comes_while_what_waits_is_given_new_arguments(
+    race: Race, store: Store, clock: VirtualClock, policy: str, *, commits: bool
+) -> None:
+    first = await again(store, 1, scheduled_at=clock.now() + seconds(10))
+    owner = await make_owner(store)
+    clock.advance("10s")
+    plan = await plan_row(store, await due_row(store, first.job_id))
+
+    result = await race.run(again(race.ahead, 2, policy), promote(race.behind, [plan], owner), commits=commits)
+
+    await promoted_again(result, promote(race.behind, [plan], owner))
+    assert await tables_of(store, first.execution_id) == ["ready"]
+    assert await arguments_of_waiting(store) == [2 if commits else 1]
+
+
+@both_endings
+async def test_new_arguments_that_come_while_what_waits_is_cancelled(
+    race: Race, store: Store, *, commits: bool
+) -> None:
+    first = await again(store, 1)
+
+    result = await race.run(cancel(race.ahead, first.execution_id), again(race.behind, 2), commits=commits)
+
+    assert result.second_waited
+    assert result.second.is_new == commits
+    assert await arguments_of_waiting(store) == [2]
+    await check_rooms(store)
+
+
+@both_endings
+@pytest.mark.parametrize("policy", ["replace", "extend"])
+async def test_a_cancellation_that_comes_while_what_waits_is_given_new_arguments(
+    race: Race, store: Store, policy: str, *, commits: bool
+) -> None:
+    first = await again(store, 1, unique_for_seconds=60)
+
+    result = await race.run(again(race.ahead, 2, policy), cancel(race.behind, first.execution_id), commits=commits)
+
+    assert result.second_waited
+    assert result.second == {first.execution_id}
+    assert await tables_of(store, first.execution_id) == ["finished"]
+    (key,) = await table(store, "live_key")
+    assert key["has_ended"]
+
+
+@both_endings
+async def test_new_arguments_that_come_while_what_runs_ends(race: Race, store: Store, *, commits: bool) -> None:
+    await again(store, 1)
+    (running,) = await claim_all(store)
+
+    result = await race.run(finish(race.ahead, running), again(race.behind, 2), commits=commits)
+
+    assert not result.second_waited
+    assert result.second.is_new
+    assert await arguments_of_waiting(store) == [2]
+    await promote_due(store, await make_owner(store))
+    assert await tables_of(store, result.second.execution_id) == ["ready" if commits else "due"]
+
+
+@both_endings
+async def test_what_runs_ends_without_waiting_for_an_enqueue_that_comes_after_it(
+    race: Race, store: Store, *, commits: bool
+) -> None:
+    """The transaction of the enqueue may be a program's own, and take long."""
+    await again(store, 1)
+    (running,) = await claim_all(store)
+
+    result = await race.run(again(race.ahead, 2), finish(race.behind, running), commits=commits)
+
+    assert not result.second_waited
+    assert await tables_of(store, running.id) == ["finished"]
+    assert await table(store, "live_key") == []
+    assert await arguments_of_waiting(store) == ([2] if commits else [])
+    assert await promote_due(store, await make_owner(store)) == ({result.first.execution_id} if commits else set())
+
+
+@both_endings
+async def test_two_that_come_after_what_runs_are_one(race: Race, store: Store, *, commits: bool) -> None:
+    await again(store, 1)
+    await claim_all(store)
+
+    result = await race.run(again(race.ahead, 2), again(race.behind, 3), commits=commits)
+
+    assert result.second_waited
+    assert result.second.is_new != commits
+    assert await arguments_of_waiting(store) == [3]
+
+
+@both_endings
+async def test_two_that_meet_a_key_that_is_held_no_longer_are_one(
+    race: Race, store: Store, clock: VirtualClock, *, commits: bool
+) -> None:
+    await again(store, 1, unique_for_seconds=60)
+    await finish(store, *await claim_all(store))
+    clock.advance("60s")
+
+    result = await race.run(again(race.ahead, 2, "keep"), again(race.behind, 3, "keep"), commits=commits)
+
+    assert result.second_waited
+    (waiting,) = await table(store, "ready")
+    # The first forgets the key in a transaction of its own: then either may be the one that takes it.
+    made = [created for created in (result.first, result.second) if created is not None]
+    assert [created.execution_id for created in made] == [waiting["id"]] * len(made)
+    assert sum(created.is_new for created in made) == 1
+
+
+@both_endings
+async def test_an_enqueue_that_comes_while_a_key_is_about_to_be_held(
+    race: Race, store: Store, *, commits: bool
+) -> None:
+    """Between the deletion of the key and its return there is no gap."""
+    first = await again(store, 1, unique_for_seconds=60)
+    (running,) = await claim_all(store)
+
+    result = await race.run(finish(race.ahead, running), again(race.behind, 2, "keep"), commits=commits)
+
+    assert (result.second.execution_id, result.second.is_new) == (first.execution_id, False)
+
+
+@both_endings
+async def test_the_one_that_waits_for_a_key_and_another_enqueue_do_not_both_get_it(
+    race: Race, store: Store, *, commits: bool
+) -> None:
+    await again(store, 1)
+    (running,) = await claim_all(store)
+    second = await again(store, 2)
+    owner = await make_owner(store)
+    await finish(store, running)
+    plan = await plan_row(store, await due_row(store, second.job_id))
+
+    result = await race.run(promote(race.ahead, [plan], owner), again(race.behind, 3, "keep"), commits=commits)
+
+    assert result.second_waited
+    assert result.second.is_new != commits
+    (key,) = await table(store, "live_key")
+    assert key["execution_id"] == result.second.execution_id
+    assert (result.second.execution_id == second.execution_id) == commits
+
+
+@both_endings
+async def test_what_waits_for_a_key_waits_on_if_another_enqueue_gets_it(
+    race: Race, store: Store, *, commits: bool
+) -> None:
+    await again(store, 1)
+    (running,) = await claim_all(store)
+    second = await again(store, 2)
+    owner = await make_owner(store)
+    await finish(store, running)
+    plan = await plan_row(store, await due_row(store, second.job_id))
+
+    result = await race.run(again(race.ahead, 3, "keep"), promote(race.behind, [plan], owner), commits=commits)
+
+    assert result.second_waited
+    assert result.second == {second.execution_id}
+    assert await tables_of(store, second.execution_id) == ["due" if commits else "ready"]
+    await check_rooms(store)

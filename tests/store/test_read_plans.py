@@ -36,6 +36,7 @@ from tests.support.full_database import (
     OTHER,
     PRIORITIES,
     QUEUES,
+    READY,
     RECURRING,
     RUNNING,
     RUNS,
@@ -178,6 +179,17 @@ _DEFINITION = {
 }
 
 # A statement and its case, its parameters, and the most rows of all tables that it may read.
+_NEWEST = {
+    "id": id_(READY + 7),
+    "key": "key 7",
+    "handler": "handler 7",
+    "payload": "{}",
+    "meta": None,
+    "created_by": None,
+    "bound_secrets_only": None,
+    "run_at": NOW,
+}
+
 TABLE: dict[str, tuple[dict[str, Any], int]] = {
     # The change stream: new rows, and those of each table that share a summary with them.
     "changes": ({"position": ..., "limit": 1_000}, 4 * LATEST + 2 * SUMMARY),
@@ -260,6 +272,29 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
         (3 + PARTITIONS) * PAGE,
     ),
     # Jobs.
+    "free_keys": ({"keys": [f"key {n}" for n in range(1, PAGE + 1)]}, PAGE),
+    "key_facts": ({"key": "key 7"}, 1),
+    "standing_of_waiting": ({"id": id_(READY + 7)}, 1),
+    "replace_waiting": (_NEWEST, 3),
+    "extend_waiting": (_NEWEST | {"parked_at": PARKED_AT}, 3),
+    "create_successor": ({"jobs": "[]", "run_at": NOW}, 0),
+    "put_occurrence": (
+        {
+            **dict.fromkeys(("watermark", "tzdata", "executions_left", "limit_key", "expires_at", "has_follow_ups")),
+            "id": id_(77),
+            "job_id": id_(77),
+            "origin": "enqueue",
+            "shard": 1,
+            "run_at": NOW,
+            "scheduled_for": NOW,
+            "version": 1,
+            "queue": "q",
+            "priority": 50,
+            "handler": "h",
+            "unique_key": "key 7",
+        },
+        1,
+    ),
     "live_keys": ({"keys": [f"key {n}" for n in range(1, PAGE + 1)]}, PAGE),
     "find_jobs": ({"ids": ids(JOB)}, PAGE),
     "names_of_jobs": ({"ids": ids(JOB)}, PAGE),
@@ -519,7 +554,7 @@ READS_NO_TABLE = (
         "enqueue_jobs",
         "enqueue_ready",
     ),
-    *("enqueue_due", "put_occurrence", "put_resumption", "set_limit", "record_skip_range", "record_skipped"),
+    *("enqueue_due", "put_resumption", "set_limit", "record_skip_range", "record_skipped"),
     *("set_queue", "write_audit", "write_log_lines", "set_fact", "add_api_key", "register_node"),
     *("add_operation", "add_operation_items", "add_session", "add_template", "days_kept"),
     *("add_calendar", "add_calendar_version"),
@@ -557,6 +592,7 @@ READS_ALL = {
     "forget_numbers": "asked once, when a database was restored elsewhere",
     "forget_operations": "operations are few: people ask for them",
     "trim_settled": _ONCE_A_DAY,
+    "trim_live_key": "keys that outlive their executions are few; they have an index of their own",
     "trim_skip_range": _ONCE_A_DAY,
     "trim_audit": _ONCE_A_DAY,
     "next_instant": _REHEARSAL,

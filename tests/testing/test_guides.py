@@ -43,6 +43,29 @@ def test_the_program_of_the_guide_runs(harness: TimeballHarness) -> None:
 
 
 @pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
+def test_the_page_on_keys_is_true(harness: TimeballHarness) -> None:
+    guide = run_page(DOCS / "howto" / "unique-keys.md")
+    harness.use(guide["tb"], schedules=False)
+
+    guide["on_import"](1)
+    harness.drain(raise_errors=True)
+    for revision in range(3):
+        guide["on_keystroke"](2, revision)
+        harness.clock.advance("9s")
+    for revision in range(10, 13):
+        guide["on_save"](3, revision)
+    assert len(harness.executions(guide["reindex"])) == 3
+    harness.clock.advance("1m", raise_errors=True)
+    for _ in range(2):
+        guide["on_overdue"](4)
+        harness.drain(raise_errors=True)
+
+    reindexed = harness.executions(guide["reindex"])
+    assert [run.result for run in reindexed] == [1, 2, 12]
+    assert len(harness.executions(guide["remind"])) == 1
+
+
+@pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
 def test_the_page_on_schedules_for_users_is_true(harness: TimeballHarness, fresh_database: FreshDatabase) -> None:
     guide = run_page(DOCS / "howto" / "user-schedules.md")
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from timeball.domain.job_fields import SPEC_FIELDS, TIME_FIELDS
-from timeball.domain.policies import Shift
+from timeball.domain.policies import IfExists, Shift
 from timeball.errors import InvalidInput, quote_text
 
 
@@ -69,7 +69,7 @@ _OTHER_FIELDS = [
     for name in SPEC_FIELDS
     if name not in ("name", "handler", "payload", "description", *TIME_FIELDS)
     and name not in ("timezone", "queue", "priority", "max_retries", "timeout_ms", "tags", "meta")
-    and name not in ("start_within_seconds", "expires_at")
+    and name not in ("start_within_seconds", "expires_at", "unique_key", "if_exists", "unique_for_seconds")
     and name not in ("skip_on", "only_on", "shift")
 ]
 PRIORITIES = {"low": 25, "normal": 50, "high": 75, "critical": 100}
@@ -108,6 +108,16 @@ class JobFlags:
             "--expires", help="Skip it if it has not begun so long after its time, such as 10m; or an instant."
         ),
     ] = None
+    key: Annotated[
+        str | None, typer.Option("--key", help="While an execution with this key is unfinished, there is no second.")
+    ] = None
+    if_exists: Annotated[
+        str | None,
+        typer.Option("--if-exists", help=f"What becomes of one that waits with the key: {', '.join(IfExists)}."),
+    ] = None
+    unique_for: Annotated[
+        str | None, typer.Option("--unique-for", help="The key stays taken so long after its time, such as 10m.")
+    ] = None
     tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag; repeat for more.")] = None
     meta: MetaOption = None
     description: Annotated[str | None, typer.Option("--description", help="What it is for.")] = None
@@ -136,6 +146,9 @@ class JobFlags:
             "priority": None if self.priority is None else read_priority(self.priority),
             "max_retries": self.retries,
             "timeout_ms": None if self.timeout is None else int(_seconds(self.timeout, "--timeout") * 1000),
+            "unique_key": self.key,
+            "if_exists": self.if_exists,
+            "unique_for_seconds": None if self.unique_for is None else int(_seconds(self.unique_for, "--unique-for")),
             "tags": self.tag or None,
             "meta": read_pairs(self.meta or (), "--meta") or None,
             "description": self.description,

@@ -31,7 +31,17 @@ from timeball.domain.job_fields import (
     Text,
     Whole,
 )
-from timeball.domain.policies import Delivery, MisfireRule, OnGap, OnRepeat, Overlap, Policy, RetryPolicy, Shift
+from timeball.domain.policies import (
+    Delivery,
+    IfExists,
+    MisfireRule,
+    OnGap,
+    OnRepeat,
+    Overlap,
+    Policy,
+    RetryPolicy,
+    Shift,
+)
 from timeball.domain.scheduling.calendars import CalendarRule, CalendarVersion, calendar_rule, unresolved
 from timeball.domain.scheduling.civil_time import format_instant, parse_instant
 from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, Schedule, ScheduleKind, parse_schedule
@@ -91,6 +101,8 @@ class Job:
     # Not changed in place: jobs share it.
     meta: dict[str, Any] | None = None
     expires_at: datetime | None = None
+    if_exists: IfExists = IfExists.KEEP
+    unique_for_seconds: int | None = None
     version: int = 1
     declared_by: str | None = None
     # Who made it: a key, a person or a program.
@@ -213,6 +225,7 @@ def define_job(
         created_by=created_by,
         **{name: values[name] for name in JOB_ATTRIBUTES},
     )
+    _check_key(job)
     return _with_limit_key(job)
 
 
@@ -324,8 +337,10 @@ def copy_spec(job: Job, overrides: dict[str, Any], now: datetime) -> JobSpec:
     changed = redefine_job(job, overrides, now, 1)
     name = changed.name if "name" in overrides or changed.name is None else f"{changed.name}-copy"
     # Two jobs under one unique key would be one.
-    unique_key = changed.unique_key if "unique_key" in overrides else None
-    return replace(spec_of(changed), name=name, unique_key=unique_key, payload=orjson.loads(changed.payload))
+    spec = replace(spec_of(changed), name=name, payload=orjson.loads(changed.payload))
+    if "unique_key" in overrides:
+        return spec
+    return replace(spec, unique_key=None, if_exists=IfExists.KEEP, unique_for_seconds=None)
 
 
 def without_other_kinds(spec: JobSpec, changes: Mapping[str, Any]) -> JobSpec:
@@ -390,6 +405,25 @@ def _expires_at(spec: JobSpec, rule: Schedule) -> datetime | None:
             hint="move it too, or set it to null",
         )
     return instant
+
+
+def _check_key(job: Job) -> None:
+    """Only an enqueue says what becomes of its key: a scheduled occurrence is skipped while its key is taken."""
+    for name, value in (("if_exists", job.if_exists), ("unique_for_seconds", job.unique_for_seconds)):
+        if value in (None, IfExists.KEEP):
+            continue
+        if job.unique_key is None:
+            raise InvalidInput(
+                f"{name} is {value}, and there is no unique_key",
+                field=name,
+                hint="say which executions are alike: unique_key",
+            )
+        if not job.is_enqueued:
+            raise InvalidInput(
+                f"{name} is {value}, expected only of a one-off without a name: an occurrence is skipped while its unique_key is taken",
+                field=name,
+                hint="leave it out",
+            )
 
 
 def _with_limit_key(job: Job) -> Job:

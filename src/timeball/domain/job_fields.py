@@ -32,6 +32,7 @@ from timeball.domain.policies import (
     DEFAULT_QUEUE,
     DEFAULT_TIMEOUT_MS,
     Delivery,
+    IfExists,
     Misfire,
     OnGap,
     OnRepeat,
@@ -315,6 +316,10 @@ class JobSpec:
         about="Jobs with the same key share one limit of `max_running`.")] = None
     unique_key: Annotated[str | None, JobField(HOW, "Unique key", Label(), sdk_word="key",
         about="At most one unfinished execution has this key.")] = None
+    if_exists: Annotated[IfExists | str, JobField(HOW, "If the key is taken", Choice(IfExists), SPARSE,
+        about="What an enqueue does with a waiting execution that has its `unique_key`.")] = IfExists.KEEP
+    unique_for_seconds: Annotated[int | None, JobField(HOW, "Unique for", Whole(1, 366 * 86_400),
+        about="The `unique_key` stays taken so long after the time of the execution, even if that has ended.")] = None
     start_within_seconds: Annotated[int | None, JobField(HOW, "Start within", Whole(1, 366 * 86_400), HANDLER_OPTION, sdk_word="expires",
         about="An execution that has not begun so long after its time is skipped, for the reason `expired`.")] = None
     expires_at: Annotated[datetime | str | None, JobField(HOW, "Expires at", Instant(), sdk_word="expires",

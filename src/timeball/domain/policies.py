@@ -79,6 +79,14 @@ def is_serial_word(word: object) -> bool:
     return any(str(word) == policy.value for policy in Overlap if policy.is_serial)
 
 
+class IfExists(Policy):
+    """What an enqueue does while an execution with its unique key waits; one that has begun stays as it is."""
+
+    KEEP = "keep", "give it back as it is"
+    REPLACE = "replace", "give it the newest arguments"
+    EXTEND = "extend", "give it the newest arguments and the newest time"
+
+
 class Verdict(StrEnum):
     """What became of an occurrence, or is to become of it."""
 

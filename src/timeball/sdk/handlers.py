@@ -155,12 +155,12 @@ class Enqueueable(Generic[P, R]):
 
         Tens of thousands a second, where `enqueue` makes some thousands. Options hold for all of them; a unique `key` cannot be given.
         """
-        payloads, request = self._payloads(calls), self._enqueue_client.joined(self._current_request())
+        payloads, request = self._payloads(calls), self._enqueue_client.joined(self._request_for_many())
         return self._runs(request, self._enqueue_client.send_many(request, payloads))
 
     async def aenqueue_many(self, calls: Iterable[Call[P, R]]) -> list[Run[R]]:
         """Like `enqueue_many`, for coroutines."""
-        payloads, request = self._payloads(calls), await self._enqueue_client.ajoined(self._current_request())
+        payloads, request = self._payloads(calls), await self._enqueue_client.ajoined(self._request_for_many())
         return self._runs(request, await self._enqueue_client.asend_many(request, payloads))
 
     def _payloads(self, calls: Iterable[object]) -> list[str]:
@@ -175,6 +175,16 @@ class Enqueueable(Generic[P, R]):
                 raise InvalidInput(f"enqueue_many of {self.name} was given a call of {call.handler}", field="calls")
             payloads.append(call.payload)
         return payloads
+
+    def _request_for_many(self) -> EnqueueRequest:
+        request = self._current_request()
+        if request.spec.unique_key is not None:
+            raise InvalidInput(
+                f"key is {request.spec.unique_key!r}, and enqueue_many gives its options to every call: all would be one run",
+                field="key",
+                hint="enqueue them one by one, each with a key of its own",
+            )
+        return request
 
     def _current_request(self) -> EnqueueRequest:
         if self._request is None:

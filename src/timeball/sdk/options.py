@@ -16,7 +16,7 @@ from timeball.domain.follow_ups import FOLLOW_UP_FIELDS
 from timeball.domain.handler import HandlerOptions
 from timeball.domain.job import check_meta
 from timeball.domain.job_fields import SPEC_FIELDS, Labels
-from timeball.domain.policies import Delivery, Misfire, OnGap, OnRepeat, Overlap, Shift
+from timeball.domain.policies import Delivery, IfExists, Misfire, OnGap, OnRepeat, Overlap, Shift
 from timeball.domain.values.field_errors import list_choices, unexpected_value
 from timeball.domain.values.wording import Duration, parse_duration
 from timeball.errors import InvalidInput
@@ -76,6 +76,10 @@ class EnqueueOptions(SharedOptions, total=False):
     timezone: str
     key: str
     """While an execution with this key is unfinished, enqueuing gives that one instead of a second."""
+    if_exists: IfExists | Literal["keep", "replace", "extend"]
+    """What becomes of it if it has not begun: it stays, takes the newest arguments, or takes them and the newest time."""
+    unique_for: Duration | None
+    """The key stays taken so long after the time of the execution, even if that has ended."""
     limit_key: str
     """Those that share it share `max_running`; the handler's name if nothing is said."""
     meta: Mapping[str, Any] | None

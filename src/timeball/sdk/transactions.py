@@ -140,7 +140,7 @@ class _CallingTask(CallerConnection):
 
 # the drivers, whose rows are made alike: ids are UUIDs and instants are in UTC, whatever the connection is set to
 
-_IDS = frozenset({"id", "job_id", "execution_id", "holder", "last_id"})
+_IDS = frozenset({"id", "job_id", "execution_id", "holder", "last_id", "holder_id", "successor_id"})
 
 
 def _alike(rows: Iterable[Mapping[str, Any]], local: ZoneInfo | None = None) -> Rows:

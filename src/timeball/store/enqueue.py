@@ -12,8 +12,11 @@ from uuid import UUID
 import asyncpg
 import orjson
 
+from timeball.domain.execution import Origin
 from timeball.domain.job import JobSituation, JobView
-from timeball.domain.values.ids import ExecutionId
+from timeball.domain.policies import IfExists
+from timeball.domain.values.ids import ExecutionId, format_execution_id
+from timeball.domain.values.json_text import to_json
 from timeball.domain.wakeup import Wakeup
 from timeball.errors import Conflict, StoreUnavailable
 from timeball.store.db.columns import (
@@ -29,7 +32,7 @@ from timeball.store.db.columns import (
 from timeball.store.db.database import Database, WithinConnection, retry_write
 from timeball.store.db.notifier import WAKEUP_MARGIN, Notifier
 from timeball.store.db.rows import CitedCalendars, job_from
-from timeball.store.types import AuditEntry, CreatedJob, EnqueueRow, FirstExecution, PreparedJob
+from timeball.store.types import PARKED_AT, AuditEntry, CreatedJob, EnqueueRow, FirstExecution, PreparedJob
 
 if TYPE_CHECKING:
     from timeball.domain.job import Job
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 # The rows of one statement of a bulk enqueue: few enough to be encoded while the database writes the rows before, and to end well within
 # the timeout of a statement; enough to make the round trip irrelevant.
 _BULK_SLICE = 2_500
+# How often an enqueue looks at a key that other transactions give away meanwhile.
+_LOOKS_AT_A_KEY = 50
 _SHARED_COLUMNS = (*PLAIN_FIELD_COLUMNS, "version", "created_by")
 
 
@@ -95,6 +100,19 @@ class Enqueuer:
         jobs are audited in the same transaction. If they are *is_shown*, the result has them as they were written. With
         *skips_taken_names*, jobs whose names are taken are missing in the result instead.
         """
+        meeting = [job for job in jobs if job.if_exists is not IfExists.KEEP]
+        if meeting:
+            others = [job for job in jobs if job.if_exists is IfExists.KEEP]
+            rest = (
+                await self.create(
+                    others, firsts, connection, audit, is_shown=is_shown, skips_taken_names=skips_taken_names
+                )
+                if others
+                else []
+            )
+            met = await self._meet_holders(meeting, firsts, connection, audit, is_shown=is_shown)
+            made = {created.job_id: created for created in rest} | met
+            return [made[job.id] for job in jobs if job.id in made]
         try:
             is_alone = len(jobs) == 1 and audit is None and not is_shown
             if is_alone and firsts and firsts[0].run_at is None and (prepared := prepare_job(jobs[0])):
@@ -196,6 +214,30 @@ class Enqueuer:
         facts = {"count": len(jobs), "jobs": [job.name or str(job.id) for job in jobs[:100]]}
         await write_audit(self._database, connection, note, audit, "job.create", f"{len(jobs)} jobs", None, facts)
 
+    async def _meet_holders(
+        self,
+        jobs: Sequence[Job],
+        firsts: Sequence[FirstExecution],
+        connection: WithinConnection | None,
+        audit: AuditEntry | None,
+        *,
+        is_shown: bool,
+    ) -> dict[UUID, CreatedJob]:
+        """Enqueue one-offs that change what waits with their keys."""
+        starts = {first.job_id: first for first in firsts}
+        # Of several with one key, the last one counts.
+        newest = {job.unique_key: job for job in jobs}
+        met = {
+            key: await self._meet_holder(job, starts[job.id], connection, audit, is_shown=is_shown)
+            for key, job in newest.items()
+        }
+        return {
+            job.id: met[job.unique_key]
+            if newest[job.unique_key] is job
+            else CreatedJob(job.id, met[job.unique_key].execution_id, is_new=False)
+            for job in jobs
+        }
+
     async def _existing_holders(
         self, refused: Sequence[Job], firsts: Sequence[FirstExecution], connection: WithinConnection | None
     ) -> dict[UUID, CreatedJob]:
@@ -203,12 +245,110 @@ class Enqueuer:
         rows = await self._database.fetch("live_keys", connection, keys=[job.unique_key for job in refused])
         holders = {row["key"]: ExecutionId(row["execution_id"]) for row in rows}
         free = {job.id: job for job in refused if job.unique_key not in holders}
-        again = [first for first in firsts if first.job_id in free]
-        inserted = await self.create(list(free.values()), again, connection) if free else []
+        inserted: list[CreatedJob] = []
+        if free:
+            await self._database.fetch("free_keys", connection, keys=[job.unique_key for job in free.values()])
+            inserted = await self.create(
+                list(free.values()), [first for first in firsts if first.job_id in free], connection
+            )
         existing = [
             CreatedJob(job.id, holders[job.unique_key], is_new=False) for job in refused if job.unique_key in holders
         ]
         return {created.job_id: created for created in (*inserted, *existing)}
+
+    async def _meet_holder(
+        self,
+        job: Job,
+        first: FirstExecution,
+        connection: WithinConnection | None,
+        audit: AuditEntry | None,
+        *,
+        is_shown: bool,
+    ) -> CreatedJob:
+        """Change the waiting execution that has the key, or insert one that runs after it.
+
+        Each statement is whole by itself; what another transaction does in between is seen by the next look.
+        """
+        if audit is not None:
+            note = creation_audit(job, self._database.env.new_id(), audit)
+            await self._database.fetch("write_audit", connection, **note)
+        assert job.unique_key is not None
+        for _ in range(_LOOKS_AT_A_KEY):
+            facts = await self._database.fetch_row("key_facts", connection, key=job.unique_key)
+            assert facts is not None
+            waiting = facts["successor_id"] or (None if facts["has_ended"] else facts["holder_id"])
+            if waiting is not None:
+                if await self._change_waiting(ExecutionId(waiting), job, first, connection):
+                    return CreatedJob(job.id, ExecutionId(waiting), is_new=False)
+                standing = await self._database.fetch_row("standing_of_waiting", connection, id=waiting)
+                if standing is not None and _is_alike(standing, job):
+                    continue  # it was moving from one table to another
+                if facts["successor_id"] is not None:
+                    if standing is not None:
+                        raise _awaited_by_another(job, waiting, standing["handler"])
+                    continue  # it has begun meanwhile, and has the key now
+            if facts["is_held"]:
+                return CreatedJob(job.id, ExecutionId(facts["holder_id"]), is_new=False)
+            if waiting is None:
+                await self._database.fetch("free_keys", connection, keys=[job.unique_key])
+                created = await self._insert_again(job, first, connection, is_shown=is_shown)
+            else:
+                created = await self._insert_successor(job, first, connection)
+            if created is not None:
+                return created
+        raise Conflict(
+            f"the unique_key {job.unique_key!r} changed hands all the while",
+            hint="repeat the request",
+            field="unique_key",
+        )
+
+    async def _change_waiting(
+        self, waiting: ExecutionId, job: Job, first: FirstExecution, connection: WithinConnection | None
+    ) -> bool:
+        """Give a waiting execution the newest arguments, and the newest time if the job says so; False if it cannot be changed."""
+        newest = {
+            "id": waiting,
+            "key": job.unique_key,
+            "handler": job.handler,
+            "payload": job.payload,
+            "meta": None if job.meta is None else to_json(job.meta),
+            "created_by": job.created_by,
+            "bound_secrets_only": job.bound_secrets_only or None,
+            "run_at": first.run_at,
+        }
+        if job.if_exists is IfExists.REPLACE:
+            return bool(await self._database.fetch("replace_waiting", connection, **newest))
+        rows = await self._database.fetch("extend_waiting", connection, **newest, parked_at=PARKED_AT)
+        if connection is None and rows:
+            await self._executions.announce_placed(rows, is_ready_announced=False)
+            await self._executions.unblock_after_commit([row["limit_key"] for row in rows if row["limit_key"]])
+        return bool(rows)
+
+    async def _insert_again(
+        self, job: Job, first: FirstExecution, connection: WithinConnection | None, *, is_shown: bool
+    ) -> CreatedJob | None:
+        """Insert a one-off whose key was free a moment ago; None if it is taken again."""
+        wakeup = None if connection is not None else self._wakeup_for([job], [first]).encode()
+        rows = await self._write_new([job], [first], connection, wakeup, is_shown=is_shown)
+        if not rows:
+            return None
+        if connection is None:
+            await self._executions.announce_placed(rows, is_ready_announced=True)
+        return CreatedJob(job.id, first.id, is_new=True, view=_view_from(rows[0], {}) if is_shown else None)
+
+    async def _insert_successor(
+        self, job: Job, first: FirstExecution, connection: WithinConnection | None
+    ) -> CreatedJob | None:
+        """Insert a one-off that runs after the one that has the key; None if another waits for that already."""
+        columns = without_nulls(job_columns(job))
+        rows = await self._database.fetch(
+            "create_successor", connection, jobs=json_text([columns]), run_at=first.run_at
+        )
+        if not rows:
+            return None
+        if connection is None:
+            await self._executions.announce_placed(rows, is_ready_announced=False)
+        return CreatedJob(job.id, first.id, is_new=True)
 
     def _wakeup_for(self, jobs: Sequence[Job], firsts: Sequence[FirstExecution]) -> Wakeup:
         """The wake-up for new executions; without those that lie further ahead than workers hold, whichever clock is right."""
@@ -451,6 +591,19 @@ def name_conflict(names: Sequence[str]) -> Conflict:
     """The error for names that other jobs have."""
     which = f"a job named {names[0]!r}" if len(names) == 1 else f"jobs named {', '.join(map(repr, names[:3]))}"
     return Conflict(f"there is already {which}", hint="choose another name, or update that job", names=list(names))
+
+
+def _is_alike(standing: Mapping[str, Any], job: Job) -> bool:
+    """Whether a waiting execution may be given the arguments of this one-off: it was enqueued, too, for the same handler."""
+    return (standing["origin"], standing["handler"]) == (Origin.ENQUEUE.value, job.handler)
+
+
+def _awaited_by_another(job: Job, waiting: UUID, handler: str) -> Conflict:
+    return Conflict(
+        f"the unique_key {job.unique_key!r} is awaited by {format_execution_id(waiting)} of {handler}, expected one of {job.handler}",
+        hint="give each handler keys of its own",
+        field="unique_key",
+    )
 
 
 def _refuse_taken_names(missing: Iterable[Job]) -> None:

@@ -52,6 +52,10 @@ class RetentionStore:
         """Delete freezes from before the beginning of the history."""
         return await self._trim("trim_freeze", before)
 
+    async def unique_keys(self, before: datetime) -> int:
+        """Delete unique keys that executions which have ended held until an instant before this one."""
+        return await self._trim("trim_live_key", before)
+
     async def audit(self, before: datetime) -> int:
         """Delete audit rows."""
         return await self._trim("trim_audit", before)

@@ -106,9 +106,17 @@ class JobStore:
     async def _key_taken(self, connection: Connection, key: str) -> Exception:
         row = await self._database.fetch_row("live_keys", connection, keys=[key])
         if row is None:
+            # Beside the transaction, which is repeated.
+            await self._database.fetch("free_keys", keys=[key])
             return _KeyFreedError()
+        holder = format_execution_id(row["execution_id"])
+        if row["has_ended"]:
+            until = row["held_until"].isoformat()
+            return Conflict(
+                f"the job has the unique_key {key!r}, which {holder} holds until {until}", hint="wait until then"
+            )
         return Conflict(
-            f"the job has the unique_key {key!r}, held by {format_execution_id(row['execution_id'])}, which is not finished",
+            f"the job has the unique_key {key!r}, held by {holder}, which is not finished",
             hint="wait until that execution has ended, or cancel it",
         )
 

@@ -256,6 +256,8 @@ class JobOut(BaseModel):
     max_running: int | None
     limit_key: str | None
     unique_key: str | None
+    if_exists: str
+    unique_for_seconds: int | None
     start_within_seconds: int | None
     pause_after_failures: int | None
     expires_at: datetime | None
@@ -366,6 +368,8 @@ class JobOptionParams(TypedDict, total=False):
     max_running: int | None
     limit_key: str | None
     unique_key: str | None
+    if_exists: str
+    unique_for_seconds: int | None
     start_within_seconds: int | None
     pause_after_failures: int | None
     expires_at: Moment | None

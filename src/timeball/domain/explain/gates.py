@@ -192,10 +192,10 @@ def check_unique_key(facts: ExplainFacts) -> GateResult:
     holder = format_execution_id(facts.key_holder)
     if facts.state_table not in (None, ExecutionTable.DUE):
         return passed(f"its key «{key}» is held by {holder}, which it does not need any more")
+    is_enqueued = execution is not None and execution.origin is Origin.ENQUEUE
+    outcome = "this one runs when it has ended" if is_enqueued else "unless that ends first, this one will be skipped"
     return stopped(
-        f"{holder} holds the key «{key}»; unless that ends first, this one will be skipped",
-        links=(holder,),
-        command=f"timeball runs cancel {holder}",
+        f"{holder} holds the key «{key}»; {outcome}", links=(holder,), command=f"timeball runs cancel {holder}"
     )
 
 

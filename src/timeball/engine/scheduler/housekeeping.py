@@ -189,6 +189,7 @@ class Janitor(Service):
         self._report("freeze", await retention.freezes(before))
         self._report("audit", await retention.audit(now - timedelta(days=self._settings.keep_audit_days)))
         self._report("idempotency_key", await retention.requests(now))
+        self._report("live_key", await retention.unique_keys(now))
         self._report("job", await retention.deleted_jobs(before))
         self._report("running_limit", await retention.limits())
 

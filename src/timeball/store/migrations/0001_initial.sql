@@ -79,8 +79,11 @@ CREATE TABLE timeball.job (
     max_running              integer,
     -- Jobs with the same key share one limit of running executions.
     limit_key                text,
-    -- At most one unfinished execution per key.
+    -- At most one unfinished execution per key. What an enqueue does with a waiting execution that has the key: NULL gives it back as it is.
     unique_key               text,
+    if_exists                text,
+    -- The key stays taken so long after the time of the execution, even if that has ended.
+    unique_for_seconds       integer,
     -- An execution that has not begun by then is skipped: so many seconds after its time, or, for a one-off, at this instant.
     start_within_seconds     integer,
     expires_at               timestamptz,
@@ -179,6 +182,10 @@ CREATE DOMAIN timeball.sound_job AS timeball.job
     CONSTRAINT job_max_backoff_ms_check CHECK ((VALUE).max_backoff_ms >= 0)
     CONSTRAINT job_timeout_ms_check CHECK ((VALUE).timeout_ms >= 1)
     CONSTRAINT job_max_running_check CHECK ((VALUE).max_running >= 1)
+    CONSTRAINT job_if_exists_check CHECK ((VALUE).if_exists IN ('replace', 'extend'))
+    CONSTRAINT job_unique_for_seconds_check CHECK ((VALUE).unique_for_seconds >= 1)
+    CONSTRAINT only_an_enqueue_meets_a_key CHECK (num_nonnulls((VALUE).if_exists, (VALUE).unique_for_seconds) = 0
+                                                  OR ((VALUE).unique_key IS NOT NULL AND (VALUE).kind = 'once' AND (VALUE).name IS NULL))
     CONSTRAINT job_start_within_seconds_check CHECK ((VALUE).start_within_seconds >= 1)
     CONSTRAINT job_pause_after_failures_check CHECK ((VALUE).pause_after_failures >= 1)
     CONSTRAINT meta_is_an_object CHECK (jsonb_typeof((VALUE).meta) = 'object')
@@ -209,8 +216,8 @@ ALTER TABLE timeball.job
     ADD CONSTRAINT job_is_sound EXCLUDE USING btree (id WITH =) WHERE ((
         kind = 'once'
         AND num_nonnulls(name, owner, schedule, interval_seconds, on_gap, on_repeat, skip_on, only_on, shift, calendars, max_executions, jitter_seconds, misfire,
-                         misfire_grace_seconds, misfire_cap, misfire_max_age_seconds, overlap, max_running, start_within_seconds,
-                         pause_after_failures, on_success, on_failure, has_follow_ups, follows, follows_as) = 0
+                         misfire_grace_seconds, misfire_cap, misfire_max_age_seconds, overlap, max_running, if_exists, unique_for_seconds,
+                         start_within_seconds, pause_after_failures, on_success, on_failure, has_follow_ups, follows, follows_as) = 0
         AND (meta IS NULL OR jsonb_typeof(meta) = 'object')
         AND least(handler, queue) > ''
         AND length(handler || queue) <= 200
@@ -317,7 +324,9 @@ CREATE TABLE timeball.due (
     -- If it has not begun by then, it is skipped. NULL if it may begin at any time, or has begun before.
     expires_at         timestamptz,
     -- The `run_at` of a row that a freeze holds: until the end of the freeze, `run_at` is that end.
-    frozen_run_at      timestamptz
+    frozen_run_at      timestamptz,
+    -- It takes its unique key when it is promoted: until then another execution has it, which had begun when this one was enqueued.
+    awaits_key         boolean     NOT NULL DEFAULT false
 );
 
 -- look_ahead: the next rows of a shard.
@@ -335,6 +344,8 @@ CREATE INDEX due_by_limit ON timeball.due (limit_key) WHERE limit_key IS NOT NUL
 -- expire_waiting: the rows that expire; without scheduled occurrences, about which the scheduler decides.
 CREATE INDEX due_expiring ON timeball.due (expires_at) WHERE expires_at IS NOT NULL AND NOT (kind = 'occurrence' AND origin = 'schedule');
 
+-- create_successor, key_facts. One execution at most waits for a key.
+CREATE UNIQUE INDEX due_awaiting ON timeball.due (unique_key) WHERE awaits_key;
 -- thaw: the rows that a freeze holds, by its end.
 CREATE INDEX due_frozen ON timeball.due (run_at) WHERE frozen_run_at IS NOT NULL;
 
@@ -457,11 +468,17 @@ CREATE TABLE timeball.follow_up (
     CONSTRAINT something_follows CHECK (num_nonnulls(on_success, on_failure) > 0)
 );
 
--- The unfinished execution of each unique key.
+-- The execution that has each unique key: an unfinished one, or one that has ended and keeps its key until an instant.
 CREATE TABLE timeball.live_key (
-    key          text PRIMARY KEY,
-    execution_id uuid NOT NULL
+    key          text        PRIMARY KEY,
+    execution_id uuid        NOT NULL,
+    -- The key is taken at least until then. NULL: as long as the execution is unfinished.
+    held_until   timestamptz,
+    has_ended    boolean     NOT NULL DEFAULT false
 );
+
+-- free_keys: the keys of executions that have ended.
+CREATE INDEX live_key_ended ON timeball.live_key (held_until) WHERE has_ended;
 
 -- Part 4: history. Append-only, with a partition for each day. The janitor creates those of the next days, and drops old ones.
 --
@@ -1448,6 +1465,20 @@ BEGIN
 END
 $$;
 
+-- An execution that ends gives its key back, whatever ends it; a key that is held until an instant stays.
+-- The row is deleted and written again: an enqueue that meets it in between waits for the end of this transaction, and then finds it.
+CREATE FUNCTION timeball.keep_key()
+RETURNS trigger
+LANGUAGE plpgsql
+VOLATILE
+AS $$
+BEGIN
+    INSERT INTO timeball.live_key (key, execution_id, held_until, has_ended)
+    VALUES (OLD.key, OLD.execution_id, OLD.held_until, true);
+    RETURN NULL;
+END
+$$;
+
 -- Part 11: views.
 
 -- Every execution, of all state tables. One that a worker holds until its instant is shown as queued.
@@ -1499,3 +1530,10 @@ AFTER INSERT ON timeball.finished
 FOR EACH ROW
 WHEN (NEW.has_follow_ups)
 EXECUTE FUNCTION timeball.follow_up();
+
+-- Only of the few keys that are held until an instant.
+CREATE TRIGGER held_key_outlives_its_execution
+AFTER DELETE ON timeball.live_key
+FOR EACH ROW
+WHEN (OLD.held_until IS NOT NULL AND NOT OLD.has_ended)
+EXECUTE FUNCTION timeball.keep_key();

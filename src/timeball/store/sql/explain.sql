@@ -26,7 +26,12 @@ SELECT coalesce(:now, now()) AS moment,
        running_limit.max_running AS key_limit,
        (SELECT count(*) FROM timeball.ready WHERE ready.limit_key = :limit_key::text)
        + (SELECT count(*) FROM timeball.running WHERE running.limit_key = :limit_key::text) AS key_taken,
-       (SELECT live_key.execution_id FROM timeball.live_key WHERE live_key.key = :unique_key::text) AS key_holder
+       (
+           SELECT live_key.execution_id
+           FROM timeball.live_key
+           WHERE live_key.key = :unique_key::text
+             AND NOT (live_key.has_ended AND live_key.held_until <= coalesce(:now, now()))
+       ) AS key_holder
 FROM (VALUES (1)) AS always (one)
 LEFT JOIN timeball.queue ON queue.name = :queue::text
 LEFT JOIN timeball.running_limit ON running_limit.key = :limit_key::text;

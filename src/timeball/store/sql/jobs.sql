@@ -17,8 +17,8 @@ first AS (
     )
 ),
 keyed AS (
-    INSERT INTO timeball.live_key (key, execution_id)
-    SELECT given.unique_key, first.id
+    INSERT INTO timeball.live_key (key, execution_id, held_until)
+    SELECT given.unique_key, first.id, first.starts_at + given.unique_for_seconds * interval '1 second'
     FROM given
     JOIN first ON first.job_id = given.id
     WHERE given.unique_key IS NOT NULL
@@ -187,12 +187,6 @@ SELECT own.id, own.id, 'occurrence', 'enqueue', own.shard, scheduled_at, schedul
 FROM json_populate_recordset(NULL::timeball.job, :template::text::json)
 CROSS JOIN unnest(:ids::uuid[], :shards::smallint[]) AS own (id, shard);
 
--- name: live_keys
--- The executions that have these unique keys.
-SELECT key, execution_id
-FROM timeball.live_key
-WHERE key = ANY (:keys::text[]);
-
 -- name: find_jobs
 SELECT *, payload::text AS payload_text
 FROM timeball.job
@@ -309,10 +303,14 @@ FROM (
 ) AS live;
 
 -- name: put_occurrence
+-- An enqueued execution that does not have its key waits for it.
 INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
-                          executions_left, limit_key, unique_key, expires_at, has_follow_ups)
+                          executions_left, limit_key, unique_key, expires_at, has_follow_ups, awaits_key)
 VALUES (:id, :job_id, 'occurrence', :origin, :shard, :run_at, :scheduled_for, :watermark, :tzdata, :version, :queue, :priority, :handler,
-        :executions_left, :limit_key, :unique_key, :expires_at, :has_follow_ups);
+        :executions_left, :limit_key, :unique_key, :expires_at, :has_follow_ups,
+        :origin = 'enqueue'
+        AND :unique_key::text IS NOT NULL
+        AND NOT EXISTS (SELECT 1 FROM timeball.live_key WHERE key = :unique_key AND execution_id = :id));
 
 -- name: put_resumption
 INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, version, queue, priority, handler)

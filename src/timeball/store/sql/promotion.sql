@@ -75,6 +75,8 @@ WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND
 -- A row that was given a limit since it was read goes to `blocked`, whatever the scheduler has planned.
 -- The occurrence that waited cites the time-zone data that computed it; occurrences after it were computed with the data of the scheduler.
 -- Each occurrence has as long to begin, after its instant, as the one that waited.
+-- A scheduled occurrence takes its unique key here, or is skipped; an enqueued execution that awaits its key takes it here, or is looked at again a
+-- second later: `+ :promotion_window`, because rows are read so long before their time.
 -- Nothing is taken if a freeze was written or ended since the scheduler read them.
 -- `waiting` are the occurrences of jobs with overlap `latest` that wait for their limit, and that no worker has ever claimed: a promotion replaces those that
 -- are older, and gives way to one that is newer. If one of them is locked, it is being unblocked or changed, and the promotion waits for the next look.
@@ -166,7 +168,8 @@ following AS (
 run AS (
     SELECT wanted.id AS run_id, wanted.scheduled_for AS run_for, wanted.run_at AS run_run_at, wanted.target,
            CASE WHEN wanted.id = taken.id THEN taken.tzdata ELSE :tzdata END AS run_tzdata,
-           wanted.scheduled_for + (taken.expires_at - taken.scheduled_for) AS run_expires_at, taken.*
+           wanted.scheduled_for + (taken.expires_at - taken.scheduled_for) AS run_expires_at,
+           taken.unique_key IS NOT NULL AND (taken.awaits_key OR (taken.kind = 'occurrence' AND taken.origin = 'schedule')) AS takes_key, taken.*
     FROM given
     CROSS JOIN unnest(run_due_ids, run_ids, run_fors, run_run_ats, run_targets) AS wanted (due_id, id, scheduled_for, run_at, target)
     JOIN taken ON taken.id = wanted.due_id
@@ -178,13 +181,20 @@ outdated AS MATERIALIZED (
     WHERE locked_waiting.scheduled_for > run.run_for
       AND run.fence = 0
 ),
+freed AS (
+    DELETE FROM timeball.live_key
+    WHERE key = ANY (ARRAY(SELECT run.unique_key FROM run WHERE run.takes_key))
+      AND has_ended
+      AND held_until <= coalesce(:now, now())
+    RETURNING key
+),
 keyed AS (
-    INSERT INTO timeball.live_key (key, execution_id)
-    SELECT unique_key, run_id
+    INSERT INTO timeball.live_key (key, execution_id, held_until)
+    SELECT unique_key, run_id,
+           CASE WHEN awaits_key THEN run_for + (SELECT job.unique_for_seconds FROM timeball.job WHERE job.id = run.job_id) * interval '1 second' END
     FROM run
-    WHERE unique_key IS NOT NULL
-      AND kind = 'occurrence'
-      AND origin = 'schedule'
+    WHERE takes_key
+      AND (SELECT count(*) FROM freed) >= 0
     ORDER BY run_for
     ON CONFLICT DO NOTHING
     RETURNING execution_id
@@ -192,8 +202,7 @@ keyed AS (
 judged AS MATERIALIZED (
     SELECT run.*,
            CASE WHEN run_id IN (SELECT outdated.run_id FROM outdated) THEN 'overlap'
-                WHEN unique_key IS NOT NULL AND kind = 'occurrence' AND origin = 'schedule' AND run_id NOT IN (SELECT keyed.execution_id FROM keyed)
-                THEN 'unique_key'
+                WHEN takes_key AND run_id NOT IN (SELECT keyed.execution_id FROM keyed) THEN CASE WHEN awaits_key THEN 'awaiting' ELSE 'unique_key' END
            END AS refusal
     FROM run
 ),
@@ -239,6 +248,15 @@ promoted AS (
       AND target = 'ready'
       AND limit_key IS NULL
 ),
+awaiting AS (
+    INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, tzdata, version, queue, priority, handler, queued_at,
+                              fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at, awaits_key)
+    SELECT run_id, job_id, kind, origin, shard, coalesce(:now, now()) + :promotion_window::interval + interval '1 second', run_for, tzdata, version,
+           queue, priority, handler, queued_at, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups,
+           run_expires_at, true
+    FROM judged
+    WHERE refusal = 'awaiting'
+),
 unkeyed AS (
     DELETE FROM timeball.live_key
     USING (
@@ -269,7 +287,7 @@ skipped AS (
            CASE WHEN refusal = 'overlap' THEN coalesce(queued_at, :now, now()) END,
            greatest(coalesce(:now, now()), run_for), 0, 0, 0, run_tzdata, refusal, run_expires_at, meta, has_follow_ups
     FROM judged
-    WHERE refusal IS NOT NULL
+    WHERE refusal <> 'awaiting'
     UNION ALL
     SELECT id, job_id, 'skipped', origin, version, queue, priority, handler, scheduled_for, queued_at,
            greatest(coalesce(:now, now()), scheduled_for), 0, 0, 0, tzdata, 'overlap', expires_at, meta, has_follow_ups

@@ -50,6 +50,14 @@ WHERE id IN (
 )
 RETURNING id;
 
+-- name: trim_live_key
+-- Keys that executions which have ended held until an instant before this one.
+DELETE FROM timeball.live_key
+WHERE key IN (SELECT key FROM timeball.live_key WHERE has_ended AND held_until < :before LIMIT :limit)
+  AND has_ended
+  AND held_until < :before
+RETURNING key;
+
 -- name: trim_audit
 DELETE FROM timeball.audit
 WHERE id IN (SELECT id FROM timeball.audit WHERE at < :before LIMIT :limit)

@@ -602,9 +602,14 @@ ORDER BY job_id, execution_id
 LIMIT :listed;
 
 -- name: verify_keys
--- A key has one unfinished execution, from its enqueueing or its promotion on; a pending occurrence has no key yet.
+-- A key has one unfinished execution, from its enqueueing or its promotion on; a pending occurrence has no key yet, nor has an execution that awaits it.
+-- An execution that has ended keeps its key if it is held until an instant, and no unfinished one has it beside it.
 WITH unfinished AS (
-    SELECT id, job_id, unique_key FROM timeball.due WHERE unique_key IS NOT NULL AND NOT (kind = 'occurrence' AND origin = 'schedule')
+    SELECT id, job_id, unique_key
+    FROM timeball.due
+    WHERE unique_key IS NOT NULL
+      AND NOT (kind = 'occurrence' AND origin = 'schedule')
+      AND NOT awaits_key
     UNION ALL
     SELECT id, job_id, unique_key FROM timeball.ready WHERE unique_key IS NOT NULL
     UNION ALL
@@ -616,12 +621,26 @@ broken AS (
     SELECT 'a key is held by what is not unfinished' AS why, live_key.key AS unique_key, live_key.execution_id, NULL::uuid AS job_id,
            NULL::uuid AS holder_execution_id
     FROM timeball.live_key
-    WHERE NOT EXISTS (SELECT 1 FROM unfinished WHERE unfinished.id = live_key.execution_id AND unfinished.unique_key = live_key.key)
+    WHERE NOT has_ended
+      AND NOT EXISTS (SELECT 1 FROM unfinished WHERE unfinished.id = live_key.execution_id AND unfinished.unique_key = live_key.key)
+    UNION ALL
+    SELECT 'a key is held for ever by what has ended', key, execution_id, NULL, NULL
+    FROM timeball.live_key
+    WHERE has_ended
+      AND held_until IS NULL
+    UNION ALL
+    SELECT 'an execution awaits a key that it has, or that no enqueue gave it', unique_key, id, job_id, NULL
+    FROM timeball.due
+    WHERE awaits_key
+      AND (unique_key IS NULL
+           OR origin <> 'enqueue'
+           OR attempts > 0
+           OR EXISTS (SELECT 1 FROM timeball.live_key WHERE live_key.key = due.unique_key AND live_key.execution_id = due.id))
     UNION ALL
     SELECT CASE WHEN live_key.key IS NULL THEN 'an unfinished execution does not hold its key' ELSE 'two unfinished executions share a key' END,
            unfinished.unique_key, unfinished.id, unfinished.job_id, live_key.execution_id
     FROM unfinished
-    LEFT JOIN timeball.live_key ON live_key.key = unfinished.unique_key
+    LEFT JOIN timeball.live_key ON live_key.key = unfinished.unique_key AND NOT live_key.has_ended
     WHERE live_key.execution_id IS DISTINCT FROM unfinished.id
 )
 SELECT broken.*, job.name AS job, count(*) OVER () AS total
@@ -677,7 +696,7 @@ LIMIT :listed;
 -- What a freeze holds waits for the end of the freeze.
 -- The time of a retry or a snooze was returned by a handler, or drawn at random: only what came before it can be checked.
 WITH unfinished AS (
-    SELECT id, job_id, origin, version, handler, scheduled_for, run_at, kind = 'occurrence' AND frozen_run_at IS NULL AS is_pending FROM timeball.due WHERE kind <> 'resume'
+    SELECT id, job_id, origin, version, handler, scheduled_for, run_at, kind = 'occurrence' AND frozen_run_at IS NULL AND NOT awaits_key AS is_pending FROM timeball.due WHERE kind <> 'resume'
     UNION ALL
     SELECT id, job_id, origin, version, handler, scheduled_for, run_at, false FROM timeball.ready
     UNION ALL
