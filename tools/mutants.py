@@ -43,6 +43,7 @@ _SCHEDULES = "tests/sdk/test_schedule_calls.py"
 _CALENDARS, _CALENDAR_STORE = "tests/engine/scheduler/test_calendars.py", "tests/store/test_calendars.py"
 _CALENDAR_RULES, _CALENDARS_OF_API = "tests/domain/scheduling/test_calendars.py", "tests/api/test_calendars.py"
 _WATCH = "tests/engine/worker/test_contracts.py"
+_HOOKS = "tests/handlers/test_hooks.py"
 _BACKFILLS = "tests/application/commands/test_backfills.py"
 _REFERENCES, _WEBHOOK = "tests/engine/worker/test_references.py", "tests/handlers/builtin/test_webhook.py"
 _DISPATCHER, _RECEIVER = "tests/engine/test_ticket_publisher.py", "tests/engine/test_ticket_claimer.py"
@@ -177,6 +178,50 @@ MUTANTS = (
         "CASE WHEN job.version = taken.version THEN job.meta ELSE timeball.meta_of(taken.job_id, taken.version) END",
         "job.meta",
         "tests/store/test_job_version.py::test_a_queued_execution_has_the_meta_of_its_version",
+    ),
+    # code around runs, and before enqueues
+    _one(
+        "async code that leaves out plain functions without a word",
+        "handlers/hooks.py",
+        "if self.is_async and not self.coroutines_only and not is_async(handler):",
+        "if False:",
+        f"{_HOOKS}::test_async_code_around_a_plain_function_is_refused_whichever_comes_first",
+    ),
+    _one(
+        "an attempt that failed around its handler and says that it succeeded",
+        "handlers/registry.py",
+        "            context.active_run.fail_with(error)\n",
+        "            pass\n",
+        f"{_HOOKS}::test_an_error_of_the_code_around_fails_the_attempt_and_the_code_outside_sees_it",
+    ),
+    _one(
+        "a handler that was stopped and says that it succeeded",
+        "current.py",
+        "RunOutcome.STOPPED if context.is_halted and context.has_noticed else outcome",
+        "outcome",
+        f"{_HOOKS}::test_a_handler_that_stopped_because_it_was_asked_to_is_told_so",
+    ),
+    _one(
+        "a child without the start of its process",
+        "engine/runners/child.py",
+        "        hooks.start_child()\n",
+        "",
+        f"{_HOOKS}::test_a_child_has_the_code_around_its_runs_and_its_own_start_and_stop",
+    ),
+    _one(
+        "many enqueues that no hook sees",
+        "sdk/handlers.py",
+        "        payloads = self._payloads(calls)\n        request = await self._enqueue_client.ajoined(self._request_of(payloads))\n",
+        "        payloads = self._payloads(calls)\n"
+        "        request = await self._enqueue_client.ajoined(_make_request(self._target, self._options))\n",
+        "tests/sdk/test_enqueue_hooks.py::test_every_enqueue_and_schedule_is_seen_before_it_is_made",
+    ),
+    _one(
+        "a hook that changes the meta of all enqueues of a handle",
+        "sdk/enqueue_hooks.py",
+        "{} if given is None else check_meta(given)",
+        "{} if given is None else given",
+        "tests/sdk/test_enqueue_hooks.py::test_a_hook_cannot_change_the_meta_that_others_are_enqueued_with",
     ),
     _one(
         "an operator's retry that forgets the meta",

@@ -15,7 +15,7 @@ from timeball.version import __version__
 if TYPE_CHECKING:
     from timeball.client import AsyncClient, Client
     from timeball.config.settings import Settings
-    from timeball.current import Cancel, OutsideRun, Retry, Snooze, current
+    from timeball.current import ActiveRun, Cancel, OutsideRun, Retry, Snooze, current
     from timeball.errors import (
         Conflict,
         ExecutionFailed,
@@ -34,12 +34,14 @@ if TYPE_CHECKING:
         TooManyRequests,
     )
     from timeball.sdk.app import FailedRun, Timeball
+    from timeball.sdk.enqueue_hooks import PendingEnqueue
     from timeball.sdk.handlers import AsyncHandlerHandle, Call, Enqueueable, HandlerHandle, SyncHandlerHandle
     from timeball.sdk.jobs import Job, ScheduledJob
     from timeball.sdk.runs import Run
     from timeball.sdk.transactions import ConnectionUnknown
 
 __all__ = [
+    "ActiveRun",
     "AsyncClient",
     "AsyncHandlerHandle",
     "Call",
@@ -57,6 +59,7 @@ __all__ = [
     "NotFound",
     "OutsideRun",
     "PayloadError",
+    "PendingEnqueue",
     "ResultTimeout",
     "Retry",
     "Run",
@@ -78,6 +81,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "ActiveRun": "current",
     "AsyncClient": "client",
     "Client": "client",
     "AsyncHandlerHandle": "sdk.handlers",
@@ -89,6 +93,7 @@ _MODULES = {
     "HandlerHandle": "sdk.handlers",
     "Job": "sdk.jobs",
     "OutsideRun": "current",
+    "PendingEnqueue": "sdk.enqueue_hooks",
     "Retry": "current",
     "Run": "sdk.runs",
     "ScheduledJob": "sdk.jobs",

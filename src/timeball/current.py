@@ -131,6 +131,7 @@ class AttemptContext:
         "_open_sink",
         "_pid",
         "_sink",
+        "active_run",
         "claimed",
         "clock",
         "halt_reason",
@@ -153,6 +154,8 @@ class AttemptContext:
         self.has_noticed = False
         # The task that the attempt runs in, if it is known: asking the event loop costs as much as a small handler.
         self.task: asyncio.Task[Any] | None = None
+        # What the code around the attempt is given; made when it first asks, because most attempts have none.
+        self.active_run: ActiveRun | None = None
         self._interrupt: Callable[[], object] | None = None
         self._open_sink = open_sink
         self._sink: AttemptSink | None = None
@@ -238,6 +241,108 @@ class AttemptContext:
         if self._sink is None:
             self._sink = self._open_sink(self)
         return self._sink
+
+
+class RunOutcome(StrEnum):
+    """How an attempt ended, as the code around it is told. Whether a retry follows a failure is decided later."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    SNOOZED = "snoozed"
+    CANCELLED = "cancelled"
+    # It ended because it was asked to: cancelled from outside, past its timeout, or its worker leaves.
+    STOPPED = "stopped"
+
+
+class ActiveRun:
+    """A running attempt as the code around it sees it: `@tb.around_run`. *outcome*, *result* and *error* are None until it has ended."""
+
+    __slots__ = ("_context", "error", "outcome", "result")
+
+    def __init__(self, context: AttemptContext) -> None:
+        self._context = context
+        self.outcome: RunOutcome | None = None
+        # What the handler returned.
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    @property
+    def id(self) -> str:
+        """The id of the execution: the same in every attempt."""
+        return format_execution_id(self._context.claimed.id)
+
+    @property
+    def job_id(self) -> str:
+        """The id of the job."""
+        return format_job_id(self._context.claimed.job_id)
+
+    @property
+    def job_name(self) -> str | None:
+        """The name of the job; None if it has none."""
+        return self._context.claimed.job_name
+
+    @property
+    def handler(self) -> str:
+        """The name of the handler."""
+        return self._context.claimed.handler
+
+    @property
+    def queue(self) -> str:
+        """The queue the execution came from."""
+        return self._context.claimed.queue
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt; 1 for the first."""
+        return self._context.claimed.attempt
+
+    @property
+    def scheduled_for(self) -> datetime:
+        """The exact instant that the schedule named."""
+        return self._context.claimed.scheduled_for
+
+    @property
+    def origin(self) -> Origin:
+        """What created the execution."""
+        return Origin(self._context.claimed.origin)
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What was said about the execution beside its arguments; empty if nothing was."""
+        return self._context.meta
+
+    def end_with(self, value: object) -> None:
+        """The handler has returned."""
+        is_signal = issubclass(type(value), ControlSignal)
+        self.result = None if is_signal else value
+        self.outcome = self._outcome_of(value) if is_signal else self._ended_as(RunOutcome.SUCCEEDED)
+
+    def fail_with(self, error: BaseException) -> None:
+        """The handler, or code around it, has raised."""
+        if error is not self.error:
+            self.result, self.error = None, error
+            is_signal = issubclass(type(error), ControlSignal)
+            self.outcome = self._outcome_of(error) if is_signal else self._ended_as(RunOutcome.FAILED)
+
+    def _outcome_of(self, signal: object) -> RunOutcome:
+        if issubclass(type(signal), Retry):
+            return RunOutcome.FAILED
+        return RunOutcome.SNOOZED if issubclass(type(signal), Snooze) else RunOutcome.CANCELLED
+
+    def _ended_as(self, outcome: RunOutcome) -> RunOutcome:
+        context = self._context
+        return RunOutcome.STOPPED if context.is_halted and context.has_noticed else outcome
+
+    def __repr__(self) -> str:
+        return f"<run {self.id} of {self.handler}, attempt {self.attempt}>"
+
+
+def active_run() -> ActiveRun:
+    """What the code around the attempt that runs here is given: one object for all of it."""
+    context = _running()
+    if context.active_run is None:
+        context.active_run = ActiveRun(context)
+    return context.active_run
 
 
 RUNNING: ContextVar[AttemptContext] = ContextVar("timeball_running")

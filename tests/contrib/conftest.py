@@ -111,6 +111,27 @@ def process_of_task() -> int:
     return os.getpid()
 
 
+hooked = []
+
+
+@tb.around_run
+def note_run(run):
+    hooked.append(["enter", run.handler, run.meta.get("tenant")])
+    yield
+    hooked.append(["leave", str(run.outcome)])
+
+
+@tb.before_enqueue
+def add_tenant(enqueue):
+    if enqueue.handler.endswith("hooks_around"):
+        enqueue.meta["tenant"] = f"acme {enqueue.arguments}"
+
+
+@task
+def hooks_around(number: int):
+    return hooked[-1:]
+
+
 @tb.handler(queue="mail")
 def send_invoice(order_id: int) -> int:
     return order_id

@@ -76,6 +76,14 @@ def test_a_task_is_run_by_a_worker_and_its_result_read_back(tasks: Any, worker: 
     assert (again.errors, again.task.priority, again.task.queue_name) == ([], 10, "default")
 
 
+def test_a_task_has_the_code_around_it_and_before_its_enqueue(tasks: Any, worker: Worker) -> None:
+    with worker():
+        result = ended(tasks.hooks_around.enqueue(number=3))
+
+    assert result.return_value == [["enter", "bookshop.tasks.hooks_around", "acme {'number': 3}"]]
+    assert tasks.hooked[-1] == ["leave", "succeeded"]
+
+
 async def test_coroutines_enqueue_and_are_tasks(tasks: Any, worker: Worker) -> None:
     with worker():
         result = await tasks.count_orders.aenqueue()

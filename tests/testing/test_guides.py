@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import psycopg
@@ -84,6 +88,43 @@ def test_the_page_on_schedules_for_users_is_true(harness: TimeballHarness, fresh
     assert [len(harness.fired(f"digest-{number}")) for number in (17, 18, user, other)] == [3, 0, 1, 0]
     assert harness.fired(f"digest-{user}")[0].local.hour == 9
     assert harness.last(guide["send_digest"]).result is not None
+
+
+@pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
+def test_the_page_on_code_around_runs_is_true(harness: TimeballHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    flask = ModuleType("flask")
+    flask.Flask = _Flask  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flask", flask)
+    guide = run_page(DOCS / "howto" / "code-around-runs.md")
+    harness.use(guide["tb"])
+    token = guide["tenant"].set("trial")
+
+    guide["on_order"](7)
+    with pytest.raises(PermissionError):
+        guide["send_invoice"].enqueue_many([guide["send_invoice"].call(number) for number in range(1001)])
+    guide["tenant"].reset(token)
+    harness.drain(raise_errors=True)
+
+    sent = harness.last(guide["send_invoice"])
+    assert sent.result == "invoice 7 of trial, asked for by ada"
+    assert sent.priority == 10
+    assert list(guide["seconds_by_outcome"]) == ["guide:send_invoice succeeded"]
+    assert (guide["models"], _Flask.entered) == (["loaded"], 1)
+    harness.close()
+    assert guide["models"] == []
+
+
+class _Flask:
+    """As much of Flask as the page uses."""
+
+    entered = 0
+
+    def __init__(self, name: str) -> None: ...
+
+    @contextmanager
+    def app_context(self) -> Iterator[None]:
+        _Flask.entered += 1
+        yield
 
 
 def test_the_declarations_of_the_page_on_switching_are_accepted() -> None:

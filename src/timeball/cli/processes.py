@@ -20,6 +20,7 @@ from timeball.config.settings import Settings, find_unknown_variables
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.text import check_label
 from timeball.errors import InvalidInput, LoopClosed
+from timeball.handlers.hooks import NO_PROCESS_HOOKS
 from timeball.handlers.registry import Registry
 from timeball.runtime import make_supervisor, open_runtime
 from timeball.telemetry.emitter import make_emit
@@ -118,12 +119,15 @@ async def _run_nodes(
                 link.release()
 
         _on_stop_signals(stop)
-        _tune_garbage_collector()
-        if link is not None:
-            link.report_started()
-            await link.wait_async()
-        with _metrics_server(metrics, settings):
-            await nodes.run()
+        hooks = registry.process_hooks if with_worker else NO_PROCESS_HOOKS
+        # Before it reports that it has started: a process whose hook raises has not.
+        async with hooks.around_worker():
+            _tune_garbage_collector()
+            if link is not None:
+                link.report_started()
+                await link.wait_async()
+            with _metrics_server(metrics, settings):
+                await nodes.run()
 
 
 def run_api(reference: str | None, host: str | None, port: int | None) -> None:

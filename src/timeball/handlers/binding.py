@@ -369,3 +369,11 @@ def style_of(function: Callable[..., Any], *, isolate: bool) -> RunStyle:
     if isolate:
         return RunStyle.PROCESS
     return RunStyle.COROUTINE if inspect.iscoroutinefunction(code) else RunStyle.THREAD
+
+
+def is_async(handler: Handler) -> bool:
+    """Whether calling the handler makes a coroutine."""
+    style = handler.style
+    if style is RunStyle.PROCESS:
+        style = style_of(handler.function, isolate=False)
+    return style is RunStyle.COROUTINE

@@ -3,8 +3,9 @@
 The runners of a worker (coroutine, thread, isolated child), Django's task backend and the test harness differ in the task, thread
 or process that a handler runs in, and in what they make of its outcome. All of them call the handler here. So this is the place for
 anything that has to surround every run of a handler, and `Handler.wrappers` is the list of it: Django's clean-up of database
-connections is one entry. An entry is entered before the payload is bound and left after the handler has returned or raised, the
-first one outermost. It sees the attempt as the handler does, through `timeball.current`.
+connections is one entry, the code that a program declares with `@tb.around_run` (`handlers.hooks`) another. An entry is entered
+before the payload is bound and left after the handler has returned or raised, the first one outermost. It sees the attempt as the
+handler does, through `timeball.current`.
 
 A wrapper cannot swallow an error. One that tries to changes nothing: the error goes on to the wrappers outside of it and to the
 runner, because a run that has failed must not count as done. A wrapper may raise another error in its place.
@@ -30,19 +31,22 @@ from types import TracebackType
 from typing import Any
 
 from timeball.current import RUNNING, end_forked_copy
-from timeball.domain.handler import Handler, HandlerOptions, RunStyle
+from timeball.domain.handler import Handler, HandlerOptions
 from timeball.domain.values.text import check_label
 from timeball.errors import Conflict, InvalidInput, NotFound
-from timeball.handlers.binding import SignatureBinder, style_of
+from timeball.handlers.binding import SignatureBinder, is_async, style_of
+from timeball.handlers.hooks import NO_PROCESS_HOOKS, ProcessHooks
 
 
 class Registry:
     """The handlers a program knows. A name belongs to one handler only."""
 
-    __slots__ = ("_handlers",)
+    __slots__ = ("_handlers", "process_hooks")
 
-    def __init__(self, handlers: Iterable[Handler] = ()) -> None:
+    def __init__(self, handlers: Iterable[Handler] = (), process_hooks: ProcessHooks = NO_PROCESS_HOOKS) -> None:
         self._handlers: dict[str, Handler] = {}
+        # What the program does when a process that runs its handlers starts, and when it stops.
+        self.process_hooks = process_hooks
         for handler in handlers:
             self.add(handler)
 
@@ -73,7 +77,7 @@ class Registry:
 
     def merge(self, others: Iterable[Handler]) -> Registry:
         """A registry of these handlers and the others, such as those in the box."""
-        return Registry([*self, *others])
+        return Registry([*self, *others], self.process_hooks)
 
     def prepare(self) -> None:
         """Build all that the first call of each handler would have to build."""
@@ -144,7 +148,7 @@ def invoke(handler: Handler, payload: str) -> Any:
     with ExitStack() as stack:
         for wrapper in handler.wrappers:
             stack.enter_context(_Layer(wrapper.around()))
-        return handler.binder.call(payload)
+        return _ended_with(handler.binder.call(payload))
 
 
 async def _invoke_async(handler: Handler, payload: str) -> Any:
@@ -152,15 +156,7 @@ async def _invoke_async(handler: Handler, payload: str) -> Any:
         for wrapper in handler.wrappers:
             await stack.enter_async_context(_AsyncLayer(wrapper.around_async()))
         coroutine: Awaitable[Any] = handler.binder.call(payload)
-        return await coroutine
-
-
-def is_async(handler: Handler) -> bool:
-    """Whether calling the handler makes a coroutine."""
-    style = handler.style
-    if style is RunStyle.PROCESS:
-        style = style_of(handler.function, isolate=False)
-    return style is RunStyle.COROUTINE
+        return _ended_with(await coroutine)
 
 
 class _Layer:
@@ -177,7 +173,7 @@ class _Layer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        _end_forked_copy()
+        _leave(error)
         if self._manager.__exit__(kind, error, traceback) and error is not None:
             error.__traceback__ = traceback  # without the frames of the wrapper that swallowed it
 
@@ -196,12 +192,23 @@ class _AsyncLayer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        _end_forked_copy()
+        _leave(error)
         if await self._manager.__aexit__(kind, error, traceback) and error is not None:
             error.__traceback__ = traceback
 
 
-def _end_forked_copy() -> None:
+def _leave(error: BaseException | None) -> None:
+    """Before a wrapper is left: end a forked copy, and tell the code around the run of an error."""
     context = RUNNING.get(None)
     if context is not None:
         end_forked_copy(context)
+        if error is not None and context.active_run is not None:
+            context.active_run.fail_with(error)
+
+
+def _ended_with(value: Any) -> Any:
+    """What a handler returned, once the code around the run can see it."""
+    context = RUNNING.get(None)
+    if context is not None and context.active_run is not None:
+        context.active_run.end_with(value)
+    return value

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -30,8 +30,10 @@ from timeball.domain.values.ids import ExecutionId, JobId, parse_id
 from timeball.domain.values.json_text import encode_object, to_json
 from timeball.domain.values.wording import Duration, parse_duration
 from timeball.errors import InvalidInput, TimeballError
+from timeball.handlers.hooks import ProcessHooks, RunHook, check_process_hook, surrounded
 from timeball.handlers.registry import Registry, default_name, make_handler
 from timeball.sdk.enqueue import EnqueueClient, SdkRuntime
+from timeball.sdk.enqueue_hooks import check_enqueue_hook
 from timeball.sdk.handlers import (
     AsyncHandlerHandle,
     Enqueueable,
@@ -81,6 +83,7 @@ class FailedRun:
 
 _FAILED = FailedRun()
 Function = Callable[..., Any]
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 class Timeball:
@@ -113,7 +116,9 @@ class Timeball:
         self._enqueue_client = self._make_enqueue_client()
         self._handles: dict[str, HandlerHandle[..., Any]] = {}
         self._registry = Registry()
-        self._schedules = DeclaredSchedules()
+        self._schedules = DeclaredSchedules(self._enqueue_client.before_enqueue)
+        self._run_hooks: list[RunHook] = []
+        self._process_hooks = ProcessHooks()
         self._mounted: list[MountedDashboard] = []
 
     def _make_enqueue_client(self) -> EnqueueClient:
@@ -132,8 +137,9 @@ class Timeball:
 
     @property
     def registry(self) -> Registry:
-        """All handlers of this program as they are now; a handler that is declared later is in the next one."""
-        return Registry(self._program_handlers())
+        """All handlers of this program as they are now, with the code around their runs; one that is declared later is in the next."""
+        handlers = self._program_handlers()
+        return Registry((surrounded(handler, self._run_hooks) for handler in handlers), self._process_hooks)
 
     def _program_handlers(self) -> Iterable[Handler]:
         """What a program runs; a subclass that has handlers from elsewhere adds them here, and `registry` stays as it is."""
@@ -214,6 +220,8 @@ class Timeball:
             options=handler_options(options),
         )
         check_handler(handler)
+        for hook in self._run_hooks:
+            hook.check_surrounds(handler)
         if handle is None:
             self._registry.add(handler)
             handle = self._handles[handler.name] = make_handle(self._enqueue_client, handler)
@@ -231,6 +239,66 @@ class Timeball:
             return None
         if self._handles.get(function.name) is not function:
             raise InvalidInput(f"{function!r} belongs to another Timeball; declare its function here instead")
+        return function
+
+    # code around runs, enqueues and processes
+
+    @overload
+    def around_run(self, function: AnyFunction, /) -> AnyFunction: ...
+    @overload
+    def around_run(self, /, *, coroutines_only: bool) -> Callable[[AnyFunction], AnyFunction]: ...
+    def around_run(self, function: Function | None = None, /, *, coroutines_only: bool = False) -> Any:
+        """Surround every run of this program's handlers: `@tb.around_run` on a generator function that yields once.
+
+            @tb.around_run
+            def with_tenant(run: ActiveRun) -> Iterator[None]:
+                with tenant_context(run.meta["tenant"]):
+                    yield
+
+        Anything that returns a context manager will do, also one that takes no argument: `tb.around_run(app.app_context)`. It is
+        entered where the handler is called, before the arguments are bound, in the order of registration, and left in reverse. At the
+        `yield` it sees the error of the handler; `run.outcome` says then how the run ended. An error of its own fails the attempt; an
+        error of the handler cannot be swallowed. An async one surrounds coroutine functions alone: a program that has plain functions
+        as well says so with `coroutines_only=True`.
+        """
+        if function is None:
+            return lambda function: self._surround(function, coroutines_only)
+        return self._surround(function, coroutines_only)
+
+    def _surround(self, function: AnyFunction, coroutines_only: bool) -> AnyFunction:
+        hook = RunHook(function, coroutines_only=coroutines_only)
+        for handler in self._registry:
+            hook.check_surrounds(handler)
+        self._run_hooks.append(hook)
+        return function
+
+    def before_enqueue(self, function: AnyFunction) -> AnyFunction:
+        """See every enqueue of this program before it is made: one, many, in the caller's transaction, and every schedule.
+
+            @tb.before_enqueue
+            def add_tenant(enqueue: PendingEnqueue) -> None:
+                enqueue.meta.setdefault("tenant", tenant.get())
+
+        It may add `meta`, change `options`, and refuse the enqueue by raising. It is called in the caller's thread or task; a declared
+        schedule is shown when it becomes a job. An enqueue of many calls is shown once.
+        """
+        check_enqueue_hook(function)
+        self._enqueue_client.before_enqueue.append(function)
+        return function
+
+    def on_worker_start(self, function: AnyFunction) -> AnyFunction:
+        """Call a function without arguments, or a coroutine function, in each process that runs handlers, before it runs the first.
+
+        Isolated children included. If it raises, the process does not start.
+        """
+        check_process_hook(function, "on_worker_start")
+        self._process_hooks = replace(self._process_hooks, starts=(*self._process_hooks.starts, function))
+        return function
+
+    def on_worker_stop(self, function: AnyFunction) -> AnyFunction:
+        """The same once a process has run its last handler; those registered last are called first."""
+        check_process_hook(function, "on_worker_stop")
+        self._process_hooks = replace(self._process_hooks, stops=(*self._process_hooks.stops, function))
         return function
 
     # schedules

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from timeball.config.environment import explain_missing_extra
 from timeball.errors import InvalidInput
+from timeball.handlers.hooks import NO_PROCESS_HOOKS
 from timeball.telemetry.events import ServiceFailed
 
 if TYPE_CHECKING:
@@ -112,7 +113,8 @@ async def run_nodes(
         from timeball.runtime import make_supervisor, open_runtime
         from timeball.telemetry.emitter import make_emit
 
-    async with open_runtime(settings) as parts:
+    hooks = registry.process_hooks if worker else NO_PROCESS_HOOKS
+    async with open_runtime(settings) as parts, hooks.around_worker():
         if worker:
             await declare(parts)
         emit = make_emit(settings)

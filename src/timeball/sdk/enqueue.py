@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from timeball.config.settings import Settings
     from timeball.env import Env
     from timeball.runtime import Runtime
+    from timeball.sdk.enqueue_hooks import PendingEnqueue
     from timeball.sdk.transactions import TransactionWork
     from timeball.store.db.database import CallerConnection
     from timeball.store.db.direct_connection import DirectConnection
@@ -226,6 +227,8 @@ class EnqueueClient:
     def __init__(self, settings: Callable[[], Settings], env: Callable[[], Env | None] = lambda: None) -> None:
         self._settings = settings
         self._env = env
+        # The hooks of the program that see every enqueue before it is made (`sdk.enqueue_hooks`).
+        self.before_enqueue: list[Callable[[PendingEnqueue], object]] = []
         self.background_loop: BackgroundLoop[SdkRuntime] = BackgroundLoop(self._open)
 
     def _open(self) -> AbstractAsyncContextManager[SdkRuntime]:

@@ -21,6 +21,7 @@ from timeball.domain.values.json_text import encode_object
 from timeball.domain.values.wording import Duration, parse_duration
 from timeball.errors import InvalidInput
 from timeball.sdk.enqueue import EnqueueClient, EnqueueRequest, SdkRuntime, execution_of
+from timeball.sdk.enqueue_hooks import changed_options
 from timeball.sdk.options import (
     EnqueueOptions,
     InstantInput,
@@ -98,6 +99,7 @@ class Enqueueable(Generic[P, R]):
         self._target = target
         self._options = options
         self._request: EnqueueRequest | None = None
+        self._last_hooked: tuple[Mapping[str, Any], EnqueueRequest] | None = None
 
     @property
     def name(self) -> str:
@@ -126,12 +128,12 @@ class Enqueueable(Generic[P, R]):
 
     def enqueue_payload(self, payload: str) -> Run[R]:
         """Enqueue with a payload that is JSON text already."""
-        request = self._enqueue_client.joined(self._current_request())
+        request = self._enqueue_client.joined(self._request_of((payload,)))
         return self._run(request, self._enqueue_client.send(request, payload))
 
     async def aenqueue_payload(self, payload: str) -> Run[R]:
         """Like `enqueue_payload`, for coroutines."""
-        request = await self._enqueue_client.ajoined(self._current_request())
+        request = await self._enqueue_client.ajoined(self._request_of((payload,)))
         return self._run(request, await self._enqueue_client.asend(request, payload))
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[P, R]:
@@ -155,12 +157,14 @@ class Enqueueable(Generic[P, R]):
 
         Tens of thousands a second, where `enqueue` makes some thousands. Options hold for all of them; a unique `key` cannot be given.
         """
-        payloads, request = self._payloads(calls), self._enqueue_client.joined(self._request_for_many())
+        payloads = self._payloads(calls)
+        request = self._enqueue_client.joined(self._request_for_many(payloads))
         return self._runs(request, self._enqueue_client.send_many(request, payloads))
 
     async def aenqueue_many(self, calls: Iterable[Call[P, R]]) -> list[Run[R]]:
         """Like `enqueue_many`, for coroutines."""
-        payloads, request = self._payloads(calls), await self._enqueue_client.ajoined(self._request_for_many())
+        payloads = self._payloads(calls)
+        request = await self._enqueue_client.ajoined(self._request_for_many(payloads))
         return self._runs(request, await self._enqueue_client.asend_many(request, payloads))
 
     def _payloads(self, calls: Iterable[object]) -> list[str]:
@@ -176,8 +180,8 @@ class Enqueueable(Generic[P, R]):
             payloads.append(call.payload)
         return payloads
 
-    def _request_for_many(self) -> EnqueueRequest:
-        request = self._current_request()
+    def _request_for_many(self, payloads: Sequence[str]) -> EnqueueRequest:
+        request = self._request_of(payloads)
         if request.spec.unique_key is not None:
             raise InvalidInput(
                 f"key is {request.spec.unique_key!r}, and enqueue_many gives its options to every call: all would be one run",
@@ -186,10 +190,22 @@ class Enqueueable(Generic[P, R]):
             )
         return request
 
-    def _current_request(self) -> EnqueueRequest:
+    def _request_of(self, payloads: Sequence[str]) -> EnqueueRequest:
+        """The request for these payloads: one object for all enqueues with the same options."""
+        if self._enqueue_client.before_enqueue:
+            return self._hooked_request(payloads)
         if self._request is None:
             self._request = _make_request(self._target, self._options)
         return self._request
+
+    def _hooked_request(self, payloads: Sequence[str]) -> EnqueueRequest:
+        """The request as the program's hooks want it. The last one is kept: many enqueues in a row are of one tenant."""
+        hooks = self._enqueue_client.before_enqueue
+        options = changed_options(hooks, self._target.name, payloads, self._options, EnqueueOptions)
+        last = self._last_hooked
+        if last is None or last[0] != options:
+            last = self._last_hooked = options, _make_request(self._target, cast(EnqueueOptions, options))
+        return last[1]
 
     def _run(self, request: EnqueueRequest, created: CreatedJob) -> Run[R]:
         return Run(
@@ -271,19 +287,20 @@ class HandlerHandle(Enqueueable[P, R]):
         Each of them is a dictionary of what `schedule` takes, and needs a name. Returns what was done, by name: `create`, `change`
         or `leave`. It takes a few statements for each thousand; repeated, it only reads.
         """
-        requests = schedule_requests(self._target, schedules)
+        requests = schedule_requests(self._target, schedules, self._enqueue_client.before_enqueue)
         return self._enqueue_client.call_within(connection, partial(_schedule_many, requests), "schedule_many")
 
     async def aschedule_many(
         self, schedules: Iterable[ScheduleParams], *, connection: Any = None
     ) -> dict[str, ScheduleAction]:
         """Like `schedule_many`, for coroutines."""
-        requests = schedule_requests(self._target, schedules)
+        requests = schedule_requests(self._target, schedules, self._enqueue_client.before_enqueue)
         return await self._enqueue_client.acall_within(connection, partial(_schedule_many, requests), "schedule_many")
 
     def redeclare(self, handler: Handler) -> None:
         """Replace the declaration by a fuller one: `@tb.handler(...)` above `@tb.cron(...)`."""
         self._handler, self._target, self._request = handler, EnqueueTarget.of(handler), None
+        self._last_hooked = None
 
     def __reduce__(self) -> str:
         # Like a function, a handle is pickled by its place in its module.
@@ -333,7 +350,7 @@ def schedule_handler(
     options: ScheduleOptions,
 ) -> ScheduledJob:
     """Create or change the job of a schedule."""
-    request = schedule_request_of(target, cron, every, at, options)
+    request = schedule_request_of(target, cron, every, at, options, client.before_enqueue)
     return client.call_within(connection, partial(_schedule, request), "schedule")
 
 
@@ -347,7 +364,7 @@ async def aschedule_handler(
     options: ScheduleOptions,
 ) -> ScheduledJob:
     """Like `schedule_handler`, for coroutines."""
-    request = schedule_request_of(target, cron, every, at, options)
+    request = schedule_request_of(target, cron, every, at, options, client.before_enqueue)
     return await client.acall_within(connection, partial(_schedule, request), "schedule")
 
 

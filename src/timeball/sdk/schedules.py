@@ -7,7 +7,7 @@ example, are written at once (`sdk/jobs.py`); they belong to no declaration, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
@@ -24,6 +24,7 @@ from timeball.domain.values.wording import Duration, parse_duration
 from timeball.env import SystemClock
 from timeball.errors import Conflict, InvalidInput, NeverFires
 from timeball.handlers.registry import default_name
+from timeball.sdk.enqueue_hooks import EnqueueHook, changed_options
 from timeball.sdk.options import InstantInput, ScheduleOptions, ScheduleParams, check_options, job_fields
 
 if TYPE_CHECKING:
@@ -44,9 +45,9 @@ class _DeclaredSchedule:
     def name(self) -> str:
         return self.options.get("name") or self.handle.name
 
-    def spec(self) -> JobSpec:
+    def spec(self, hooks: Sequence[EnqueueHook] = ()) -> JobSpec:
         """The definition of the job; made when it is needed, because the handler may be declared more fully later."""
-        return schedule_request(self.handle.target, self.timing, self.options | {"name": self.name}).spec
+        return schedule_request(self.handle.target, self.timing, self.options | {"name": self.name}, hooks).spec
 
     @property
     def declared_by(self) -> str:
@@ -62,15 +63,21 @@ class ScheduleRequest:
     is_complete: bool
 
 
-def schedule_request(target: EnqueueTarget, timing: Mapping[str, Any], options: ScheduleOptions) -> ScheduleRequest:
+def schedule_request(
+    target: EnqueueTarget, timing: Mapping[str, Any], options: ScheduleOptions, hooks: Sequence[EnqueueHook] = ()
+) -> ScheduleRequest:
     """The request for a schedule of a handler: the handler's options, overridden by those of the schedule."""
+    text = target.encode((), options.get("arguments", {}))
+    if hooks:
+        options = cast(
+            ScheduleOptions, changed_options(hooks, target.name, [text], options, ScheduleOptions, is_schedule=True)
+        )
     fields = {**target.inherited, **job_fields(options), **timing}
     if is_serial_word(fields.get("overlap")):
         fields["max_running"] = options.get("max_running")
     if fields.get("max_running") is not None:
         fields.setdefault("limit_key", target.name)
-    payload = orjson.Fragment(target.encode((), options.get("arguments", {})))
-    spec = JobSpec(handler=target.name, payload=payload, **fields)
+    spec = JobSpec(handler=target.name, payload=orjson.Fragment(text), **fields)
     return ScheduleRequest(spec, frozenset({*fields, "payload"}), target.is_declared_here)
 
 
@@ -80,10 +87,11 @@ def schedule_request_of(
     every: Duration | None,
     at: InstantInput | None,
     options: ScheduleOptions,
+    hooks: Sequence[EnqueueHook] = (),
 ) -> ScheduleRequest:
     """The request for a schedule, as `.schedule(...)` is given it."""
     check_options(options, ScheduleOptions, "schedule()")
-    return schedule_request(target, timing_fields(cron, every, at), options)
+    return schedule_request(target, timing_fields(cron, every, at), options, hooks)
 
 
 def timing_fields(cron: str | None, every: Duration | None, at: InstantInput | None) -> dict[str, Any]:
@@ -102,7 +110,9 @@ def timing_fields(cron: str | None, every: Duration | None, at: InstantInput | N
     return {"schedule": cron} if cron is not None else {"scheduled_at": at}
 
 
-def schedule_requests(target: EnqueueTarget, schedules: Iterable[ScheduleParams]) -> list[ScheduleRequest]:
+def schedule_requests(
+    target: EnqueueTarget, schedules: Iterable[ScheduleParams], hooks: Sequence[EnqueueHook] = ()
+) -> list[ScheduleRequest]:
     """The requests for many schedules of a handler."""
     requests: list[ScheduleRequest] = []
     for number, params in enumerate(schedules):
@@ -110,7 +120,7 @@ def schedule_requests(target: EnqueueTarget, schedules: Iterable[ScheduleParams]
         try:
             check_options(options, ScheduleParams, "schedule_many()")
             timing = timing_fields(*(options.pop(word, None) for word in _TIMING_WORDS))
-            requests.append(schedule_request(target, timing, cast(ScheduleOptions, options)))
+            requests.append(schedule_request(target, timing, cast(ScheduleOptions, options), hooks))
         except InvalidInput as error:
             raise error.below(str(number)) from None
     return requests
@@ -119,8 +129,10 @@ def schedule_requests(target: EnqueueTarget, schedules: Iterable[ScheduleParams]
 class DeclaredSchedules:
     """The schedules of a program, in the order of their declaration."""
 
-    def __init__(self) -> None:
+    def __init__(self, hooks: Sequence[EnqueueHook] = ()) -> None:
         self._declarations: dict[str, _DeclaredSchedule] = {}
+        # They may be registered later than the schedules, so a declaration is checked without them.
+        self._hooks = hooks
 
     def add(self, handle: HandlerHandle[..., Any], timing: Mapping[str, Any], options: ScheduleOptions) -> None:
         """Add a schedule; an error in it is raised here, so that the traceback leads to the declaration."""
@@ -135,11 +147,11 @@ class DeclaredSchedules:
 
     def specs(self) -> dict[str, JobSpec]:
         """The definitions of the jobs, by name."""
-        return {declaration.name: declaration.spec() for declaration in self._declarations.values()}
+        return {declaration.name: declaration.spec(self._hooks) for declaration in self._declarations.values()}
 
     def by_origin(self) -> list[tuple[str, JobSpec]]:
         """The definitions of the jobs, each with the module that declares it."""
-        return [(declaration.declared_by, declaration.spec()) for declaration in self._declarations.values()]
+        return [(declaration.declared_by, declaration.spec(self._hooks)) for declaration in self._declarations.values()]
 
     async def declare(self, commands: Commands) -> list[str]:
         """Create the jobs of these names, or update them; returns the names.
@@ -149,7 +161,7 @@ class DeclaredSchedules:
         names: list[str] = []
         for declaration in self._declarations.values():
             try:
-                await commands.jobs.declare(declaration.spec(), declaration.declared_by)
+                await commands.jobs.declare(declaration.spec(self._hooks), declaration.declared_by)
             except NeverFires:
                 if not _has_ended(declaration):
                     raise

@@ -83,10 +83,11 @@ async def open_nodes(
     async with open_runtime(settings, env) as parts:
         nodes = ManualNodes(parts, env, registry, report)
         await nodes.register()
-        try:
-            yield nodes
-        finally:
-            await nodes.stop()
+        async with registry.process_hooks.around_worker():
+            try:
+                yield nodes
+            finally:
+                await nodes.stop()
 
 
 class ManualNodes:

@@ -29,8 +29,10 @@ from timeball.domain.values.json_text import check_result
 from timeball.engine.runners.outcome import describe_error, outcome_of_error, outcome_of_return
 from timeball.env import SystemClock
 from timeball.errors import NotFound
+from timeball.handlers.binding import is_async
+from timeball.handlers.hooks import NO_PROCESS_HOOKS, ProcessHooks
 from timeball.handlers.occurrence import occurrence_environment
-from timeball.handlers.registry import invoke, is_async
+from timeball.handlers.registry import invoke
 
 _LENGTH = struct.Struct("!I")
 # A payload, result or traceback is far smaller; more than this is no message of ours.
@@ -208,12 +210,15 @@ def main(app: str) -> None:
     sys.path[:] = setup.path
     try:
         handlers = load_handlers(app)
+        hooks: ProcessHooks = getattr(handlers, "process_hooks", NO_PROCESS_HOOKS)
+        hooks.start_child()
     except BaseException as error:
         channel.send(SetupFailedMessage(error=describe_error(error)))
         raise
     _capture_logs()
     channel.send(ReadyMessage(pid=os.getpid()))
     ChildSession(channel, handlers).serve()
+    hooks.stop_child()
 
 
 def _take_channel() -> socket.socket:
