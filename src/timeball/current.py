@@ -127,11 +127,11 @@ class AttemptContext:
     """
 
     __slots__ = (
+        "_active_run",
         "_interrupt",
         "_open_sink",
         "_pid",
         "_sink",
-        "active_run",
         "claimed",
         "clock",
         "halt_reason",
@@ -154,8 +154,6 @@ class AttemptContext:
         self.has_noticed = False
         # The task that the attempt runs in, if it is known: asking the event loop costs as much as a small handler.
         self.task: asyncio.Task[Any] | None = None
-        # What the code around the attempt is given; made when it first asks, because most attempts have none.
-        self.active_run: ActiveRun | None = None
         self._interrupt: Callable[[], object] | None = None
         self._open_sink = open_sink
         self._sink: AttemptSink | None = None
@@ -166,6 +164,17 @@ class AttemptContext:
         """The meta of the execution, read anew: what one reader changes in it, no other sees."""
         meta = self.claimed.meta
         return {} if meta is None else orjson.loads(meta)
+
+    @property
+    def active_run(self) -> ActiveRun | None:
+        """What the code around the attempt is given, if there is such code. No attempt without it pays for it, not even by a None."""
+        return getattr(self, "_active_run", None)
+
+    def observe(self) -> ActiveRun:
+        """The same, made when the code around the attempt first asks for it."""
+        if self.active_run is None:
+            self._active_run = ActiveRun(self)
+        return self._active_run
 
     def replace_payload(self, payload: str) -> None:
         """Call the handler with this payload instead of the claimed one."""
@@ -339,10 +348,7 @@ class ActiveRun:
 
 def active_run() -> ActiveRun:
     """What the code around the attempt that runs here is given: one object for all of it."""
-    context = _running()
-    if context.active_run is None:
-        context.active_run = ActiveRun(context)
-    return context.active_run
+    return _running().observe()
 
 
 RUNNING: ContextVar[AttemptContext] = ContextVar("timeball_running")
