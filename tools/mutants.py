@@ -43,7 +43,7 @@ _SCHEDULES = "tests/sdk/test_schedule_calls.py"
 _CALENDARS, _CALENDAR_STORE = "tests/engine/scheduler/test_calendars.py", "tests/store/test_calendars.py"
 _CALENDAR_RULES, _CALENDARS_OF_API = "tests/domain/scheduling/test_calendars.py", "tests/api/test_calendars.py"
 _WATCH = "tests/engine/worker/test_contracts.py"
-_HOOKS = "tests/handlers/test_hooks.py"
+_HOOKS, _DEPENDENCIES = "tests/handlers/test_hooks.py", "tests/handlers/test_dependencies.py"
 _BACKFILLS = "tests/application/commands/test_backfills.py"
 _REFERENCES, _WEBHOOK = "tests/engine/worker/test_references.py", "tests/handlers/builtin/test_webhook.py"
 _DISPATCHER, _RECEIVER = "tests/engine/test_ticket_publisher.py", "tests/engine/test_ticket_claimer.py"
@@ -189,7 +189,7 @@ MUTANTS = (
     ),
     _one(
         "an attempt that failed around its handler and says that it succeeded",
-        "handlers/registry.py",
+        "handlers/layers.py",
         "            context.active_run.fail_with(error)\n",
         "            pass\n",
         f"{_HOOKS}::test_an_error_of_the_code_around_fails_the_attempt_and_the_code_outside_sees_it",
@@ -200,6 +200,34 @@ MUTANTS = (
         "RunOutcome.STOPPED if context.is_halted and context.has_noticed else outcome",
         "outcome",
         f"{_HOOKS}::test_a_handler_that_stopped_because_it_was_asked_to_is_told_so",
+    ),
+    _one(
+        "a context manager that swallows the error of a handler",
+        "handlers/layers.py",
+        "        if self._manager.__exit__(kind, error, traceback) and error is not None:\n            error",
+        "        return self._manager.__exit__(kind, error, traceback)\n        if error is not None:\n            error",
+        f"{_DEPENDENCIES}::test_what_is_provided_cannot_swallow_the_error_of_the_handler",
+    ),
+    _one(
+        "a forked copy that closes what it shares with the worker",
+        "handlers/layers.py",
+        "        end_forked_copy(context)\n",
+        "",
+        f"{_DEPENDENCIES}::test_a_copy_that_the_handler_forked_closes_nothing",
+    ),
+    _one(
+        "a dependency that is opened anew for each parameter",
+        "handlers/dependencies.py",
+        "    if provider.function in opened:\n        return opened[provider.function]\n    needs = {name: _open(",
+        "    needs = {name: _open(",
+        f"{_DEPENDENCIES}::test_what_a_handler_depends_on_is_opened_once_and_closed_in_reverse",
+    ),
+    _one(
+        "a plain function that depends on what is async",
+        "handlers/dependencies.py",
+        "            if provider.is_async:",
+        "            if False:",
+        f"{_DEPENDENCIES}::test_what_could_never_be_provided_is_refused_at_the_declaration",
     ),
     _one(
         "a child without the start of its process",

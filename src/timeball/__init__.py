@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         TimeballError,
         TooManyRequests,
     )
+    from timeball.handlers.dependencies import Depends
     from timeball.sdk.app import FailedRun, Timeball
     from timeball.sdk.enqueue_hooks import PendingEnqueue
     from timeball.sdk.handlers import AsyncHandlerHandle, Call, Enqueueable, HandlerHandle, SyncHandlerHandle
@@ -49,6 +50,7 @@ __all__ = [
     "Client",
     "Conflict",
     "ConnectionUnknown",
+    "Depends",
     "Enqueueable",
     "ExecutionFailed",
     "FailedRun",
@@ -88,6 +90,7 @@ _MODULES = {
     "Call": "sdk.handlers",
     "Cancel": "current",
     "ConnectionUnknown": "sdk.transactions",
+    "Depends": "handlers.dependencies",
     "Enqueueable": "sdk.handlers",
     "FailedRun": "sdk.app",
     "HandlerHandle": "sdk.handlers",

@@ -48,10 +48,12 @@ import os
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
+from typing import Annotated
 from uuid import UUID
 from asgiref.sync import sync_to_async
 from django.db import connection
 from bookshop.models import Order
+from timeball import Depends
 from timeball.contrib.django import tb
 
 
@@ -130,6 +132,22 @@ def add_tenant(enqueue):
 @task
 def hooks_around(number: int):
     return hooked[-1:]
+
+
+def open_session():
+    hooked.append(["open"])
+    yield "session"
+    hooked.append(["close"])
+
+
+@task(takes_context=True)
+def depends(context, session: Annotated[str, Depends(open_session)], number: int) -> list:
+    return [session, context.attempt, number]
+
+
+@task
+async def depends_in_coroutine(number: int, session: Annotated[str, Depends(open_session)]) -> list:
+    return [session, number]
 
 
 @tb.handler(queue="mail")

@@ -84,6 +84,16 @@ def test_a_task_has_the_code_around_it_and_before_its_enqueue(tasks: Any, worker
     assert tasks.hooked[-1] == ["leave", "succeeded"]
 
 
+def test_a_task_is_provided_with_what_it_depends_on(tasks: Any, worker: Worker) -> None:
+    with worker():
+        result = ended(tasks.depends.enqueue(3))
+        of_coroutine = ended(tasks.depends_in_coroutine.enqueue(number=4))
+
+    assert (result.return_value, result.args, result.kwargs) == (["session", 1, 3], [3], {})
+    assert of_coroutine.return_value == ["session", 4]
+    assert tasks.hooked.count(["open"]) == tasks.hooked.count(["close"]) == 2
+
+
 async def test_coroutines_enqueue_and_are_tasks(tasks: Any, worker: Worker) -> None:
     with worker():
         result = await tasks.count_orders.aenqueue()

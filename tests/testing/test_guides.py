@@ -102,14 +102,18 @@ def test_the_page_on_code_around_runs_is_true(harness: TimeballHarness, monkeypa
     guide["on_order"](7)
     with pytest.raises(PermissionError):
         guide["send_invoice"].enqueue_many([guide["send_invoice"].call(number) for number in range(1001)])
+    guide["on_payment"](100)
     guide["tenant"].reset(token)
+    guide["on_payment"](100)
     harness.drain(raise_errors=True)
+    assert [one.result for one in harness.executions(guide["add_tax"])] == [100.0, 119.0]
+    harness.assert_enqueued(guide["add_tax"], 100, times=2)
 
     sent = harness.last(guide["send_invoice"])
     assert sent.result == "invoice 7 of trial, asked for by ada"
     assert sent.priority == 10
-    assert list(guide["seconds_by_outcome"]) == ["guide:send_invoice succeeded"]
-    assert (guide["models"], _Flask.entered) == (["loaded"], 1)
+    assert set(guide["seconds_by_outcome"]) == {"guide:send_invoice succeeded", "guide:add_tax succeeded"}
+    assert (guide["models"], _Flask.entered) == (["loaded"], 3)
     harness.close()
     assert guide["models"] == []
 

@@ -7,11 +7,10 @@ connections is one entry, the code that a program declares with `@tb.around_run`
 before the payload is bound and left after the handler has returned or raised, the first one outermost. It sees the attempt as the
 handler does, through `timeball.current`.
 
-A wrapper cannot swallow an error. One that tries to changes nothing: the error goes on to the wrappers outside of it and to the
-runner, because a run that has failed must not count as done. A wrapper may raise another error in its place.
+A wrapper cannot swallow an error, and a process that a handler forks is ended before it leaves one (`handlers.layers`). A wrapper may
+raise another error in place of the handler's. A run without wrappers is checked by its runner alone.
 
-A process that a handler forks, and that returns from the handler, is ended before it leaves a wrapper: the exit of a wrapper may
-close or commit what the copy shares with the worker, such as a connection. A run without wrappers is checked by its runner alone.
+Parameters that a run provides (`handlers.dependencies`) belong to the binder: they are opened inside of all wrappers.
 
 A decorated function that a program calls itself, `send(42)`, is a plain call and not a run: it has no payload and no attempt, and
 nothing surrounds it.
@@ -25,17 +24,18 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from timeball.current import RUNNING, end_forked_copy
+from timeball.current import RUNNING
 from timeball.domain.handler import Handler, HandlerOptions
 from timeball.domain.values.text import check_label
 from timeball.errors import Conflict, InvalidInput, NotFound
 from timeball.handlers.binding import SignatureBinder, is_async, style_of
+from timeball.handlers.dependencies import with_dependencies
 from timeball.handlers.hooks import NO_PROCESS_HOOKS, ProcessHooks
+from timeball.handlers.layers import AsyncLayer, Layer
 
 
 class Registry:
@@ -107,7 +107,7 @@ def make_handler(
         name=check_label(name if name is not None else default_name(function), "name"),
         function=function,
         style=style_of(function, isolate=isolate),
-        binder=SignatureBinder(function),
+        binder=SignatureBinder(with_dependencies(function)),
         options=options if options is not None else HandlerOptions(),
     )
 
@@ -147,63 +147,16 @@ def invoke(handler: Handler, payload: str) -> Any:
         return _invoke_async(handler, payload)
     with ExitStack() as stack:
         for wrapper in handler.wrappers:
-            stack.enter_context(_Layer(wrapper.around()))
+            stack.enter_context(Layer(wrapper.around()))
         return _ended_with(handler.binder.call(payload))
 
 
 async def _invoke_async(handler: Handler, payload: str) -> Any:
     async with AsyncExitStack() as stack:
         for wrapper in handler.wrappers:
-            await stack.enter_async_context(_AsyncLayer(wrapper.around_async()))
+            await stack.enter_async_context(AsyncLayer(wrapper.around_async()))
         coroutine: Awaitable[Any] = handler.binder.call(payload)
         return _ended_with(await coroutine)
-
-
-class _Layer:
-    """A wrapper around one run: ends a forked copy before it leaves, and lets an error go on that the wrapper swallows."""
-
-    __slots__ = ("_manager",)
-
-    def __init__(self, manager: AbstractContextManager[object]) -> None:
-        self._manager = manager
-
-    def __enter__(self) -> None:
-        self._manager.__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        _leave(error)
-        if self._manager.__exit__(kind, error, traceback) and error is not None:
-            error.__traceback__ = traceback  # without the frames of the wrapper that swallowed it
-
-
-class _AsyncLayer:
-    """The same for a coroutine function."""
-
-    __slots__ = ("_manager",)
-
-    def __init__(self, manager: AbstractAsyncContextManager[object]) -> None:
-        self._manager = manager
-
-    async def __aenter__(self) -> None:
-        await self._manager.__aenter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        _leave(error)
-        if await self._manager.__aexit__(kind, error, traceback) and error is not None:
-            error.__traceback__ = traceback
-
-
-def _leave(error: BaseException | None) -> None:
-    """Before a wrapper is left: end a forked copy, and tell the code around the run of an error."""
-    context = RUNNING.get(None)
-    if context is not None:
-        end_forked_copy(context)
-        if error is not None and context.active_run is not None:
-            context.active_run.fail_with(error)
 
 
 def _ended_with(value: Any) -> Any:

@@ -25,6 +25,7 @@ from timeball.domain.scheduling.civil_time import load_zone, parse_instant
 from timeball.domain.values.json_text import encode_object
 from timeball.domain.values.wording import Duration, parse_duration
 from timeball.errors import InvalidInput
+from timeball.handlers.dependencies import with_dependencies
 from timeball.handlers.payloads import arguments_mismatch
 from timeball.sdk.app import Timeball
 from timeball.sdk.app_loader import load_app
@@ -360,7 +361,7 @@ def match_call(
     if isinstance(handler, str):
         _reject_if(bool(args), f"arguments of {handler!r} need names: its parameters are not known by its name alone")
         return CallMatcher(handler=handler, arguments=_as_stored(named))
-    function = handler.handler.function
+    function = with_dependencies(handler.handler.function)
     return CallMatcher(
         handler=handler.name,
         arguments=_as_stored(_arguments_by_name(function, args, named)),

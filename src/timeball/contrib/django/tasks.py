@@ -48,6 +48,7 @@ from timeball.domain.values.ids import ExecutionId, Incarnation, format_executio
 from timeball.domain.values.json_text import encode_object
 from timeball.errors import InvalidInput, NotFound, PayloadError, TimeballError
 from timeball.handlers.binding import SignatureBinder, style_of
+from timeball.handlers.dependencies import with_dependencies
 from timeball.sdk.enqueue import SdkRuntime
 from timeball.sdk.options import handler_options
 
@@ -254,7 +255,8 @@ class TaskBinder:
     def __init__(self, task: AnyTask, store: StoreAccess) -> None:
         self._task = task
         self._store = store
-        self._arguments = SignatureBinder(_without_context(task))
+        self._function = with_dependencies(task.func)
+        self._arguments = SignatureBinder(_without_context(task, self._function))
 
     @property
     def call(self) -> Callable[[str], Any]:
@@ -290,7 +292,7 @@ class TaskBinder:
         (call, converted), claimed = self._decode(payload), _claimed()
         result = self._begin(call, self._store.call_store(partial(read_record, claimed.id)))
         try:
-            value = _as_json(self._task.func(*self._with_context(converted.args, result), **converted.kwargs))
+            value = _as_json(self._function(*self._with_context(converted.args, result), **converted.kwargs))
         except ControlSignal:
             raise
         except Exception as error:
@@ -305,7 +307,7 @@ class TaskBinder:
         (call, converted), claimed = self._decode(payload), _claimed()
         result = self._begin(call, await self._store.acall_store(partial(read_record, claimed.id)))
         try:
-            value = _as_json(await self._task.func(*self._with_context(converted.args, result), **converted.kwargs))
+            value = _as_json(await self._function(*self._with_context(converted.args, result), **converted.kwargs))
         except ControlSignal:
             raise
         except Exception as error:
@@ -352,14 +354,14 @@ class TaskBinder:
         return type(self._task.get_backend())
 
 
-def _without_context(task: AnyTask) -> Callable[..., TaskArguments]:
-    """A function with the parameters of the task but its context, which returns the arguments of a call."""
+def _without_context(task: AnyTask, function: Callable[..., Any]) -> Callable[..., TaskArguments]:
+    """A function with the parameters of the task's *function* but its context, which returns the arguments of a call."""
 
     @wraps(task.func)
     def collect(*args: Any, **kwargs: Any) -> TaskArguments:
         return TaskArguments(args, kwargs)
 
-    signature = inspect.signature(task.func)
+    signature = inspect.signature(function)
     own = list(signature.parameters.values())[1 if task.takes_context else 0 :]
     collect.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
     return collect
