@@ -134,6 +134,26 @@ async def test_a_hook_changes_options_and_the_words_of_the_caller_go_before_its_
 
 
 @ON_ONE_SERVER
+async def test_a_call_that_follows_is_seen_for_each_enqueue_anew(
+    tb: Timeball, rows: Rows, seen: list[Any], as_acme: None
+) -> None:
+    @tb.handler(name="after")
+    def after(number: int) -> None: ...
+
+    @tb.handler(name="noted")
+    def noted(number: int) -> None: ...
+
+    both = noted.options(meta={"tenant": "own"}, on_success=after.call(7))
+    await both.aenqueue(3)
+    tenant.set("globex")
+    await both.aenqueue(3)
+
+    follow_ups = rows("SELECT on_success FROM timeball.job ORDER BY id")
+    assert [row["on_success"]["meta"] for row in follow_ups] == [{"tenant": "acme"}, {"tenant": "globex"}]
+    assert [handler for handler, _, _ in seen] == ["noted", "after", "noted", "after"]
+
+
+@ON_ONE_SERVER
 async def test_a_hook_refuses_by_raising_and_nothing_is_written(tb: Timeball, rows: Rows) -> None:
     @tb.before_enqueue
     def check_quota(enqueue: PendingEnqueue) -> None:

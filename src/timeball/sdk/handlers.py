@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 # What a call cannot say that follows a run: it starts when that run has ended, in a transaction that is not the caller's.
 _NOT_OF_FOLLOW_UPS = frozenset({"delay", "at", "timezone", "key", "connection", "unchecked"})
 
+_FOLLOW_UPS = frozenset({"on_success", "on_failure"})
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -59,7 +61,11 @@ class Call(Generic[P, R]):
 
     def as_follow_up(self) -> dict[str, Any]:
         """The call as a job keeps it, to be made when an execution has ended; InvalidInput if it has an option that cannot hold then."""
-        return {"handler": self.handler, "payload": orjson.loads(self.payload), **self.source.fields_of_follow_up()}
+        return {
+            "handler": self.handler,
+            "payload": orjson.loads(self.payload),
+            **self.source.fields_of_follow_up(self.payload),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +147,20 @@ class Enqueueable(Generic[P, R]):
         target = self._target
         return Call(target.name, target.encode(args, kwargs), self)
 
-    def fields_of_follow_up(self) -> dict[str, Any]:
-        """The options of a call that follows a run, as fields of a job."""
-        for word in self._options:
+    def fields_of_follow_up(self, payload: str) -> dict[str, Any]:
+        """The options of a call that follows a run, as fields of a job; the hooks of the program see it as an enqueue."""
+        options = self._options
+        if hooks := self._enqueue_client.before_enqueue:
+            changed = changed_options(hooks, self._target.name, (payload,), options, EnqueueOptions)
+            options = cast(EnqueueOptions, changed)
+        for word in options:
             if word in _NOT_OF_FOLLOW_UPS:
                 raise InvalidInput(
                     f"{word} is given for {self.name}, but a call that follows a run starts when that run has ended",
                     field=word,
                     hint="leave it out",
                 )
-        return _shared_limit(self._target, {**self._target.inherited, **job_fields(self._options)})
+        return _shared_limit(self._target, {**self._target.inherited, **job_fields(options)})
 
     def enqueue_many(self, calls: Iterable[Call[P, R]]) -> list[Run[R]]:
         """Enqueue many calls in one transaction, all or none: `send.enqueue_many(send.call(order.id) for order in orders)`.
@@ -203,7 +213,8 @@ class Enqueueable(Generic[P, R]):
         hooks = self._enqueue_client.before_enqueue
         options = changed_options(hooks, self._target.name, payloads, self._options, EnqueueOptions)
         last = self._last_hooked
-        if last is None or last[0] != options:
+        # What follows is seen by the hooks, too: it may be of another tenant, although the rest is the same.
+        if last is None or last[0] != options or options.keys() & _FOLLOW_UPS:
             last = self._last_hooked = options, _make_request(self._target, cast(EnqueueOptions, options))
         return last[1]
 
