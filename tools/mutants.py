@@ -239,9 +239,8 @@ MUTANTS = (
     _one(
         "many enqueues that no hook sees",
         "sdk/handlers.py",
-        "        payloads = self._payloads(calls)\n        request = await self._enqueue_client.ajoined(self._request_of(payloads))\n",
-        "        payloads = self._payloads(calls)\n"
-        "        request = await self._enqueue_client.ajoined(_make_request(self._target, self._options))\n",
+        "        request = self._request_of(payloads)\n",
+        "        request = self._request or _make_request(self._target, self._options)\n",
         "tests/sdk/test_enqueue_hooks.py::test_every_enqueue_and_schedule_is_seen_before_it_is_made",
     ),
     _one(

@@ -52,6 +52,20 @@ async def test_the_page_of_a_job_has_every_field_in_the_card_of_its_section(brow
     assert shown == SPEC_FIELDS.keys()
 
 
+async def test_the_pages_of_a_job_and_of_its_run_show_meta_and_lead_to_what_else_has_it(browser: Browser) -> None:
+    meta = {"tenant": "acme", "depth": {"of": 1}, "token": "t0p", "odd name": "x"}
+    created = await browser.post("/api/v1/jobs", json={"handler": "test.echo", "meta": meta, "name": "there"})
+
+    of_job = (await browser.get("/jobs/there")).text
+    of_run = (await browser.get(f"/executions/{created.json()['execution_id']}")).text
+
+    assert 'href="/jobs?q=meta.tenant%3Aacme">tenant: acme</a>' in of_job
+    assert 'href="/executions?q=meta.tenant%3Aacme">tenant: acme</a>' in of_run
+    for page in (of_job, of_run):
+        assert '<span class="tag">odd name: x</span>' in page
+        assert "t0p" not in page
+
+
 async def test_the_page_of_a_job_shows_its_payload_and_its_tags(browser: Browser) -> None:
     job = {"name": "there", "handler": "test.echo", "payload": {"pages": 3}, "tags": ["red", "blue"]}
     await browser.post("/api/v1/jobs", json=job)

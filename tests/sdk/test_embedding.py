@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from tests.sdk.conftest import ON_ONE_SERVER
-from timeball import Settings
+from tests.sdk.conftest import ON_ONE_SERVER, SOURCES
+from tests.support.pace import patience
+from timeball import Settings, Timeball
 from timeball.sdk import embedding
 from timeball.telemetry.events import ServiceFailed, TelemetryEvent
 
@@ -49,6 +51,46 @@ def test_an_application_runs_a_worker_and_mounts_the_dashboard(web: TestClient) 
     page = web.get("/timeball/jobs", headers=STAFF)
     assert page.status_code == 200
     assert "/timeball/static/" in page.text
+
+
+async def test_the_hooks_of_a_process_surround_the_nodes_of_an_application(settings: Settings) -> None:
+    notes: list[str] = []
+    with Timeball(settings=settings) as tb:
+        tb.on_worker_start(lambda: notes.append("start"))
+        tb.on_worker_stop(lambda: notes.append("stop"))
+
+        async with tb.lifespan(scheduler=True)(None):
+            assert notes == [], "a scheduler runs no handlers"
+        async with tb.lifespan(worker=True)(None):
+            assert notes == ["start"]
+
+    assert notes == ["start", "stop"]
+
+
+async def test_a_worker_process_is_not_started_by_a_hook_that_raises(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hooked.py").write_text(
+        "from timeball import Timeball\n"
+        "tb = Timeball()\n"
+        "@tb.on_worker_start\n"
+        "def open_model():\n"
+        "    raise ConnectionError('no model')\n"
+    )
+    environment = {"TIMEBALL_DATABASE_URL": settings.database_url or "", "PYTHONPATH": f"{SOURCES}:{tmp_path}"}
+
+    worker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "timeball", "worker", "hooked:tb"),
+        env=os.environ | environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    async with asyncio.timeout(patience(60)):
+        output, _ = await worker.communicate()
+
+    assert worker.returncode != 0
+    assert b"no model" in output
+    assert b"hooked:open_model, which @tb.on_worker_start has registered" in output
 
 
 def test_a_mounted_dashboard_needs_authentication(web: TestClient) -> None:
