@@ -49,16 +49,26 @@ async def test_no_page_has_a_serious_fault_in_light_or_dark(chromium: Browser, l
         # So would what is fetched instead of it, every ten seconds.
         await page.route("**/parts/ping", lambda _unanswered: None)
         found = {path: await _faults(page, path) for path in (*PAGES, *await _single_pages(page))}
+        # A phone shows what a desk hides: the agenda, and a bar without words.
+        await page.set_viewport_size({"width": 390, "height": 844})
+        found["/timeline on a phone"] = await _faults(page, "/timeline")
 
     assert {path: faults for path, faults in found.items() if faults} == {}
 
 
 async def _single_pages(page: Page) -> list[str]:
-    """A job, an execution, and why it is where it is."""
+    """A job with its tabs and forms, a calendar, and an execution with the reason of its state; a freeze is on most of them."""
     await page.goto("/dead")
     job = (await (await page.request.get("/api/v1/jobs?limit=1")).json())["data"][0]["id"]
     run = (await (await page.request.get("/api/v1/executions?status=dead&limit=1")).json())["data"][0]["id"]
-    return [f"/jobs/{job}", f"/jobs/{job}/edit", f"/executions/{run}", f"/executions/{run}/why"]
+    await page.request.post("/api/v1/calendars", data={"name": "closing", "days": ["12-25"]})
+    await page.request.patch("/api/v1/calendars/closing", data={"days": ["12-25", "01-01"]})
+    await page.request.post("/api/v1/freezes", data={"queue": "crm", "until": "2099-01-01T00:00:00Z"})
+    of_job = [
+        f"/jobs/{job}{rest}"
+        for rest in ("", "?tab=ledger", "?tab=schedule", "/edit", "/backfill", "/why?at=2026-11-17T12:00")
+    ]
+    return [*of_job, "/calendars/new", "/calendars/closing", f"/executions/{run}", f"/executions/{run}/why"]
 
 
 async def _faults(page: Page, path: str) -> list[str]:

@@ -185,7 +185,9 @@ async def test_a_backfill_that_cannot_be_is_refused_before_and_after_it_is_start
     counted = await browser.submit("/parts/backfill/beat", **span)
     refused = await browser.submit("/jobs/beat/backfill", **span)
 
-    assert 'class="body error"' in counted.text
+    assert 'class="error"' in counted.text
+    assert (await browser.get("/jobs/beat/backfill")).status_code == 200
+    assert (await browser.get("/jobs/beat/backfill?from=nonsense")).status_code == 422
     assert refused.status_code == 422
     assert 'value="the outage"' in refused.text
 

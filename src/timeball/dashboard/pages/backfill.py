@@ -10,10 +10,10 @@ from starlette.responses import Response
 from timeball.api.auth import Role
 from timeball.application.queries.ledger import DEFAULT_BEHIND
 from timeball.dashboard.context import PageContext, PageRouter, browser_zone, typed_instant, zone_label
-from timeball.dashboard.formatting import parse_instant
 from timeball.dashboard.internal_api import ApiProblem, field_errors
 from timeball.domain.backfill import MAX_RUNNING
 from timeball.domain.job import Job
+from timeball.domain.scheduling.civil_time import parse_instant
 from timeball.domain.values.ids import format_job_id
 
 router = PageRouter()
@@ -29,8 +29,9 @@ _SECOND = timedelta(seconds=1)
 async def backfill_form(context: PageContext) -> Response:
     """The form, for the span in the address; for the last week if there is none."""
     job = await context.site.queries.jobs.find(context.path["job"])
-    since = parse_instant(context.query("from")) or context.site.queries.now() - DEFAULT_BEHIND
-    until = parse_instant(context.query("until"))
+    zone = browser_zone(context.request).key
+    given = {name: parse_instant(context.query(name), zone, name) for name in ("from", "until") if context.query(name)}
+    since, until = given.get("from", context.site.queries.now() - DEFAULT_BEHIND), given.get("until")
     # The fields have whole seconds: the span grows to them.
     span = {"from": _typed(context, since), "until": _typed(context, until + _SECOND) if until else ""}
     return _form(context, job, _BLANK | span)

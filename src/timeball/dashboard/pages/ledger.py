@@ -125,7 +125,9 @@ def _words(line: LedgerLine) -> str:
     if line.verdict is Verdict.EXPECTED:
         return f"will be skipped, {line.reason}"
     filled = f"; {format_number(line.filled)} filled in" if line.filled else ""
-    return describe_skips({line.reason: line.count or 1}).replace("_", " ") + filled
+    # A single one has its number and its verdict beside it.
+    words = describe_skips({line.reason: line.count or 1}) if line.is_range else line.reason
+    return words.replace("_", " ") + filled
 
 
 def day_text(day: LedgerDay) -> str:
