@@ -149,7 +149,7 @@ def test_a_forecast_is_a_map_of_hours(cli: Cli, screen: Terminal) -> None:
     assert "█" in lines[3]
     assert "peak 03:00, 1 starts" in lines[3]
     assert " estimated, because they have no history: nightly" in lines
-    assert lines[-1] == " How good was this?  yesterday predicted 0 at peak, measured 0"
+    assert lines[-1] == " Forecast accuracy  yesterday predicted 0 at peak, measured 0"
     assert len(screen.getvalue().splitlines()[3].split("█")[0]) == len(" Mon 16 ") + 3 * 3
 
 
@@ -213,5 +213,5 @@ def test_clock_changes_and_full_hours_are_drawn() -> None:
         "     → with 1 job moved the peak is 2, which fits into 2 slots",
         "  2  at 04:00",
         " 2 jobs are left out: there are too many",
-        " How good was this?  yesterday predicted 7.6 at peak, measured 7.9",
+        " Forecast accuracy  yesterday predicted 7.6 at peak, measured 7.9",
     ]

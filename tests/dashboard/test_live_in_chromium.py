@@ -117,7 +117,7 @@ async def test_a_queue_is_paused_with_a_reason_and_taken_back(desk: Page) -> Non
     await desk.goto("/queues")
     row = desk.locator("tr", has_text="crm")
     await row.get_by_role("button", name="Pause").click()
-    await desk.get_by_label("Why?").fill("their API is down")
+    await desk.get_by_label("Reason").fill("their API is down")
     await desk.locator("#confirm .primary").click()
 
     await expect(desk.locator(".toast")).to_contain_text("Queue crm is paused")

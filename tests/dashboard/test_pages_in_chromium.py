@@ -139,7 +139,7 @@ async def test_nothing_moves_while_rows_are_selected(page: Page, make: Make) -> 
 
     make("/jobs/still/trigger")
 
-    await expect(page.locator("#live")).to_contain_text("Waiting for you")
+    await expect(page.locator("#live")).to_contain_text("Paused while you select")
     await expect(page.locator("tbody tr")).to_have_count(1)
     await page.get_by_role("button", name="None").click()
     await expect(page.locator("tbody tr")).to_have_count(2)
@@ -247,7 +247,7 @@ async def test_all_that_match_are_asked_about_with_their_number(page: Page, make
     await page.locator("[name=ids]").first.check()
     await page.keyboard.press("a")
     await expect(page.locator(".bulk output")).to_have_text("All that match are selected")
-    await page.locator(".bulk").get_by_role("button", name="Pause").click()
+    await page.locator(".bulk").get_by_role("button", name="Pause", exact=True).click()
 
     await expect(page.locator("main")).to_contain_text("Pause 3 jobs?")
     await page.get_by_role("button", name="Pause 3 jobs").click()

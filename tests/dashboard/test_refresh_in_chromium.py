@@ -96,7 +96,7 @@ async def test_a_search_completes_itself_and_stands_still_meanwhile(page: Page, 
 
     make("/jobs/completed/trigger")
 
-    await expect(page.locator("#live")).to_contain_text("Waiting for you")
+    await expect(page.locator("#live")).to_contain_text("Paused while you select")
     await page.keyboard.press("Enter")
     await page.wait_for_url("**q=status*")
 

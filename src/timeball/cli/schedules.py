@@ -345,4 +345,4 @@ def _remarks(forecast: Document) -> Iterable[str]:
         yield f" {forecast['left_out']} jobs are left out: there are too many"
     past = forecast["hindsight"]
     peaks = f"predicted {past['predicted_peak']:g} at peak, measured {past['measured_peak']:g}"
-    yield f" How good was this?  yesterday {peaks}"
+    yield f" Forecast accuracy  yesterday {peaks}"

@@ -120,15 +120,14 @@ def format_seconds_short(value: float | None) -> str:
 
 
 def format_number(value: float | None) -> str:
-    """A number with thin spaces between thousands."""
+    """A number with commas between thousands."""
     if value is None:
         return "–"
-    text = f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
-    return text.replace(",", "\u202f")
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
 
 
 def format_number_short(value: int) -> str:
-    """A number for a narrow place; counts stop at ten thousand, and more is shown as `> 10 000`."""
+    """A number for a narrow place; counts stop at ten thousand, and more is shown as `> 10,000`."""
     return format_number(value) if value <= EXACT_UP_TO else f"> {format_number(EXACT_UP_TO)}"
 
 

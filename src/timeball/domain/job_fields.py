@@ -263,9 +263,9 @@ class JobSpec:
         about="The instant of a one-off, or the first instant of an interval.")] = None
     timezone: Annotated[str, JobField(WHEN, "Zone", Text(200), PLAIN | SPARSE,
         about="The IANA time zone of the cron expression, and of instants without an offset.")] = "UTC"
-    on_gap: Annotated[OnGap | str, JobField(WHEN, "When the clock skips it", Choice(OnGap),
+    on_gap: Annotated[OnGap | str, JobField(WHEN, "If a clock change skips it", Choice(OnGap),
         about="What becomes of a wall time that a clock change skips.")] = OnGap.NEXT_VALID
-    on_repeat: Annotated[OnRepeat | str, JobField(WHEN, "When it happens twice", Choice(OnRepeat),
+    on_repeat: Annotated[OnRepeat | str, JobField(WHEN, "If a clock change repeats it", Choice(OnRepeat),
         about="What becomes of a wall time that a clock change repeats.")] = OnRepeat.FIRST
     skip_on: Annotated[tuple[str, ...], JobField(WHEN, "Not on the days of", Labels(10), SPARSE,
         about="The names of calendars whose days are left out.")] = ()
@@ -277,13 +277,13 @@ class JobSpec:
         about="No occurrence lies before this instant.")] = None
     ends_at: Annotated[datetime | str | None, JobField(WHEN, "Not after", Instant(),
         about="No occurrence lies after this instant.")] = None
-    max_executions: Annotated[int | None, JobField(WHEN, "Executions in all", Whole(1, 2**62, "bigint"),
+    max_executions: Annotated[int | None, JobField(WHEN, "Stop after so many executions", Whole(1, 2**62, "bigint"),
         about="After so many executions the schedule ends.")] = None
     pause_after_failures: Annotated[int | None, JobField(WHEN, "Pause after failures", Whole(1, 1_000),
         about="After so many dead executions in a row the job is paused; a resumption or an edit begins the count anew.")] = None
     jitter_seconds: Annotated[int, JobField(WHEN, "Jitter", Whole(0, 86_400), SPARSE,
         about="Spreads jobs that are due together: each runs up to so many seconds late, always by the same span.")] = 0
-    misfire_grace_seconds: Annotated[int, JobField(WHEN, "Late by more than", Whole(0, 366 * 86_400), RECURRENCE,
+    misfire_grace_seconds: Annotated[int, JobField(WHEN, "If missed by more than", Whole(0, 366 * 86_400), RECURRENCE,
         about="An occurrence that is later than this is a misfire.")] = 30
     misfire: Annotated[Misfire | str, JobField(WHEN, "Then", Choice(Misfire), RECURRENCE,
         about="What becomes of an occurrence that is a misfire.")] = Misfire.LATEST
@@ -291,7 +291,7 @@ class JobSpec:
         about="How many misfires run at most, where `misfire` is `all`.")] = DEFAULT_MISFIRE_CAP
     misfire_max_age_seconds: Annotated[int | None, JobField(WHEN, "Missed runs not older than", Whole(0, 2**40, "bigint"), RECURRENCE,
         about="A misfire that is older than this does not run.")] = None
-    overlap: Annotated[Overlap | str, JobField(WHEN, "If it still runs", Choice(Overlap), RECURRENCE,
+    overlap: Annotated[Overlap | str, JobField(WHEN, "If the previous execution is unfinished", Choice(Overlap), RECURRENCE,
         about="What becomes of an occurrence while an earlier execution of the job is unfinished.")] = Overlap.SKIP
 
     queue: Annotated[str, JobField(HOW, "Queue", Label(), HANDLER_OPTION | PLAIN,
@@ -302,15 +302,15 @@ class JobSpec:
         about="How many more attempts follow a failed first one.")] = 3
     max_lost: Annotated[int, JobField(HOW, "Lost attempts", Whole(1, MAX_INT32), HANDLER_OPTION | PLAIN,
         about="How many workers may die over an execution before it is given up.")] = 3
-    initial_backoff_ms: Annotated[int, JobField(HOW, "First pause", Whole(0, MAX_SPAN_MS, "bigint"), HANDLER_OPTION | PLAIN,
+    initial_backoff_ms: Annotated[int, JobField(HOW, "Initial retry delay", Whole(0, MAX_SPAN_MS, "bigint"), HANDLER_OPTION | PLAIN,
         sdk_word="backoff", about="The pause before the first retry; it doubles with each further one.")] = 1_000
-    max_backoff_ms: Annotated[int, JobField(HOW, "Longest pause", Whole(0, MAX_SPAN_MS, "bigint"), HANDLER_OPTION | PLAIN,
+    max_backoff_ms: Annotated[int, JobField(HOW, "Longest retry delay", Whole(0, MAX_SPAN_MS, "bigint"), HANDLER_OPTION | PLAIN,
         about="The longest pause before a retry.")] = 3_600_000
     timeout_ms: Annotated[int | None, JobField(HOW, "Time limit", Whole(1, MAX_SPAN_MS, "bigint"), HANDLER_OPTION | PLAIN,
         about="How long an attempt may take; null lets it take as long as it likes.")] = DEFAULT_TIMEOUT_MS
     delivery: Annotated[Delivery | str, JobField(HOW, "Delivery", Choice(Delivery, flag=Delivery.AT_MOST_ONCE), HANDLER_OPTION | PLAIN,
         about="Whether an attempt whose end is unknown is repeated.")] = Delivery.AT_LEAST_ONCE
-    max_running: Annotated[int | None, JobField(HOW, "Run together at most", Whole(1, MAX_INT32), HANDLER_OPTION,
+    max_running: Annotated[int | None, JobField(HOW, "Concurrent executions at most", Whole(1, MAX_INT32), HANDLER_OPTION,
         about="How many executions may run together, across all workers.")] = None
     limit_key: Annotated[str | None, JobField(HOW, "Limit key", Label(),
         about="Jobs with the same key share one limit of `max_running`.")] = None

@@ -54,7 +54,7 @@ DEFAULT_MISFIRE_CAP = 100
 class Misfire(Policy):
     """What happens to occurrences that are late beyond the grace."""
 
-    LATEST = "latest", "run once, for the latest"
+    LATEST = "latest", "run the latest one only"
     SKIP = "skip", "skip it"
     ALL = "all", "run all that were missed"
 
@@ -64,7 +64,7 @@ class Overlap(Policy):
 
     SKIP = "skip", "skip the new one"
     ALLOW = "allow", "run both"
-    QUEUE = "queue", "let the new one wait"
+    QUEUE = "queue", "queue the new one"
     CANCEL_RUNNING = "cancel_running", "stop the old one"
     LATEST = "latest", "let only the newest wait"
 

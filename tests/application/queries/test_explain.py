@@ -327,7 +327,7 @@ async def test_worker_for_handler(store: Store, queries: Queries) -> None:
     explanation = await queries.explain.execution(str(execution))
 
     assert stopped(explanation) == ["worker_for_handler"]
-    assert "knows the handler app.old:sync" in explanation.headline
+    assert "the only worker of queue «default» does not know the handler app.old:sync" in explanation.headline
 
 
 async def test_slots_of_the_queue(store: Store, queries: Queries, commands: Commands, clock: VirtualClock) -> None:

@@ -108,7 +108,7 @@ def _group_actions(components: Components, group: DeadLetterGroup, latest: str) 
     first = (
         ""
         if is_one
-        else components.action("/dead/retry", "Retry one, then all", fields={"one": latest}, **_SMALL) + " "
+        else components.action("/dead/retry", "Test one retry first…", fields={"one": latest}, **_SMALL) + " "
     )
     retry = components.action("/dead/retry", "Retry" if is_one else "Retry all", key="r", fields=fields, **_SMALL)
     return (
@@ -125,7 +125,7 @@ async def retry(context: PageContext) -> Response:
     created = [item["execution_id"] for item in result["results"] if item["execution_id"]]
     failed = [item["error"] for item in result["results"] if item["status"] == "failed"]
     if len(created) == 1 and "one" in context.form:
-        toast = "One is retried. See how it ends, then retry the others."
+        toast = "Retried one of the group. If it succeeds, retry the rest."
         return context.go(context.site_url(f"/executions/{created[0]}"), toast)
     toast = summarize(result["done"], "execution", "retried", failed)
     return context.go(context.back("/dead"), toast, undo=retry_undo(context, created))

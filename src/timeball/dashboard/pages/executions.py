@@ -315,7 +315,7 @@ def _attempt_periods(view: ExecutionView, now: datetime) -> list[StatePeriod]:
         )
         if len(failed) > 1:
             took = _between(first.finished_at, last.finished_at)
-            steps.append(StatePeriod("retrying", first.finished_at, took, f"{len(failed) - 1} more"))
+            steps.append(StatePeriod("retrying", first.finished_at, took, f"then attempt {len(failed)}"))
     is_last_open = execution.started_at is not None and (not failed or _is_further_attempt(execution, view))
     if is_last_open or (execution.started_at is not None and not steps):
         end = execution.finished_at or now

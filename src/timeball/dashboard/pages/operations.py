@@ -104,7 +104,7 @@ def is_operation(result: dict[str, Any]) -> bool:
 
 def go_to_operation(context: PageContext, result: dict[str, Any]) -> Response:
     """Go to the page of an operation."""
-    toast = f"{result['total']} are too many to do at once: they are processed in the background."
+    toast = f"{result['action'].capitalize()}: {pluralize(result['total'], result['subject'])}, in the background."
     return context.go(context.site_url(f"/operations/{result['id']}"), toast)
 
 

@@ -85,7 +85,7 @@ function relay(message) {
 function state() {
   if (offlineSince) return ["offline", `Offline since ${offlineSince.toLocaleTimeString("en-GB")}`];
   if (isFrozen) return ["frozen", "Frozen"];
-  if (stale.size && isStill()) return ["frozen", "Waiting for you"];
+  if (stale.size && isStill()) return ["frozen", "Paused while you select"];
   if (Date.now() - lastHeard > PATIENCE) return ["behind", "Catching up"];
   return ["live", "Live"];
 }

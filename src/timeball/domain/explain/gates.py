@@ -314,8 +314,10 @@ def check_worker_for_handler(facts: ExplainFacts) -> GateResult:
         return passed(sentence)
     elsewhere = [worker.name for worker in facts.workers if facts.handler in worker.handlers]
     but = f"; {listed(elsewhere)} knows it, but serves other queues" if elsewhere else ""
+    count, queue = len(facts.serving), f"queue «{facts.queue.name}»"
+    who = f"the only worker of {queue} does not know" if count == 1 else f"none of the {count} workers of {queue} knows"
     return stopped(
-        f"none of the {counted(len(facts.serving), 'worker')} of «{facts.queue.name}» knows the handler {facts.handler}{but}",
+        f"{who} the handler {facts.handler}{but}",
         f"start a worker with the program that has it, or correct the name: {facts.handler}",
     )
 
