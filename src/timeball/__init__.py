@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from timeball.errors import (
         Conflict,
         ExecutionFailed,
+        InlineOnly,
         InvalidInput,
         NotAllowed,
         NotFound,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from timeball.sdk.app import FailedRun, Timeball
     from timeball.sdk.enqueue_hooks import PendingEnqueue
     from timeball.sdk.handlers import AsyncHandlerHandle, Call, Enqueueable, HandlerHandle, SyncHandlerHandle
+    from timeball.sdk.inline_runs import InlineRun
     from timeball.sdk.jobs import Job, ScheduledJob
     from timeball.sdk.runs import Run
     from timeball.sdk.transactions import ConnectionUnknown
@@ -55,6 +57,8 @@ __all__ = [
     "ExecutionFailed",
     "FailedRun",
     "HandlerHandle",
+    "InlineOnly",
+    "InlineRun",
     "InvalidInput",
     "Job",
     "NotAllowed",
@@ -94,6 +98,7 @@ _MODULES = {
     "Enqueueable": "sdk.handlers",
     "FailedRun": "sdk.app",
     "HandlerHandle": "sdk.handlers",
+    "InlineRun": "sdk.inline_runs",
     "Job": "sdk.jobs",
     "OutsideRun": "current",
     "PendingEnqueue": "sdk.enqueue_hooks",

@@ -23,6 +23,7 @@ TimeballError
 │   └── SchemaMismatch       the schema is older or newer than this program
 ├── BrokerUnavailable        Redis or RabbitMQ cannot carry tickets; work goes on through PostgreSQL
 ├── EmbeddedServerError      the embedded PostgreSQL could not be started or reached
+├── InlineOnly               enqueues run inline here, and what needs a database is not there
 ├── LoopClosed               code in a Timeball process, most likely a handler, ended its event loop
 ├── ExecutionFailed          raised by `Run.result()`: the awaited execution did not succeed
 └── ResultTimeout            raised by `Run.result()`: not finished in time
@@ -276,6 +277,16 @@ class LoopClosed(TimeballError):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.hint = "look for a handler that stops the loop, cancels tasks it did not start, or exits; isolate=True runs it apart"
+
+
+class InlineOnly(TimeballError):
+    """Enqueues run inline here; what needs a database, or time that passes, is not there."""
+
+    code = "inline_only"
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 class ExecutionFailed(TimeballError):

@@ -153,6 +153,24 @@ async def depends_in_coroutine(number: int, session: Annotated[str, Depends(open
 @tb.handler(queue="mail")
 def send_invoice(order_id: int) -> int:
     return order_id
+
+
+@tb.handler
+def name_of_order(order_id: int) -> str:
+    return Order.objects.get(pk=order_id).to
+
+
+@tb.handler
+async def name_of_order_in_coroutine(order_id: int) -> str:
+    return (await Order.objects.aget(pk=order_id)).to
+
+
+@tb.handler
+def add_order(to: str) -> int:
+    if to == "nobody":
+        Order.objects.create(to=to)
+        raise LookupError(to)
+    return Order.objects.create(to=to).pk
 """
 
 

@@ -46,6 +46,12 @@ def test_the_program_of_the_guide_runs(harness: TimeballHarness) -> None:
     assert harness.last(guide["send_receipt"]).result == "receipt 2 -> b@b.co"
 
 
+def test_the_page_on_inline_runs_is_true() -> None:
+    guide = run_page(DOCS / "howto" / "inline.md")
+
+    guide["test_a_checkout_sends_a_receipt"]()
+
+
 @pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
 def test_the_page_on_keys_is_true(harness: TimeballHarness) -> None:
     guide = run_page(DOCS / "howto" / "unique-keys.md")

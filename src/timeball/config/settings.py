@@ -358,6 +358,12 @@ class Settings(HandlerSettings, BaseSettings):
         le=200,
         description="How many connections a process opens at most, in addition to three of its own and one for enqueues in a tight loop.",
     )
+    inline: bool | Literal["raise"] = Field(
+        default=False,
+        description=(
+            "Whether enqueues of a program call their handlers at once, without a database; `raise` also raises the errors of handlers."
+        ),
+    )
     behind_pgbouncer: bool = Field(
         default=False, description="Whether the database is reached through PgBouncer in transaction mode."
     )

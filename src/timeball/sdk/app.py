@@ -29,7 +29,7 @@ from timeball.domain.payload_references import CauseReference
 from timeball.domain.values.ids import ExecutionId, JobId, parse_id
 from timeball.domain.values.json_text import encode_object, to_json
 from timeball.domain.values.wording import Duration, parse_duration
-from timeball.errors import InvalidInput, TimeballError
+from timeball.errors import InvalidInput, NotFound, TimeballError
 from timeball.handlers.hooks import ProcessHooks, RunHook, check_process_hook, surrounded
 from timeball.handlers.registry import Registry, default_name, make_handler
 from timeball.sdk.enqueue import EnqueueClient, SdkRuntime
@@ -45,6 +45,7 @@ from timeball.sdk.handlers import (
     make_handle,
     schedule_handler,
 )
+from timeball.sdk.inline import InlineBlock, InlineChoice, InlinePolicy, program_scope
 from timeball.sdk.options import (
     EnqueueOptions,
     HandlerDeclaration,
@@ -90,7 +91,8 @@ class Timeball:
     """The handlers and schedules of a program, and its connection to the database that keeps them.
 
     Arguments given here go before the environment (`TIMEBALL_...`) and `timeball.toml`, which are read when they are first needed.
-    Without a `database_url` from any of them, an embedded PostgreSQL is started in `data_dir`.
+    Without a `database_url` from any of them, an embedded PostgreSQL is started in `data_dir`. With `inline=True` no database is used:
+    an enqueue calls the handler at once and keeps its error in the run; `inline="raise"` raises it.
 
     One object serves all threads and event loops of a program, and its forked children. Every method that waits for the database has
     a twin for coroutines with an `a` before its name: `enqueue`, `aenqueue`. Connections are opened by the first use and closed by
@@ -103,7 +105,10 @@ class Timeball:
         *,
         data_dir: str | Path | None = None,
         settings: Settings | None = None,
+        inline: InlineChoice = None,
     ) -> None:
+        if inline is not None:
+            program_scope(self, inline)  # refuses other values at once
         if settings is not None and (database_url is not None or data_dir is not None):
             raise InvalidInput(
                 "settings are given beside database_url or data_dir, expected one or the other",
@@ -113,6 +118,7 @@ class Timeball:
         self._arguments = {"database_url": database_url, "data_dir": data_dir}
         self._cached_settings = settings
         self._env: Env | None = None
+        self._inline_choice = inline
         self._enqueue_client = self._make_enqueue_client()
         self._handles: dict[str, HandlerHandle[..., Any]] = {}
         self._registry = Registry()
@@ -122,7 +128,12 @@ class Timeball:
         self._mounted: list[MountedDashboard] = []
 
     def _make_enqueue_client(self) -> EnqueueClient:
-        return EnqueueClient(lambda: self.settings, lambda: self._env)
+        return EnqueueClient(lambda: self.settings, lambda: self._env, self._find_handler, self._inline_choice)
+
+    def _find_handler(self, name: str) -> Handler | None:
+        """A handler as a worker would call it."""
+        handler = next((handler for handler in self._program_handlers() if handler.name == name), None)
+        return None if handler is None else surrounded(handler, self._run_hooks)
 
     # declarations
 
@@ -425,7 +436,21 @@ class Timeball:
     def get_run(self, execution_id: str) -> Run[Any]:
         """The run of an execution by its id (`exe_...`), which another process may have enqueued; the database is not asked yet."""
         id_ = ExecutionId(parse_id("exe", execution_id))
+        if self._enqueue_client.inline_scope() is not None:
+            run = self._enqueue_client.inline_runs.find(id_)
+            if run is None:
+                raise NotFound("inline run", execution_id)
+            return run
         return Run(self._enqueue_client.background_loop, id_, JobId(id_), is_new=False)
+
+    def inline(self, *, raise_errors: bool = False, retries: bool = False) -> InlineBlock:
+        """`with tb.inline() as runs:` what this thread or task enqueues in the block runs at once, in its own thread and transaction.
+
+        Also `async with`. The error of a handler is kept in the run and logged; with *raise_errors* it is raised from the enqueue. A
+        failed attempt is the last one; with *retries* the next ones follow at once. No database is used: what needs one raises
+        InlineOnly. *runs* are those of the block, the last thousand of them.
+        """
+        return InlineBlock(self._enqueue_client, InlinePolicy(raise_errors=raise_errors, retries=retries))
 
     # inside a web application
 
@@ -435,14 +460,15 @@ class Timeball:
         """For `FastAPI(lifespan=tb.lifespan())`: closes the database connections when the application ends.
 
         With *worker* or *scheduler*, these run in the application's process and event loop as long as the application does. In a test
-        with the `timeball` fixture they do not: the test moves its own.
+        with the `timeball` fixture they do not: the test moves its own. Nor do they in a program that runs inline.
         """
 
         @asynccontextmanager
         async def lifespan(_app: Any) -> AsyncIterator[None]:
             async with AsyncExitStack() as stack:
                 stack.push_async_callback(self._close_all)
-                if (worker or scheduler) and self._env is None:
+                is_needed = self._env is None and self._enqueue_client.program_scope() is None
+                if (worker or scheduler) and is_needed:
                     from timeball.sdk.embedding import run_nodes
 
                     nodes = run_nodes(
@@ -492,7 +518,8 @@ class Timeball:
         self.close()
         self._cached_settings, self._env = settings, env
         try:
-            yield
+            with self._enqueue_client.not_inline():
+                yield
         finally:
             self.close()
             self._cached_settings, self._env = before

@@ -33,8 +33,12 @@ Work = Callable[[T], Coroutine[Any, Any, Answer]]
 class BackgroundLoop(Generic[T]):
     """A resource that lives in an event loop in a background thread; opened by the first call."""
 
-    def __init__(self, open_resource: Callable[[], AbstractAsyncContextManager[T]]) -> None:
+    def __init__(
+        self, open_resource: Callable[[], AbstractAsyncContextManager[T]], check: Callable[[], None] = lambda: None
+    ) -> None:
         self._open_resource = open_resource
+        # Called in the caller's thread; what it raises is raised to the caller, and nothing is started.
+        self._check = check
         self._mutex = threading.Lock()
         self._loop_thread: _LoopThread[T] | None = None
         self._inherited: list[_LoopThread[T]] = []
@@ -73,6 +77,7 @@ class BackgroundLoop(Generic[T]):
 
     def submit(self, work: Work[T, Answer]) -> Future[Answer]:
         """Start *work* with the resource in the background loop; the future has its result."""
+        self._check()
         # Under the mutex, so that no work is submitted to a loop that has just been stopped.
         with self._mutex:
             if self._loop_thread is None:

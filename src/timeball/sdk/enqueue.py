@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -15,18 +15,21 @@ import orjson
 from timeball.domain.handler import inherit_options
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import ExecutionId, JobId
-from timeball.errors import StoreError
+from timeball.errors import InlineOnly, StoreError
 from timeball.sdk.background_loop import BackgroundLoop
 from timeball.sdk.enqueue_paths import Batcher, DirectPath, ThreadFuture, closed_error
+from timeball.sdk.inline import InlineChoice, InlineScope, innermost_scope, program_scope
 
 if TYPE_CHECKING:
     from timeball.application.commands import Commands
     from timeball.application.commands.requests import Actor
     from timeball.application.queries import Queries
     from timeball.config.settings import Settings
+    from timeball.domain.handler import Handler
     from timeball.env import Env
     from timeball.runtime import Runtime
     from timeball.sdk.enqueue_hooks import PendingEnqueue
+    from timeball.sdk.inline_runs import CallMethods, InlineRuns
     from timeball.sdk.transactions import TransactionWork
     from timeball.store.db.database import CallerConnection
     from timeball.store.db.direct_connection import DirectConnection
@@ -224,12 +227,66 @@ def execution_of(created: CreatedJob) -> ExecutionId:
 class EnqueueClient:
     """Writes what is enqueued. Methods for coroutines have an `a` before their names."""
 
-    def __init__(self, settings: Callable[[], Settings], env: Callable[[], Env | None] = lambda: None) -> None:
+    def __init__(
+        self,
+        settings: Callable[[], Settings],
+        env: Callable[[], Env | None] = lambda: None,
+        find_handler: Callable[[str], Handler | None] = lambda _name: None,
+        inline: InlineChoice = None,
+    ) -> None:
         self._settings = settings
         self._env = env
         # The hooks of the program that see every enqueue before it is made (`sdk.enqueue_hooks`).
         self.before_enqueue: list[Callable[[PendingEnqueue], object]] = []
-        self.background_loop: BackgroundLoop[SdkRuntime] = BackgroundLoop(self._open)
+        self._find_handler = find_handler
+        self._inline_choice = inline
+        self._program_scope: InlineScope | None = None
+        self._knows_program_scope = False
+        self.background_loop: BackgroundLoop[SdkRuntime] = BackgroundLoop(self._open, self._check_not_inline)
+
+    # inline runs
+
+    def inline_scope(self) -> InlineScope | None:
+        """The scope in which what the caller enqueues runs inline; None if it goes to the database."""
+        return innermost_scope(self) or self.program_scope()
+
+    def program_scope(self) -> InlineScope | None:
+        """The scope of a program that runs inline as a whole."""
+        if not self._knows_program_scope:
+            choice = self._settings().inline if self._inline_choice is None else self._inline_choice
+            self._program_scope, self._knows_program_scope = program_scope(self, choice), True
+        return self._program_scope
+
+    @contextmanager
+    def not_inline(self) -> Iterator[None]:
+        """Whatever the program says of itself, its enqueues go to the database until the block ends."""
+        before = self._program_scope, self._knows_program_scope
+        self._program_scope, self._knows_program_scope = None, True
+        try:
+            yield
+        finally:
+            self._program_scope, self._knows_program_scope = before
+
+    @cached_property
+    def inline_runs(self) -> InlineRuns:
+        """Makes the inline runs."""
+        from timeball.sdk.inline_runs import InlineRuns
+
+        return InlineRuns(self, self._find_handler, self._make_call_methods(), self._env)
+
+    def _make_call_methods(self) -> CallMethods:
+        from timeball.sdk.inline_runs import CallMethods
+
+        return CallMethods()
+
+    def _check_not_inline(self) -> None:
+        if self.inline_scope() is not None:
+            raise InlineOnly(
+                "enqueues run inline here and no database is used: schedules, jobs and runs of other processes are not there",
+                hint="use a program with a database, or in a test the timeball fixture",
+            )
+
+    # the database
 
     def _open(self) -> AbstractAsyncContextManager[SdkRuntime]:
         return _open_sdk_runtime(self._settings(), self._env())

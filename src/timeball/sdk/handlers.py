@@ -134,13 +134,19 @@ class Enqueueable(Generic[P, R]):
 
     def enqueue_payload(self, payload: str) -> Run[R]:
         """Enqueue with a payload that is JSON text already."""
-        request = self._enqueue_client.joined(self._request_of((payload,)))
-        return self._run(request, self._enqueue_client.send(request, payload))
+        client, request = self._enqueue_client, self._request_of((payload,))
+        if (scope := client.inline_scope()) is not None:
+            return client.inline_runs.run(scope, request, payload, self._target.returns)
+        request = client.joined(request)
+        return self._run(request, client.send(request, payload))
 
     async def aenqueue_payload(self, payload: str) -> Run[R]:
         """Like `enqueue_payload`, for coroutines."""
-        request = await self._enqueue_client.ajoined(self._request_of((payload,)))
-        return self._run(request, await self._enqueue_client.asend(request, payload))
+        client, request = self._enqueue_client, self._request_of((payload,))
+        if (scope := client.inline_scope()) is not None:
+            return await client.inline_runs.arun(scope, request, payload, self._target.returns)
+        request = await client.ajoined(request)
+        return self._run(request, await client.asend(request, payload))
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[P, R]:
         """A call that is not made yet, for `enqueue_many`, `on_success` and `on_failure`; its arguments are checked and encoded now."""
@@ -167,15 +173,21 @@ class Enqueueable(Generic[P, R]):
 
         Tens of thousands a second, where `enqueue` makes some thousands. Options hold for all of them; a unique `key` cannot be given.
         """
-        payloads = self._payloads(calls)
-        request = self._enqueue_client.joined(self._request_for_many(payloads))
-        return self._runs(request, self._enqueue_client.send_many(request, payloads))
+        client, payloads = self._enqueue_client, self._payloads(calls)
+        request = self._request_for_many(payloads)
+        if (scope := client.inline_scope()) is not None:
+            return [*client.inline_runs.run_many(scope, request, payloads, self._target.returns)]
+        request = client.joined(request)
+        return self._runs(request, client.send_many(request, payloads))
 
     async def aenqueue_many(self, calls: Iterable[Call[P, R]]) -> list[Run[R]]:
         """Like `enqueue_many`, for coroutines."""
-        payloads = self._payloads(calls)
-        request = await self._enqueue_client.ajoined(self._request_for_many(payloads))
-        return self._runs(request, await self._enqueue_client.asend_many(request, payloads))
+        client, payloads = self._enqueue_client, self._payloads(calls)
+        request = self._request_for_many(payloads)
+        if (scope := client.inline_scope()) is not None:
+            return [*await client.inline_runs.arun_many(scope, request, payloads, self._target.returns)]
+        request = await client.ajoined(request)
+        return self._runs(request, await client.asend_many(request, payloads))
 
     def _payloads(self, calls: Iterable[object]) -> list[str]:
         payloads: list[str] = []

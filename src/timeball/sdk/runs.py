@@ -108,7 +108,8 @@ class Run(Generic[R]):
     async def _wait(self, seconds: float | None, runtime: SdkRuntime) -> R:
         try:
             async with asyncio.timeout(None if seconds is None else seconds + _GRACE_SECONDS):
-                return self._value(await self._ended(seconds, runtime))
+                value: R = execution_value(await self._ended(seconds, runtime), self._convert)
+                return value
         except TimeoutError:
             raise ResultTimeout(f"no answer from the database about {self.id} within {seconds:g} s") from None
 
@@ -142,15 +143,6 @@ class Run(Generic[R]):
         cancelled = await runtime.commands.executions.cancel([self._execution_id], runtime.actor(reason))
         return self._execution_id in cancelled
 
-    def _value(self, ended: Execution) -> R:
-        if ended.state is not ExecutionState.SUCCEEDED:
-            raise ExecutionFailed(self.id, ended.state.value, _error_text(ended))
-        why_missing = missing_result(ended.result)
-        if why_missing is not None:
-            raise PayloadError(f"execution {self.id} has succeeded, but {why_missing}", field="result")
-        value: R = ended.result if self._convert is None else self._convert(ended.result)
-        return value
-
     def _timed_out(self, seconds: float, execution: Execution | None) -> ResultTimeout:
         span = format_duration(parse_duration(seconds))
         if execution is None:
@@ -161,6 +153,17 @@ class Run(Generic[R]):
                 f"does a worker serve queue {execution.queue!r} and know {execution.handler}? timeball worker app:tb"
             )
         return error
+
+
+def execution_value(ended: Execution, convert: Callable[[Any], Any] | None) -> Any:
+    """What the handler of an execution that has ended returned; ExecutionFailed if it did not succeed."""
+    id_ = format_execution_id(ended.id)
+    if ended.state is not ExecutionState.SUCCEEDED:
+        raise ExecutionFailed(id_, ended.state.value, _error_text(ended))
+    why_missing = missing_result(ended.result)
+    if why_missing is not None:
+        raise PayloadError(f"execution {id_} has succeeded, but {why_missing}", field="result")
+    return ended.result if convert is None else convert(ended.result)
 
 
 class ResultConverter:

@@ -68,6 +68,14 @@ async def acall_within(
     return await caller.serve(background_loop.submit(lambda resource: work(resource, caller)))
 
 
+def check_connection(connection: Any, verb: str) -> None:
+    """Refuse a connection that the method *verb* could not write through."""
+    if verb.startswith("a"):
+        _runner_for(connection, _ASYNCHRONOUS, _SYNCHRONOUS, f"it is not asynchronous: call {verb[1:]}(...) instead")
+    else:
+        _runner_for(connection, _SYNCHRONOUS, _ASYNCHRONOUS, f"it is asynchronous: await a{verb}(...) instead")
+
+
 # the caller, who serves the connection while a command runs in the background loop
 
 

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -36,9 +36,10 @@ from django.utils.module_loading import autodiscover_modules
 
 from timeball.config.settings import load_settings
 from timeball.contrib.django.compat import AnyTask, Task, task_backends
-from timeball.contrib.django.tasks import ConnectionCleanup, task_handler
+from timeball.contrib.django.tasks import ConnectionCleanup, TaskRecord, read_with_payload, record_of, task_handler
 from timeball.contrib.django.transactions import DjangoEnqueueClient
-from timeball.errors import InvalidInput, TimeballError
+from timeball.domain.values.ids import ExecutionId, format_execution_id
+from timeball.errors import InvalidInput, NotFound, TimeballError
 from timeball.sdk.app import Timeball
 from timeball.sdk.handlers import Enqueueable, EnqueueTarget
 from timeball.sdk.options import EnqueueOptions
@@ -70,7 +71,9 @@ class DjangoTimeball(Timeball):
         self._tested_alias: str | None = None
 
     def _make_enqueue_client(self) -> DjangoEnqueueClient:
-        return DjangoEnqueueClient(lambda: self.settings, lambda: self._env, lambda: self.task_database.alias)
+        return DjangoEnqueueClient(
+            lambda: self.settings, lambda: self._env, self._find_handler, lambda: self.task_database.alias
+        )
 
     # the database
 
@@ -170,6 +173,15 @@ class DjangoTimeball(Timeball):
         """Run *work* on the store, and wait for its result."""
         _ = self.task_database  # reconnects if Django's connection leads elsewhere by now
         return self._enqueue_client.background_loop.call(work)
+
+    def read_task(self, execution_id: ExecutionId) -> tuple[TaskRecord, str]:
+        """An execution with its unsuccessful attempts, and its payload; NotFound if there is none."""
+        if self._enqueue_client.inline_scope() is None:
+            return self.call_store(partial(read_with_payload, execution_id))
+        run = self._enqueue_client.inline_runs.find(execution_id)
+        if run is None:
+            raise NotFound("inline run", format_execution_id(execution_id))
+        return record_of(run.record), run.record.payload
 
     async def acall_store(self, work: Callable[[SdkRuntime], Coroutine[Any, Any, T]]) -> T:
         """Like `call_store`, for coroutines."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from django.core import checks
@@ -23,11 +22,12 @@ from timeball.contrib.django.options import (
     to_django_priority,
     to_timeball_priority,
 )
-from timeball.contrib.django.tasks import TaskArguments, TaskBinder, new_result, read_with_payload, result_of
+from timeball.contrib.django.tasks import TaskArguments, TaskBinder, new_result, record_of, result_of
 from timeball.domain.execution import Execution, ExecutionState
 from timeball.domain.values.ids import ExecutionId, id_created_at, parse_id
 from timeball.errors import InvalidInput, NotFound, TimeballError
 from timeball.sdk.handlers import EnqueueTarget
+from timeball.sdk.inline_runs import InlineRun
 
 
 class Backend(BaseTaskBackend):
@@ -55,6 +55,8 @@ class Backend(BaseTaskBackend):
         target = tb.task_call(self._target(task), enqueue_options(task, self.options))
         payload = target.call(*args, **kwargs).payload
         run, call = target.enqueue_payload(payload), TaskArguments.of(payload)
+        if isinstance(run, InlineRun):
+            return result_of(record_of(run.record), task, call)
         result = new_result(task, run.id, call, id_created_at(parse_id("exe", run.id)))
         if run.is_new:  # otherwise the task with this key waits or runs already
             task_enqueued.send(type(self), task_result=result)
@@ -71,7 +73,7 @@ class Backend(BaseTaskBackend):
     def get_result(self, result_id: str) -> TaskResult[Any]:
         """The result of a task so far; TaskResultDoesNotExist if there is no such task, or if it is not committed yet."""
         try:
-            record, payload = tb.call_store(partial(read_with_payload, _id_of(result_id)))
+            record, payload = tb.read_task(_id_of(result_id))
         except (InvalidInput, NotFound) as error:
             raise TaskResultDoesNotExist(str(error)) from None
         execution = record.execution

