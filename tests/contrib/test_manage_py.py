@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.contrib.conftest import tasks_are
+from tests.sdk.conftest import SOURCES
 from tests.support.servers import POSTGRES_PORT, VERSIONS, PostgresServer
 
 pytestmark = [pytest.mark.parametrize("postgres_server", VERSIONS, indirect=True), pytest.mark.slow]
@@ -22,12 +23,29 @@ DATABASES = {{"default": {{
     "ENGINE": "django.db.backends.postgresql", "NAME": "{name}", "USER": "{role}", "HOST": "{host}", "PORT": "{port}",
 }}}}
 """
-_TASKS = "from {tasks} import task\n\n@task\ndef noop() -> None:\n    pass\n"
+_TASKS = """
+from {tasks} import task
+from timeball.contrib.django import tb
+
+@task
+def noop() -> None:
+    pass
+
+@tb.handler
+def count(number: int) -> int:
+    return number
+
+@tb.handler
+def count_users() -> int:
+    from django.contrib.auth.models import User
+
+    return User.objects.count()
+"""
 _TESTS = """
 from django.db import connection
 from django.test import TestCase, TransactionTestCase
 
-from shop.tasks import noop
+from shop.tasks import count, noop
 
 
 def jobs() -> int:
@@ -48,6 +66,25 @@ class InATransaction(TestCase):
         self.assertEqual(jobs(), 1)
 
 
+class HandlerInATransaction(TestCase):
+    def test_enqueue(self):
+        count.enqueue(1)
+        self.assertEqual(jobs(), 1)
+
+    def test_again(self):
+        count.enqueue(1)
+        self.assertEqual(jobs(), 1)
+
+
+class HandlerCommitted(TransactionTestCase):
+    def test_enqueue(self):
+        self.assertEqual(count.enqueue(1).state(), "queued")
+        count.enqueue_many([count.call(number) for number in range(20)])
+        for number in range(20):
+            count.enqueue(number)
+        self.assertGreaterEqual(jobs(), 41)
+
+
 class Committed(TransactionTestCase):
     def test_enqueue_and_read_back(self):
         result = noop.enqueue()
@@ -62,6 +99,83 @@ class CommittedElsewhere(TransactionTestCase):
         result = noop.enqueue()
         self.assertEqual(noop.get_result(result.id).status, "READY")
         self.assertGreaterEqual(jobs(), 1)
+"""
+
+# As pytest-django does it.
+_CONFTEST = """
+import django
+import pytest
+
+django.setup()
+
+from django.test.utils import setup_databases, setup_test_environment, teardown_databases, teardown_test_environment
+
+
+@pytest.fixture(scope="session", autouse=True)
+def databases():
+    setup_test_environment()
+    config = setup_databases(verbosity=0, interactive=False)
+    yield
+    teardown_databases(config, verbosity=0)
+    teardown_test_environment()
+"""
+_PYTEST_TESTS = """
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection, transaction
+from django.test import TestCase
+
+from shop.tasks import count, count_users, noop
+from timeball import InvalidInput
+from timeball.contrib.django import tb
+
+
+def test_the_fixture_runs_what_was_enqueued_in_the_test_database(timeball):
+    timeball.use(tb)
+    User.objects.create(username="ada")
+    with transaction.atomic():
+        noop.enqueue()
+        count.enqueue(7)
+        result = count_users.enqueue()
+    with transaction.atomic():
+        count.enqueue(8)
+        transaction.set_rollback(True)
+    count.options(delay="1d").enqueue(9)
+
+    timeball.assert_enqueued(count, 7)
+    assert timeball.drain(raise_errors=True).succeeded == 3
+    assert timeball.last(count).result == 7
+    assert result.result() == 1
+    timeball.clock.advance("1d")
+    assert timeball.last(count).result == 9
+
+
+def test_each_test_finds_nothing_of_the_one_before(timeball):
+    timeball.use(tb)
+
+    assert timeball.executions() == []
+
+
+class InATransaction(TestCase):
+    @pytest.fixture(autouse=True)
+    def keep(self, timeball):
+        self.timeball = timeball
+
+    def test_the_fixture_says_that_it_cannot_see_what_is_not_committed(self):
+        with pytest.raises(InvalidInput, match="inside of a transaction that is not committed"):
+            self.timeball.use(tb)
+
+    def test_handlers_run_inline_in_it(self):
+        User.objects.create(username="bob")
+        with tb.inline(raise_errors=True):
+            assert count_users.enqueue().result() == User.objects.count()
+
+
+def test_without_the_fixture_timeball_works_as_ever():
+    assert count.enqueue(1).state() == "queued"
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) > 1 FROM timeball.shard")
+        assert cursor.fetchone() == (True,)
 """
 
 
@@ -102,9 +216,13 @@ def manage(
     for name, text in {"__init__": "", "tasks": _TASKS.format(**values), "tests": _TESTS}.items():
         (tmp_path / "shop" / f"{name}.py").write_text(text)
 
+    (tmp_path / "conftest.py").write_text(_CONFTEST)
+    (tmp_path / "test_with_pytest.py").write_text(_PYTEST_TESTS)
+
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        program = ["-m", *arguments] if arguments[0] == "pytest" else ["manage.py", *arguments]
         return subprocess.run(
-            [sys.executable, "manage.py", *arguments],
+            [sys.executable, *program],
             cwd=tmp_path,
             env=os.environ | {"DJANGO_SETTINGS_MODULE": "site_of_tests.settings"} | variables,
             capture_output=True,
@@ -127,7 +245,7 @@ def test_tests_that_enqueue_end_well_and_leave_no_database(
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-    assert "Ran 4 tests" in done.stderr
+    assert "Ran 7 tests" in done.stderr
     assert left_behind(postgres_server, role) == []
 
 
@@ -140,4 +258,14 @@ def test_tests_do_not_touch_the_database_of_timeball_s_settings(
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert postgres_server.execute("SELECT to_regclass('timeball.job')::text", role) == [(None,)]
+    assert left_behind(postgres_server, role) == []
+
+
+def test_the_fixture_of_pytest_uses_django_s_test_database(
+    manage: Callable[..., subprocess.CompletedProcess[str]], postgres_server: PostgresServer, role: str
+) -> None:
+    done = manage("pytest", "-q", "-p", "no:cacheprovider", "test_with_pytest.py", PYTHONPATH=str(SOURCES))
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 passed" in done.stdout
     assert left_behind(postgres_server, role) == []

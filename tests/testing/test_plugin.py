@@ -237,9 +237,9 @@ def test_a_server_that_cannot_be_used_fails_without_its_password(
 ) -> None:
     monkeypatch.setenv("TIMEBALL_TEST_DATABASE_URL", address)
 
-    result = run(test_it="def test_it(timeball): ...")
+    result = run(test_it="from timeball import Timeball\n\ndef test_it(timeball): timeball.use(Timeball())")
 
-    result.assert_outcomes(errors=1)
+    result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([message])
     assert "hunter2" not in result.stdout.str()
 

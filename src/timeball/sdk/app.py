@@ -524,6 +524,13 @@ class Timeball:
             self.close()
             self._cached_settings, self._env = before
 
+    def test_database_url(self) -> str | None:
+        """The database that a test framework has made for this program; None if it has made none."""
+        return None
+
+    def check_test_is_committed(self) -> None:
+        """Refuse to look for the work of a test in a transaction that is never committed: no worker would see it."""
+
     def __enter__(self) -> Self:
         return self
 

@@ -44,7 +44,8 @@ from timeball.domain.values.wording import Duration, format_duration
 from timeball.engine.runners.outcome import outcome_of_error, outcome_of_return
 from timeball.env import Env
 from timeball.errors import ExecutionFailed, InlineOnly, InvalidInput, ResultTimeout
-from timeball.handlers.registry import invoke, is_async
+from timeball.handlers.binding import is_async
+from timeball.handlers.registry import invoke
 from timeball.sdk.inline import MOST_KEPT, InlinePolicy, InlineScope
 from timeball.sdk.runs import Run, execution_value
 

@@ -211,6 +211,21 @@ async def _execute(url: str, *statements: str) -> None:
         await connection.close()
 
 
+_DROP_SCHEMA = "DROP SCHEMA IF EXISTS timeball CASCADE"
+# A transaction that a test has left open must fail the test, not hang it.
+_LOCK_TIMEOUT = "SET lock_timeout = '20s'"
+
+
+def remake_schema(url: str, shards: int = _SHARDS) -> None:
+    """Make the schema anew in a database for tests that is not ours to drop."""
+    _run(lambda: _remake_schema(url, shards))
+
+
+async def _remake_schema(url: str, shards: int) -> None:
+    await _execute(url, _LOCK_TIMEOUT, _DROP_SCHEMA)
+    await migrate(Database(url, Env()), shards=shards)
+
+
 @contextmanager
 def session_databases() -> Iterator[SessionDatabases]:
     """The databases of this session, dropped in the end."""

@@ -32,7 +32,7 @@ from timeball.sdk.app_loader import load_app
 from timeball.sdk.background_loop import BackgroundLoop
 from timeball.sdk.handlers import Call, HandlerHandle
 from timeball.store.diagnostics import RecordedExecution
-from timeball.testing.environment import START, HarnessEnv
+from timeball.testing.environment import START, HarnessEnv, remake_schema
 from timeball.testing.nodes import DrainResult, ElapsedTime, ManualNodes, harness_settings, open_nodes
 
 _DEFAULT_PATIENCE = timedelta(seconds=60)
@@ -60,7 +60,13 @@ class TimeballHarness:
     that handlers may take at one instant before the test fails. Methods for coroutines have an `a` before their names.
     """
 
-    def __init__(self, database_url: str, start: datetime | str = START, report: Callable[[str], None] = print) -> None:
+    def __init__(
+        self,
+        database_url: str | Callable[[], str],
+        start: datetime | str = START,
+        report: Callable[[str], None] = print,
+    ) -> None:
+        # Made when it is needed: the framework of a program may have a database for the test already.
         self._database_url = database_url
         self._report = report
         self._env = HarnessEnv(_instant(start, "start"))
@@ -79,13 +85,23 @@ class TimeballHarness:
         if self._program is not None:
             raise InvalidInput("this test uses a program already, expected one", hint="call use() once in a test")
         names = _schedule_names(app, schedules)
-        settings = harness_settings(app.settings, self._database_url)
+        settings = harness_settings(app.settings, self._url_for(app))
         self._stack.enter_context(app.redirected(settings, self._env))
         self._program = app
         self._nodes = BackgroundLoop(lambda: open_nodes(settings, self._env, app.registry, self._report))
         self._stack.callback(self._nodes.close)
         self.call(partial(_declare, app, names))
         return app
+
+    def _url_for(self, app: Timeball) -> str:
+        url = app.test_database_url()
+        if url is None:
+            return self._database_url if isinstance(self._database_url, str) else self._database_url()
+        app.check_test_is_committed()
+        remake_schema(url)
+        # Called last, once nothing is connected any more: tests without this fixture find a schema as new.
+        self._stack.callback(partial(remake_schema, url, app.settings.shards))
+        return url
 
     def close(self) -> None:
         """Give the program back its own settings and clock."""
@@ -172,11 +188,12 @@ class TimeballHarness:
         return await self._opened().acall(work)
 
     def _opened(self) -> BackgroundLoop[ManualNodes]:
-        if self._nodes is None:
+        if self._nodes is None or self._program is None:
             raise InvalidInput(
                 "this test has no program yet",
                 hint="timeball.use(app.tb), or timeball_app = app:tb in the configuration of pytest",
             )
+        self._program.check_test_is_committed()
         return self._nodes
 
     def _patience(self) -> timedelta:

@@ -42,16 +42,27 @@ def timeball_databases() -> Iterator[SessionDatabases]:
 
 
 @pytest.fixture
-def timeball(request: pytest.FixtureRequest, timeball_databases: SessionDatabases) -> Iterator[TimeballHarness]:
-    """A program with a database of its own for this test, and a clock that stands still until the test moves it."""
+def timeball(request: pytest.FixtureRequest) -> Iterator[TimeballHarness]:
+    """A program with a database of its own for this test, and a clock that stands still until the test moves it.
+
+    A Django project has a test database already, and that one is used.
+    """
     from timeball.testing.harness import TimeballHarness
 
     options = _options(request.node)
     app = options.pop("app", None) or request.config.getini("timeball_app")
     start = {"start": options.pop("start")} if options.get("start") is not None else {}
-    url = _or_fail(timeball_databases.create)
+    made: list[tuple[SessionDatabases, str]] = []
+
+    def make_database() -> str:
+        # Not a parameter of this fixture: a program with a test database of its own needs no server of ours.
+        databases: SessionDatabases = request.getfixturevalue("timeball_databases")
+        url = _or_fail(databases.create)
+        made.append((databases, url))
+        return url
+
     harness = TimeballHarness(
-        url, report=lambda line: request.node.add_report_section("call", "timeball", line), **start
+        make_database, report=lambda line: request.node.add_report_section("call", "timeball", line), **start
     )
     try:
         if app:
@@ -59,7 +70,8 @@ def timeball(request: pytest.FixtureRequest, timeball_databases: SessionDatabase
         yield harness
     finally:
         harness.close()
-        timeball_databases.drop(url)
+        for databases, url in made:
+            databases.drop(url)
 
 
 def _or_fail(work: Callable[[], T]) -> T:

@@ -115,6 +115,20 @@ class DjangoTimeball(Timeball):
         if self._tested_alias == alias:
             self._tested_alias = None
 
+    def test_database_url(self) -> str | None:
+        """Django's test database, if tasks are kept there."""
+        database = self.task_database
+        return database.url if database.alias is not None and database.alias == self._tested_alias else None
+
+    def check_test_is_committed(self) -> None:
+        """Refuse a test inside of a transaction, such as one in a `TestCase`."""
+        alias = self.task_database.alias
+        if alias is not None and alias == self._tested_alias and connections[alias].in_atomic_block:
+            raise InvalidInput(
+                "this test is inside of a transaction that is not committed, so the worker of the fixture sees nothing of it",
+                hint="use a TransactionTestCase, or @pytest.mark.django_db(transaction=True); in a TestCase, with tb.inline():",
+            )
+
     @property
     def settings(self) -> Settings:
         """Timeball's settings; with the project's database, if they name none."""
@@ -150,7 +164,8 @@ class DjangoTimeball(Timeball):
         """All tasks of the project, and the handlers declared here; Django's connections are cleaned up around each call."""
         self._discover()
         tasks = [self._task_handler(task) for task in self._tasks.values()]
-        cleanup = ConnectionCleanup()
+        # Django can drop its test database only if no connection of a worker of the test is left.
+        cleanup = ConnectionCleanup(closes_all=self._env is not None)
         for handler in (*super()._program_handlers(), *tasks):
             yield replace(handler, wrappers=(cleanup, *handler.wrappers))
 

@@ -412,6 +412,9 @@ def _as_json(value: Any) -> Any:
 class ConnectionCleanup:
     """Lets a run find no stale connection of Django's, and leave none open for longer than Django would: as Django calls a view."""
 
+    def __init__(self, *, closes_all: bool = False) -> None:
+        self._closes_all = closes_all
+
     @contextmanager
     def around(self) -> Iterator[None]:
         """Look at the connections of this thread before and after."""
@@ -423,7 +426,10 @@ class ConnectionCleanup:
         try:
             yield
         finally:
-            close_old_connections()
+            if self._closes_all:
+                connections.close_all()
+            else:
+                close_old_connections()
 
     @asynccontextmanager
     async def around_async(self) -> AsyncIterator[None]:
