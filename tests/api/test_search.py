@@ -11,7 +11,7 @@ import pytest
 from tests.support.factories import FAILURE, claim_all, found, make_job, record
 from timeball.application.commands import Commands
 from timeball.domain.execution import Failed
-from timeball.domain.values.ids import format_job_id
+from timeball.domain.values.ids import format_execution_id, format_job_id
 from timeball.store.store import Store
 from timeball.testing import VirtualClock
 
@@ -187,3 +187,20 @@ async def test_a_bulk_action_takes_a_search(client: httpx.AsyncClient, some_exec
     body = {"action": "retry", "filter": {"q": "status:dead queue:mail"}, "dry_run": True}
 
     assert (await client.post("/executions/bulk", json=body)).json()["done"] == 1
+
+
+async def test_a_running_execution_has_its_progress_everywhere(client: httpx.AsyncClient, store: Store) -> None:
+    job = await make_job(store, name="import")
+    execution_id = await Commands(store, store.env).executions.trigger(job.id)
+    path = f"/executions/{format_execution_id(execution_id)}"
+    assert (await client.get(path)).json()["progress"] is None
+    (claimed,) = await claim_all(store)
+    await store.executions.report_progress(claimed, 0.42, "page 42")
+
+    told = {"fraction": 0.42, "note": "page 42"}
+    assert (await client.get(path)).json()["progress"] == told
+    assert [one["progress"] for one in (await client.get("/executions")).json()["data"]] == [told]
+    assert [one["progress"] for one in (await client.get(f"/jobs/{job.id}/executions")).json()["data"]] == [told]
+
+    await store.executions.finish_succeeded([found(claimed)])
+    assert (await client.get(path)).json()["progress"] is None

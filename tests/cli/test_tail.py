@@ -19,7 +19,7 @@ from timeball.application.commands.requests import Actor
 from timeball.cli.monitor import event_line
 from timeball.cli.views import LATE_LOG_SECONDS
 from timeball.domain.execution import Failed
-from timeball.domain.values.ids import ExecutionId, parse_id
+from timeball.domain.values.ids import ExecutionId, format_execution_id, parse_id
 from timeball.env import Env
 from timeball.store.store import Store
 from timeball.store.types import LogRecord
@@ -188,3 +188,28 @@ def test_what_is_written_a_moment_after_the_end_is_shown(
 
     assert done.code == 0, done.err
     assert "that is all" in done.out + done.err
+
+
+def test_progress_is_shown_where_runs_are(cli: Cli, fresh_database: FreshDatabase) -> None:
+    async def prepare() -> str:
+        store = Store(fresh_database.dsn, Env())
+        await store.open(migrates=False)
+        execution_id = await enqueue(store)
+        (claimed,) = await claim_all(store)
+        await store.executions.report_progress(claimed, 0.42, "page 42")
+        await store.close()
+        return format_execution_id(execution_id)
+
+    shown = asyncio.run(prepare())
+
+    assert "42%, page 42" in cli("runs", "show", shown).out
+    assert "42%, page 42" in cli("top", "--once").out
+    told = {"progress": {"fraction": 0.42, "note": "page 42"}}
+    event = {
+        "type": "execution.progress",
+        "at": "2026-03-02T12:00:00.000Z",
+        "subject": shown,
+        "handler": "a",
+        "queue": "q",
+    }
+    assert event_line(event | {"data": told}).endswith("q  42%, page 42")

@@ -232,3 +232,16 @@ async def test_a_job_shows_its_executions(browser: Browser, store: Store) -> Non
     page = await browser.get(f"/jobs/{job.name}", params={"tab": "executions"})
 
     assert (page.status_code, "1 execution shown" in page.text) == (200, True)
+
+
+async def test_progress_is_a_bar_with_its_note(browser: Browser, store: Store) -> None:
+    execution_id = await enqueue(store)
+    (claimed,) = await claim_all(store)
+    await store.executions.report_progress(claimed, 0.42, "page <42>")
+
+    page = (await browser.get(f"/executions/{format_execution_id(execution_id)}")).text
+    listed = (await browser.get("/executions")).text
+
+    for text in (page, listed):
+        assert "42 % done" in text
+        assert "page &lt;42&gt;" in text

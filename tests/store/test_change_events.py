@@ -137,4 +137,4 @@ async def test_started_returns_the_latest_running_executions(store: Store, clock
 
 
 async def begun_now(store: Store, most: int = 100) -> list[tuple[str, datetime]]:
-    return [(one.subject, one.at) for one in await store.changes.started(most)]
+    return [(one.subject, one.at) for one, _ in await store.changes.started(most)]

@@ -272,6 +272,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
         (3 + PARTITIONS) * PAGE,
     ),
     # Jobs.
+    "enqueued_with_key": ({"key": "key 7", "limit": PAGE}, PAGE),
     "free_keys": ({"keys": [f"key {n}" for n in range(1, PAGE + 1)]}, PAGE),
     "key_facts": ({"key": "key 7"}, 1),
     "standing_of_waiting": ({"id": id_(READY + 7)}, 1),

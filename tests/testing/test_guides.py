@@ -76,6 +76,28 @@ def test_the_page_on_keys_is_true(harness: TimeballHarness) -> None:
 
 
 @pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
+def test_the_page_on_pages_of_your_own_is_true(harness: TimeballHarness) -> None:
+    guide = run_page(DOCS / "howto" / "your-own-pages.md")
+    harness.use(guide["tb"], schedules=False)
+
+    run_id = guide["start"](7)
+
+    assert guide["progress_bar"](run_id) == {
+        "state": "queued",
+        "percent": 0,
+        "words": "",
+        "error": None,
+        "late_ms": None,
+    }
+    assert guide["of_user"](7) == "queued"
+    assert guide["page_of_exports"]("acme") == []
+    assert guide["history_of"](7) == ["queued"]
+    assert guide["status_page"]()["waiting"] == {"default": 1}
+    harness.drain(raise_errors=True)
+    assert guide["progress_bar"](run_id)["state"] == "succeeded"
+
+
+@pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
 def test_the_page_on_schedules_for_users_is_true(harness: TimeballHarness, fresh_database: FreshDatabase) -> None:
     guide = run_page(DOCS / "howto" / "user-schedules.md")
 

@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
-from uuid import UUID
 
 import orjson
 from fastapi import Depends, Query
 from starlette.responses import Response
 
-from timeball.api.models.executions import ExecutionFull, ExecutionOut
+from timeball.api.models.executions import ExecutionFull, ExecutionOut, execution_document, show_worker
 from timeball.api.models.jobs import JobOut, job_document
 from timeball.api.models.system import fire_time_document
 from timeball.api.params import ApiContext
@@ -30,43 +29,12 @@ from timeball.domain.job import JobView
 from timeball.domain.payload_references import OF_ATTEMPT
 from timeball.domain.search import PageRequest, ResultPage
 from timeball.domain.values.field_errors import unexpected_value
-from timeball.domain.values.ids import ExecutionId, format_execution_id, format_id, format_job_id
+from timeball.domain.values.ids import ExecutionId, format_execution_id
 from timeball.domain.values.redaction import redact
 from timeball.domain.values.wording import parse_duration
 
 if TYPE_CHECKING:
     from timeball.application.queries import Queries
-
-
-def execution_document(execution: Execution) -> Document:
-    """An execution as lists show it."""
-    return {
-        "id": format_execution_id(execution.id),
-        "job_id": format_job_id(execution.job_id),
-        "state": execution.state,
-        "origin": execution.origin,
-        "job_version": execution.version,
-        "handler": execution.handler,
-        "queue": execution.queue,
-        "priority": execution.priority,
-        "scheduled_for": execution.scheduled_for,
-        "run_at": execution.run_at,
-        "queued_at": execution.queued_at,
-        "started_at": execution.started_at,
-        "finished_at": execution.finished_at,
-        "lateness_ms": _milliseconds(execution.scheduled_for, execution.started_at),
-        "duration_ms": _milliseconds(execution.started_at, execution.finished_at),
-        "attempts": execution.attempts,
-        "lost": execution.lost,
-        "worker": show_worker(execution.worker),
-        "error_type": execution.error_type,
-        "error": execution.error,
-        "reason": execution.reason,
-        "retry_of": None if execution.retry_of is None else format_execution_id(execution.retry_of),
-        "created_by": execution.created_by,
-        "expires_at": execution.expires_at,
-        "meta": redact(execution.meta),
-    }
 
 
 def full_execution_document(view: ExecutionView) -> Document:
@@ -127,15 +95,6 @@ def _timeline(view: ExecutionView) -> list[Document]:
         points.append((attempt.finished_at, f"attempt {attempt.number} {attempt.outcome}"))
     past = [(at, what) for at, what in points if at is not None]
     return [{"at": at, "what": what} for at, what in sorted(past)]
-
-
-def show_worker(incarnation: UUID | None) -> str | None:
-    """A worker's id as the API shows it."""
-    return None if incarnation is None else format_id("wrk", incarnation)
-
-
-def _milliseconds(start: datetime | None, end: datetime | None) -> float | None:
-    return None if start is None or end is None else (end - start) / timedelta(milliseconds=1)
 
 
 _NEXT_COUNT = 5

@@ -7,13 +7,19 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
-from timeball.domain.change_event import EXECUTION_STARTED, ChangeEvent, EventFilter, change_event_id
-from timeball.domain.execution import ExecutionState
+from timeball.domain.change_event import (
+    EXECUTION_PROGRESS,
+    EXECUTION_STARTED,
+    ChangeEvent,
+    EventFilter,
+    change_event_id,
+)
+from timeball.domain.execution import ExecutionState, Progress
 from timeball.domain.values.ids import ExecutionId, format_id
 from timeball.errors import StoreError
 from timeball.store.types import ChangeBatch, LogRecord
@@ -153,6 +159,8 @@ class EventHub:
         self._is_closed = False
         self._announced_starts: OrderedDict[UUID, None] = OrderedDict()
         self._nodes: dict[UUID, NodeStatus] = {}
+        # Of the running executions that have told it, by the ids of their starts.
+        self._progress: dict[UUID, Progress] = {}
 
     @asynccontextmanager
     async def listen(self, event_filter: EventFilter = EventFilter()) -> AsyncIterator[EventSubscription]:
@@ -264,14 +272,17 @@ class EventHub:
     async def _first_look(self) -> str:
         """The initial position. Running executions and known nodes are not reported as news."""
         position = await self._store.changes.position()
-        self._fresh(await self._store.changes.started(MAX_EVENTS_PER_READ))
+        running = await self._store.changes.started(MAX_EVENTS_PER_READ)
+        self._fresh([start for start, _ in running])
+        self._advances(running)
         self._nodes = {node.incarnation: node for node in await self._store.nodes.list()}
         return position
 
     async def _look(self, position: str) -> str:
         running = await self._store.changes.started(MAX_EVENTS_PER_READ)
         changes = await self._store.changes.since(position, MAX_EVENTS_PER_READ)
-        news = [*self._fresh([*running, *changes.events]), *await self._node_changes()]
+        starts = [start for start, _ in running]
+        news = [*self._fresh([*starts, *changes.events]), *self._advances(running), *await self._node_changes()]
         news.sort(key=lambda event: event.at)
         for listener in self._listeners:
             listener.tell(news, changes.position, is_gap=not changes.is_complete)
@@ -289,12 +300,26 @@ class EventHub:
             self._announced_starts.popitem(last=False)
         return not is_known
 
+    def _advances(self, running: Sequence[tuple[ChangeEvent, Progress | None]]) -> list[ChangeEvent]:
+        """The progress that running executions have told since the last look."""
+        known, now = self._progress, self._env.clock.now()
+        told = [(start, progress) for start, progress in running if progress is not None]
+        self._progress = {start.id: progress for start, progress in told}
+        return [_progress_event(start, one, now) for start, one in told if known.get(start.id) != one]
+
     async def _node_changes(self) -> list[ChangeEvent]:
         known, now = self._nodes, self._env.clock.now()
         self._nodes = {node.incarnation: node for node in await self._store.nodes.list()}
         came = [_node_event(node, "started", node.started_at) for key, node in self._nodes.items() if key not in known]
         went = [_node_event(node, "gone", now) for key, node in known.items() if key not in self._nodes]
         return came + went
+
+
+def _progress_event(start: ChangeEvent, progress: Progress, at: datetime) -> ChangeEvent:
+    told = {"progress": progress._asdict()}
+    kept = {name: start.data[name] for name in ("attempt", "scheduled_for", "worker")}
+    id_ = change_event_id(at, EXECUTION_PROGRESS, start.id, *progress)
+    return replace(start, id=id_, type=EXECUTION_PROGRESS, at=at, data=kept | told)
 
 
 def _node_event(node: NodeStatus, what: str, at: datetime) -> ChangeEvent:

@@ -24,6 +24,7 @@ from timeball.cli.output import (
 )
 from timeball.cli.session import CliSession
 from timeball.cli.tree import command, ungrouped_commands
+from timeball.cli.views import progress_words
 from timeball.domain.values.wording import counted, parse_duration
 from timeball.errors import NotFound, SettingsError, StoreError, TimeballError
 
@@ -283,7 +284,7 @@ def _worker_line(worker: dict[str, Any]) -> str:
 def _run_line(run: dict[str, Any], at: str) -> str:
     now, since = parse_instant(at), parse_instant(run["started_at"])
     span = "" if now is None or since is None else format_duration(max((now - since).total_seconds(), 0) * 1000)
-    return f"  {run['handler']:<40} {span:>5}   {run['id']}"
+    return f"  {run['handler']:<40} {span:>5}   {run['id']}   {progress_words(run['progress'])}".rstrip()
 
 
 def _percentiles(values: dict[str, float | None]) -> str:
@@ -306,6 +307,7 @@ EventLimit = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="St
 
 _MARKS = {
     "execution.started": ("●", "started"),
+    "execution.progress": ("◔", "progress"),
     "execution.succeeded": ("✓", "succeeded"),
     "execution.cancelled": ("-", "cancelled"),
     "execution.dead": ("✗", "dead"),
@@ -386,7 +388,7 @@ def _measure(event: dict[str, Any]) -> str:
 
 def _reason(event: dict[str, Any]) -> str:
     data = event["data"]
-    reason = data.get("error_type") or data.get("reason") or data.get("name")
+    reason = data.get("error_type") or data.get("reason") or data.get("name") or progress_words(data.get("progress"))
     return f"  {reason}" if reason else ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -106,6 +106,15 @@ RUN_COLUMNS = [
     Column("attempts", kind=ColumnKind.NUMBER),
     Column("error", lambda run: run["error"] or run["reason"]),
 ]
+
+
+def progress_words(progress: Mapping[str, Any] | None) -> str:
+    """How far a run is: `42%, page 42`."""
+    if progress is None:
+        return ""
+    return f"{progress['fraction']:.0%}{', ' + progress['note'] if progress['note'] else ''}"
+
+
 RUN_DETAILS = [
     Column("id"),
     Column("job", "job_id"),
@@ -122,6 +131,7 @@ RUN_DETAILS = [
     Column("late", "lateness_ms", ColumnKind.MILLISECONDS),
     Column("took", "duration_ms", ColumnKind.MILLISECONDS),
     Column("attempts"),
+    Column("progress", lambda run: progress_words(run.get("progress"))),
     Column("worker"),
     Column("retry of"),
     Column("follows"),

@@ -15,9 +15,12 @@ from timeball.domain.values.ids import JobId, format_id, new_id
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 EXECUTION_STARTED = "execution.started"
+# Only streams and pages that listen are told of progress: it leaves no record to be read later.
+EXECUTION_PROGRESS = "execution.progress"
 # Every type except the actions of operators, which have the names of the audit (`job.pause`).
 CHANGE_EVENT_TYPES = (
     EXECUTION_STARTED,
+    EXECUTION_PROGRESS,
     "execution.succeeded",
     "execution.cancelled",
     "execution.dead",

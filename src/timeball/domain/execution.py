@@ -320,6 +320,13 @@ class Attempt:
     error: ErrorInfo | None
 
 
+class Progress(NamedTuple):
+    """How far a running attempt is, as its handler has told: from 0 to 1, and in words."""
+
+    fraction: float
+    note: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
     """An execution as reads return it, from any state table."""
@@ -354,6 +361,8 @@ class Execution:
     expires_at: datetime | None = None
     # Its own, or that of its job.
     meta: dict[str, Any] | None = None
+    # Of the attempt that runs; None if it has told none.
+    progress: Progress | None = None
 
     @property
     def lateness(self) -> timedelta | None:

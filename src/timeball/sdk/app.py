@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
@@ -28,6 +28,7 @@ from timeball.domain.job_fields import JobSpec
 from timeball.domain.payload_references import CauseReference
 from timeball.domain.values.ids import ExecutionId, JobId, parse_id
 from timeball.domain.values.json_text import encode_object, to_json
+from timeball.domain.values.text import check_label
 from timeball.domain.values.wording import Duration, parse_duration
 from timeball.errors import InvalidInput, NotFound, TimeballError
 from timeball.handlers.hooks import ProcessHooks, RunHook, check_process_hook, surrounded
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from timeball.env import Env
     from timeball.sdk.embedding import HostAuth, MountedDashboard
     from timeball.sdk.jobs import Jobs, ScheduledJob
+    from timeball.sdk.pages import QueueInfo, RunFilter, RunInfo, WorkerInfo
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -433,8 +435,26 @@ class Timeball:
 
         return Jobs(self._enqueue_client, self._target_of)
 
-    def get_run(self, execution_id: str) -> Run[Any]:
-        """The run of an execution by its id (`exe_...`), which another process may have enqueued; the database is not asked yet."""
+    def get_run(self, execution_id: str | None = None, *, key: str | None = None) -> Run[Any]:
+        """The run of an execution by its id (`exe_...`), which another process may have enqueued; the database is not asked yet.
+
+        By its *key*: the run that has the key, or else the latest that was enqueued with it; NotFound if there is none.
+        """
+        if key is None:
+            return self._run_of(execution_id)
+        return self._enqueue_client.background_loop.call(self._finding(execution_id, key))
+
+    async def aget_run(self, execution_id: str | None = None, *, key: str | None = None) -> Run[Any]:
+        """Like `get_run`, for coroutines."""
+        if key is None:
+            return self._run_of(execution_id)
+        return await self._enqueue_client.background_loop.acall(self._finding(execution_id, key))
+
+    def _run_of(self, execution_id: str | None) -> Run[Any]:
+        if execution_id is None:
+            raise InvalidInput(
+                "get_run() was given neither an id nor a key", hint='get_run("exe_...") or get_run(key=...)'
+            )
         id_ = ExecutionId(parse_id("exe", execution_id))
         if self._enqueue_client.inline_scope() is not None:
             run = self._enqueue_client.inline_runs.find(id_)
@@ -442,6 +462,56 @@ class Timeball:
                 raise NotFound("inline run", execution_id)
             return run
         return Run(self._enqueue_client.background_loop, id_, JobId(id_), is_new=False)
+
+    def _finding(self, execution_id: str | None, key: str) -> Callable[[SdkRuntime], Coroutine[Any, Any, Run[Any]]]:
+        from timeball.sdk.pages import find_by_key
+
+        if execution_id is not None:
+            raise InvalidInput("get_run() was given an id and a key, expected one of them", field="key")
+        return partial(find_by_key, self._enqueue_client, check_label(key, "key"))
+
+    # for pages of the program's own
+
+    def runs(self, *, limit: int = 50, **asked: Unpack[RunFilter]) -> list[RunInfo]:
+        """The latest runs that match, such as `runs(handler="app:export", state="running", meta={"tenant": "acme"})`.
+
+        By `handler`, `state` (or several), `queue`, `tag`, `meta` and `key`; a star stands for any text: `handler="app:*"`.
+        """
+        from timeball.sdk import pages
+
+        terms, key = pages.run_filter(asked, limit)
+        return self._enqueue_client.background_loop.call(partial(pages.runs, terms, key, limit))
+
+    async def aruns(self, *, limit: int = 50, **asked: Unpack[RunFilter]) -> list[RunInfo]:
+        """Like `runs`, for coroutines."""
+        from timeball.sdk import pages
+
+        terms, key = pages.run_filter(asked, limit)
+        return await self._enqueue_client.background_loop.acall(partial(pages.runs, terms, key, limit))
+
+    def queues(self) -> list[QueueInfo]:
+        """The queues in use, by name: how many executions wait and run in each, for how long, and whether it is paused."""
+        from timeball.sdk.pages import queues
+
+        return self._enqueue_client.background_loop.call(queues)
+
+    async def aqueues(self) -> list[QueueInfo]:
+        """Like `queues`, for coroutines."""
+        from timeball.sdk.pages import queues
+
+        return await self._enqueue_client.background_loop.acall(queues)
+
+    def workers(self) -> list[WorkerInfo]:
+        """The worker processes that are alive: their slots, how many are busy, their queues and handlers."""
+        from timeball.sdk.pages import workers
+
+        return self._enqueue_client.background_loop.call(workers)
+
+    async def aworkers(self) -> list[WorkerInfo]:
+        """Like `workers`, for coroutines."""
+        from timeball.sdk.pages import workers
+
+        return await self._enqueue_client.background_loop.acall(workers)
 
     def inline(self, *, raise_errors: bool = False, retries: bool = False) -> InlineBlock:
         """`with tb.inline() as runs:` what this thread or task enqueues in the block runs at once, in its own thread and transaction.

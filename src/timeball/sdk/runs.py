@@ -6,18 +6,21 @@ import asyncio
 from collections.abc import Callable
 from functools import cached_property, partial
 from inspect import unwrap
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
 
 import orjson
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
-from timeball.domain.execution import Execution, ExecutionState
+from timeball.domain.execution import Execution, ExecutionState, Progress
 from timeball.domain.values.ids import ExecutionId, JobId, format_execution_id, format_job_id
 from timeball.domain.values.json_text import missing_result
 from timeball.domain.values.wording import Duration, format_duration, parse_duration
 from timeball.errors import ExecutionFailed, NotFound, PayloadError, ResultTimeout
 from timeball.sdk.background_loop import BackgroundLoop
 from timeball.sdk.enqueue import SdkRuntime
+
+if TYPE_CHECKING:
+    from timeball.sdk.pages import RunInfo
 
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.2
@@ -86,6 +89,22 @@ class Run(Generic[R]):
         """Like `state`, for coroutines."""
         return (await self._background_loop.acall(self._look)).state
 
+    def info(self) -> RunInfo:
+        """All that is known of the execution now: state, times, attempts, error, meta, progress; NotFound as `state` raises it."""
+        return self._background_loop.call(self._info)
+
+    async def ainfo(self) -> RunInfo:
+        """Like `info`, for coroutines."""
+        return await self._background_loop.acall(self._info)
+
+    def progress(self) -> Progress | None:
+        """How far the handler says it is, `fraction` from 0 to 1 and a `note`; None while it does not run, or says nothing."""
+        return self._background_loop.call(self._look).progress
+
+    async def aprogress(self) -> Progress | None:
+        """Like `progress`, for coroutines."""
+        return (await self._background_loop.acall(self._look)).progress
+
     def cancel(self, reason: str | None = None) -> bool:
         """Cancel the execution if it waits, ask it to stop if it runs; False if it has ended before. *reason* is kept with it."""
         return self._background_loop.call(partial(self._cancel, reason))
@@ -138,6 +157,12 @@ class Run(Generic[R]):
         if execution is None:
             raise NotFound("execution", self.id)
         return execution
+
+    async def _info(self, runtime: SdkRuntime) -> RunInfo:
+        # Here and not above: most programs only enqueue, and the models of the API take a while to import.
+        from timeball.sdk.pages import info_of
+
+        return info_of(await self._look(runtime))
 
     async def _cancel(self, reason: str | None, runtime: SdkRuntime) -> bool:
         cancelled = await runtime.commands.executions.cancel([self._execution_id], runtime.actor(reason))

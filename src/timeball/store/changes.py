@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from timeball.domain.change_event import EXECUTION_STARTED, ChangeEvent, change_event_id
+from timeball.domain.execution import Progress
 from timeball.domain.values.ids import JobId, format_execution_id, format_id
 from timeball.errors import InvalidInput
+from timeball.store.db.rows import progress_from
 from timeball.store.types import ChangeBatch
 
 if TYPE_CHECKING:
@@ -48,10 +50,10 @@ class ChangeStream:
         events = [event for row in records[:limit] for event in _events_of(row)] if is_complete else []
         return ChangeBatch(rows[0]["position"], events, is_complete)
 
-    async def started(self, limit: int) -> list[ChangeEvent]:
-        """The starts of the executions that run now, the earliest first."""
+    async def started(self, limit: int) -> list[tuple[ChangeEvent, Progress | None]]:
+        """The starts of the executions that run now, the earliest first, and how far they are."""
         rows = await self._database.fetch("started_executions", limit=limit)
-        return [_start_of(row) for row in reversed(rows)]
+        return [(_start_of(row), progress_from(row)) for row in reversed(rows)]
 
 
 def checked_position(position: str) -> str:

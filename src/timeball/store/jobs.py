@@ -131,6 +131,15 @@ class JobStore:
         calendars = await self._database.calendars.of(rows, connection)
         return [job_from(row, calendars) for row in rows]
 
+    async def enqueued_with_key(self, key: str, limit: int) -> list[JobId]:
+        """The one-offs that were enqueued with a unique key, the latest first."""
+        return [JobId(row["id"]) for row in await self._database.fetch("enqueued_with_key", key=key, limit=limit)]
+
+    async def holder_of(self, key: str) -> ExecutionId | None:
+        """The execution that has a unique key now."""
+        row = await self._database.fetch_row("live_keys", keys=[key])
+        return None if row is None else ExecutionId(row["execution_id"])
+
     async def timetables(self, ids: Sequence[JobId]) -> dict[JobId, JobTiming]:
         """When these jobs run; those that do not exist are missing."""
         # The keys are the objects that were given, so that the scheduler, which keeps both, does not store each id twice.

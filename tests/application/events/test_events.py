@@ -68,6 +68,26 @@ async def test_starts_and_ends_are_sent(store: Store, live: EventHub) -> None:
 
 
 @on_a_database
+async def test_progress_is_sent_as_it_changes(store: Store, live: EventHub) -> None:
+    execution_id = await enqueue(store)
+    (claimed,) = await claim_all(store)
+    await store.executions.report_progress(claimed, 0.1, "known before")
+    async with live.listen(EventFilter(types=("execution.progress",))) as listener:
+        await store.executions.report_progress(claimed, 0.42, "page 42")
+        told = await heard(listener, bool)
+        await store.executions.report_progress(claimed, 0.43, None)
+        told += await heard(listener, bool)
+
+    assert [one.subject for one in told] == [format_execution_id(execution_id)] * 2
+    assert [one.data["progress"] for one in told] == [
+        {"fraction": 0.42, "note": "page 42"},
+        {"fraction": 0.43, "note": None},
+    ]
+    assert len({one.id for one in told}) == 2
+    assert told[0].data["attempt"] == 1
+
+
+@on_a_database
 async def test_a_subscriber_gets_every_event_from_then_on(
     store: Store, live: EventHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

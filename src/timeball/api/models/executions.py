@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 from pydantic import BaseModel, Field
 
 from timeball.api.models import InstantText, Label, ReasonIn, RequestModel, ShortText
 from timeball.api.models.jobs import JobIn
 from timeball.domain.bulk_operation import Operation
-from timeball.domain.values.ids import format_id
+from timeball.domain.execution import Execution
+from timeball.domain.values.ids import format_execution_id, format_id, format_job_id
+from timeball.domain.values.redaction import redact
+
+
+class ProgressOut(BaseModel):
+    """How far a running attempt is."""
+
+    fraction: float = Field(description="From 0 to 1.")
+    note: str | None
 
 
 class ExecutionOut(BaseModel):
@@ -45,6 +55,7 @@ class ExecutionOut(BaseModel):
         description="It is skipped if it has not begun by then; `null` if it may begin at any time, or has begun."
     )
     meta: dict[str, Any] | None = Field(description="Its own meta, or that of its job; secrets hidden.")
+    progress: ProgressOut | None = Field(description="What its handler has told while it runs; `null` otherwise.")
 
 
 class AttemptOut(BaseModel):
@@ -327,3 +338,44 @@ class EventsOut(BaseModel):
     data: list[EventOut]
     next_cursor: str
     has_gap: bool
+
+
+def execution_document(execution: Execution) -> dict[str, Any]:
+    """An execution as lists show it."""
+    return {
+        "id": format_execution_id(execution.id),
+        "job_id": format_job_id(execution.job_id),
+        "state": execution.state,
+        "origin": execution.origin,
+        "job_version": execution.version,
+        "handler": execution.handler,
+        "queue": execution.queue,
+        "priority": execution.priority,
+        "scheduled_for": execution.scheduled_for,
+        "run_at": execution.run_at,
+        "queued_at": execution.queued_at,
+        "started_at": execution.started_at,
+        "finished_at": execution.finished_at,
+        "lateness_ms": milliseconds_between(execution.scheduled_for, execution.started_at),
+        "duration_ms": milliseconds_between(execution.started_at, execution.finished_at),
+        "attempts": execution.attempts,
+        "lost": execution.lost,
+        "worker": show_worker(execution.worker),
+        "error_type": execution.error_type,
+        "error": execution.error,
+        "reason": execution.reason,
+        "retry_of": None if execution.retry_of is None else format_execution_id(execution.retry_of),
+        "created_by": execution.created_by,
+        "expires_at": execution.expires_at,
+        "meta": redact(execution.meta),
+        "progress": None if execution.progress is None else execution.progress._asdict(),
+    }
+
+
+def show_worker(incarnation: UUID | None) -> str | None:
+    """A worker's id as the API shows it."""
+    return None if incarnation is None else format_id("wrk", incarnation)
+
+
+def milliseconds_between(start: datetime | None, end: datetime | None) -> float | None:
+    return None if start is None or end is None else (end - start) / timedelta(milliseconds=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,7 +19,7 @@ from timeball.api.models import (
     ShortText,
 )
 from timeball.domain.job_fields import MAX_INT32
-from timeball.domain.values.ids import format_execution_id, format_job_id
+from timeball.domain.values.ids import format_execution_id, format_id, format_job_id
 
 if TYPE_CHECKING:
     from timeball.application.queries.jobs import FireTime
@@ -516,4 +517,37 @@ def _gate_document(gate: Gate) -> dict[str, Any]:
         "advice": gate.result.advice,
         "command": gate.result.command,
         "links": list(gate.result.links),
+    }
+
+
+def node_document(node: Any) -> dict[str, Any]:
+    """A worker or scheduler."""
+    document = asdict(node)
+    status = document.pop("broker_status")
+    return document | {
+        "id": format_id(_NODE_PREFIXES[node.kind], node.incarnation),
+        "incarnation": None,
+        "broker_state": status["state"],
+        "broker_error": status["error"],
+    }
+
+
+_NODE_PREFIXES = {"worker": "wrk", "scheduler": "sch"}
+
+
+def queue_document(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A queue with its depth and its longest wait."""
+    oldest = row["oldest_at"]
+    wait = None if oldest is None else max((row["moment"] - oldest).total_seconds(), 0.0)
+    return {
+        "name": row["name"],
+        "is_paused": row["paused_at"] is not None,
+        "paused_at": row["paused_at"],
+        "paused_until": row["paused_until"],
+        "pause_reason": row["pause_reason"],
+        "max_running": row["max_running"],
+        "depth": row["depth"],
+        "running": row["running"],
+        "oldest_at": oldest,
+        "oldest_wait_seconds": wait,
     }

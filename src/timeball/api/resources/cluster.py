@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query
 from starlette.convertors import Convertor, register_url_convertor
@@ -12,50 +10,25 @@ from starlette.responses import Response
 
 from timeball.api.auth import CurrentCaller, Role
 from timeball.api.models import FullList, PageOut, ReasonIn
-from timeball.api.models.system import NodeOut, PurgeIn, PurgeOut, QueueLimitIn, QueueOut, QueuePauseIn
+from timeball.api.models.system import (
+    NodeOut,
+    PurgeIn,
+    PurgeOut,
+    QueueLimitIn,
+    QueueOut,
+    QueuePauseIn,
+    node_document,
+    queue_document,
+)
 from timeball.api.openapi import INSTANT_EXAMPLE, WORKER_ID, page_example, route_options
 from timeball.api.params import Context, IdempotencyKey, optional_instant
-from timeball.api.responses import Document, json_response, page_document
+from timeball.api.responses import json_response, page_document
 from timeball.domain.node import NodeKind, NodeStatus
 from timeball.domain.search import PageRequest
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.ids import format_id, parse_id
 from timeball.domain.values.text import check_label
 from timeball.errors import InvalidInput, NotFound, quote_text
-
-
-def node_document(node: Any) -> Document:
-    """A worker or scheduler."""
-    document = asdict(node)
-    status = document.pop("broker_status")
-    return document | {
-        "id": format_id(_NODE_PREFIXES[node.kind], node.incarnation),
-        "incarnation": None,
-        "broker_state": status["state"],
-        "broker_error": status["error"],
-    }
-
-
-_NODE_PREFIXES = {"worker": "wrk", "scheduler": "sch"}
-
-
-def queue_document(row: Mapping[str, Any]) -> Document:
-    """A queue with its depth and its longest wait."""
-    oldest = row["oldest_at"]
-    wait = None if oldest is None else max((row["moment"] - oldest).total_seconds(), 0.0)
-    return {
-        "name": row["name"],
-        "is_paused": row["paused_at"] is not None,
-        "paused_at": row["paused_at"],
-        "paused_until": row["paused_until"],
-        "pause_reason": row["pause_reason"],
-        "max_running": row["max_running"],
-        "depth": row["depth"],
-        "running": row["running"],
-        "oldest_at": oldest,
-        "oldest_wait_seconds": wait,
-    }
-
 
 router = APIRouter()
 

@@ -17,7 +17,6 @@ from timeball.api.documents import (
     FullExecutionSelection,
     WaitParam,
     attempt_documents,
-    execution_document,
     execution_response,
     executions_page,
     expansions,
@@ -35,6 +34,7 @@ from timeball.api.models.executions import (
     ExecutionFull,
     ExecutionOut,
     LogLineOut,
+    execution_document,
 )
 from timeball.api.models.jobs import RunIn
 from timeball.api.openapi import (

@@ -88,6 +88,21 @@ class ExecutionQueries:
             raise NotFound("execution", quote_text(reference))
         return execution
 
+    async def enqueued_with_key(self, key: str, limit: int) -> list[JobId]:
+        """The one-offs that were enqueued with a unique key, the latest first; each has one execution, of the same id."""
+        return await self._store.jobs.enqueued_with_key(key, limit)
+
+    async def with_key(self, key: str) -> Execution | None:
+        """The execution that has a unique key, or else the latest one-off that was enqueued with it."""
+        holder = await self._store.jobs.holder_of(key)
+        candidates = [] if holder is None else [holder]
+        candidates += map(ExecutionId, await self._store.jobs.enqueued_with_key(key, 1))
+        for execution_id in candidates:
+            execution = await self._store.history.find(execution_id)
+            if execution is not None:
+                return execution
+        return None
+
     async def view(self, reference: str) -> ExecutionView:
         """An execution in full."""
         execution = await self.find(reference)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from timeball.api.auth import Role
 from timeball.api.errors import HttpProblem
-from timeball.api.resources.cluster import node_document, queue_document
+from timeball.api.models.system import node_document, queue_document
 from timeball.api.resources.handlers import handlers_page, read_handler
 from timeball.dashboard.context import PageContext, PageRouter, Undo, typed_instant
 from timeball.dashboard.formatting import pluralize, pretty_json

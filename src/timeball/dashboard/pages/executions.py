@@ -10,7 +10,8 @@ from typing import Any
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.documents import execution_document, full_execution_document, show_worker
+from timeball.api.documents import full_execution_document
+from timeball.api.models.executions import execution_document, show_worker
 from timeball.api.models.system import explanation_document, instant_document
 from timeball.api.params import check_payload_search, execution_filter
 from timeball.application.queries.executions import ExecutionView

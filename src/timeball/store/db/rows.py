@@ -10,7 +10,16 @@ from uuid import UUID
 
 import orjson
 
-from timeball.domain.execution import Attempt, ClaimedExecution, DueKind, ErrorInfo, Execution, ExecutionState, Origin
+from timeball.domain.execution import (
+    Attempt,
+    ClaimedExecution,
+    DueKind,
+    ErrorInfo,
+    Execution,
+    ExecutionState,
+    Origin,
+    Progress,
+)
 from timeball.domain.job import JOB_ATTRIBUTES, RETRY_FIELDS, Job
 from timeball.domain.job_fields import SPEC_FIELDS, Choice, JobField, JsonObject, Labels
 from timeball.domain.node import BrokerState, BrokerStatus, NodeKind, NodeStatus
@@ -269,7 +278,14 @@ def execution_from(row: Record) -> Execution:
         created_by=row["created_by"] or row["enqueued_by"],
         expires_at=row["expires_at"],
         meta=_json_from(row["meta_text"]),
+        progress=progress_from(row),
     )
+
+
+def progress_from(row: Record) -> Progress | None:
+    """What the running attempt has told of its progress."""
+    # A `real` has seven digits: 0.42 comes back as 0.41999998688697815.
+    return None if row["progress"] is None else Progress(round(row["progress"], 6), row["progress_note"])
 
 
 def attempt_from(row: Record) -> Attempt:

@@ -121,6 +121,8 @@ CREATE TABLE timeball.job (
     follows_as               text
 );
 
+-- enqueued_with_key: the one-offs that were enqueued with a key.
+CREATE INDEX job_keyed ON timeball.job (unique_key, id) WHERE unique_key IS NOT NULL;
 -- find_job_by_name. A name belongs to one job at a time.
 CREATE UNIQUE INDEX job_name ON timeball.job (name) WHERE name IS NOT NULL AND deleted_at IS NULL;
 
@@ -1487,32 +1489,32 @@ SELECT id, job_id, CASE WHEN kind = 'retry' THEN 'retrying' ELSE 'scheduled' END
        scheduled_for, run_at, queued_at, NULL::timestamptz AS started_at, NULL::timestamptz AS finished_at, attempts, lost, fence,
        NULL::uuid AS worker, NULL::uuid AS claim_id, tzdata, NULL::jsonb AS result, NULL::text AS error_type, NULL::text AS error,
        NULL::text AS reason, NULL::text AS fingerprint, payload, retry_of, limit_key, unique_key, NULL::text AS stop, created_by, bound_secrets_only, meta, has_follow_ups,
-       expires_at
+       expires_at, NULL::real AS progress, NULL::text AS progress_note
 FROM timeball.due
 WHERE kind <> 'resume'
 UNION ALL
 SELECT id, job_id, 'queued', origin, version, queue, priority, handler,
        scheduled_for, run_at, queued_at, NULL, NULL, attempts, lost, fence,
        NULL, NULL, tzdata, NULL, NULL, NULL, NULL, NULL, payload, retry_of, limit_key, unique_key, NULL, created_by, bound_secrets_only, meta, has_follow_ups,
-       expires_at
+       expires_at, NULL, NULL
 FROM timeball.ready
 UNION ALL
 SELECT id, job_id, 'queued', origin, version, queue, priority, handler,
        scheduled_for, run_at, queued_at, NULL, NULL, attempts, lost, fence,
        NULL, NULL, tzdata, NULL, NULL, NULL, NULL, NULL, payload, retry_of, limit_key, unique_key, NULL, created_by, bound_secrets_only, meta, has_follow_ups,
-       expires_at
+       expires_at, NULL, NULL
 FROM timeball.blocked
 UNION ALL
 SELECT id, job_id, CASE WHEN run_at > now() THEN 'queued' ELSE 'running' END, origin, version, queue, priority, handler,
        scheduled_for, run_at, queued_at, CASE WHEN run_at <= now() THEN greatest(claimed_at, run_at) END, NULL, attempts, lost, fence,
        holder, claim_id, tzdata, NULL, NULL, NULL, NULL, NULL, payload, retry_of, limit_key, unique_key, stop, created_by, bound_secrets_only, meta, has_follow_ups,
-       CASE WHEN run_at > now() THEN expires_at END
+       CASE WHEN run_at > now() THEN expires_at END, progress, progress_note
 FROM timeball.running
 UNION ALL
 SELECT id, job_id, state, origin, version, queue, priority, handler,
        scheduled_for, NULL, queued_at, started_at, finished_at, attempts, lost, fence,
        worker, claim_id, tzdata, result, error_type, error, reason, fingerprint, payload, retry_of, NULL, NULL, NULL, created_by, bound_secrets_only, meta, has_follow_ups,
-       expires_at
+       expires_at, NULL, NULL
 FROM timeball.finished;
 
 -- Part 12: triggers.

@@ -49,16 +49,18 @@ _COMMON = (
 )
 _WAITING = (
     "NULL::timestamptz AS started_at, NULL::timestamptz AS finished_at, NULL::uuid AS worker, NULL::text AS result_text, "
-    "NULL::text AS error_type, NULL::text AS error, NULL::text AS reason, run_at, limit_key, unique_key, expires_at"
+    "NULL::text AS error_type, NULL::text AS error, NULL::text AS reason, run_at, limit_key, unique_key, expires_at, "
+    "NULL::real AS progress, NULL::text AS progress_note"
 )
 _RUNNING = (
     "CASE WHEN run_at <= {now} THEN greatest(claimed_at, run_at) END AS started_at, NULL::timestamptz AS finished_at, "
     "holder AS worker, NULL::text AS result_text, NULL::text AS error_type, NULL::text AS error, NULL::text AS reason, "
-    "run_at, limit_key, unique_key, CASE WHEN run_at > {now} THEN expires_at END AS expires_at"
+    "run_at, limit_key, unique_key, CASE WHEN run_at > {now} THEN expires_at END AS expires_at, progress, progress_note"
 )
 _FINISHED = (
     "started_at, finished_at, worker, result::text AS result_text, error_type, error, reason, "
-    "NULL::timestamptz AS run_at, NULL::text AS limit_key, NULL::text AS unique_key, expires_at"
+    "NULL::timestamptz AS run_at, NULL::text AS limit_key, NULL::text AS unique_key, expires_at, "
+    "NULL::real AS progress, NULL::text AS progress_note"
 )
 
 

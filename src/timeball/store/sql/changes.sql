@@ -64,7 +64,8 @@ ORDER BY change.at, change.id, change.source;
 
 -- name: started_executions
 -- The executions that have started and still run, the latest first.
-SELECT id, fence, job_id, queue, handler, origin, scheduled_for, greatest(claimed_at, run_at) AS started_at, attempts AS try, holder AS worker
+SELECT id, fence, job_id, queue, handler, origin, scheduled_for, greatest(claimed_at, run_at) AS started_at, attempts AS try, holder AS worker,
+       progress, progress_note
 FROM timeball.running
 WHERE run_at <= coalesce(:now, now())
 ORDER BY greatest(claimed_at, run_at) DESC

@@ -10,6 +10,16 @@ FROM timeball.live_key
 WHERE key = ANY (:keys::text[])
   AND NOT (has_ended AND held_until <= coalesce(:now, now()));
 
+-- name: enqueued_with_key
+-- The one-offs that were enqueued with a key, the latest first: each has the id of its execution.
+SELECT id
+FROM timeball.job
+WHERE unique_key = :key
+  AND name IS NULL
+  AND kind = 'once'
+ORDER BY unique_key, id DESC
+LIMIT :limit;
+
 -- name: free_keys
 -- Forget keys that executions which have ended no longer hold.
 DELETE FROM timeball.live_key
