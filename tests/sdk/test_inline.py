@@ -14,19 +14,22 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
 from tests.sdk.conftest import SOURCES
 from timeball import (
+    ActiveRun,
     Cancel,
     ConnectionUnknown,
+    Depends,
     ExecutionFailed,
     InlineOnly,
     InvalidInput,
     NotFound,
     PayloadError,
+    PendingEnqueue,
     ResultTimeout,
     Retry,
     Snooze,
@@ -34,7 +37,6 @@ from timeball import (
     current,
 )
 from timeball.config.settings import load_settings
-from timeball.domain.handler import Handler
 from timeball.env import Env
 
 
@@ -46,6 +48,10 @@ class Parcel:
 
 class Tenant(Exception):
     """An error of a program."""
+
+
+def open_session() -> str:
+    return f"session of {current.attempt}"
 
 
 @pytest.fixture
@@ -137,36 +143,32 @@ def test_references_in_arguments_have_their_values(tb: Timeball) -> None:
     assert run.result() == "report-2026-03-02.csv"
 
 
-def test_wrappers_surround_the_call_and_see_the_attempt(tb: Timeball) -> None:
-    steps: list[str] = []
+def test_the_hooks_of_a_program_see_its_inline_runs(tb: Timeball) -> None:
+    steps: list[Any] = []
 
-    class Noting:
-        @contextlib.contextmanager
-        def around(self) -> Iterator[None]:
-            steps.append(f"before {current.attempt}")
-            try:
-                yield
-            except ValueError as error:
-                steps.append(f"saw {error}")
-                raise
-            finally:
-                steps.append("after")
+    @tb.around_run
+    def note(run: ActiveRun) -> Iterator[None]:
+        steps.append(["enter", run.attempt, run.meta])
+        try:
+            yield
+        finally:
+            steps.append(["leave", str(run.outcome)])
 
-    class Wrapped(Timeball):
-        def _program_handlers(self) -> Iterator[Handler]:
-            for handler in super()._program_handlers():
-                yield replace(handler, wrappers=(Noting(),))  # type: ignore[arg-type]
+    @tb.before_enqueue
+    def add_tenant(enqueue: PendingEnqueue) -> None:
+        if enqueue.arguments == {"order_id": 0}:
+            raise ValueError("no order")
+        enqueue.meta["tenant"] = "acme"
 
-    wrapped = Wrapped(inline=True)
+    @tb.handler
+    def send(order_id: int, session: Annotated[str, Depends(open_session)]) -> list[Any]:
+        steps.append(session)
+        return [order_id, session, current.meta]
 
-    @wrapped.handler
-    def fail() -> None:
-        steps.append("called")
-        raise ValueError("no")
-
-    fail.enqueue()
-
-    assert steps == ["before 1", "called", "saw no", "after"]
+    assert send.enqueue(1).result() == [1, "session of 1", {"tenant": "acme"}]  # type: ignore[call-arg]
+    assert steps == [["enter", 1, {"tenant": "acme"}], "session of 1", ["leave", "succeeded"]]
+    with pytest.raises(ValueError, match="no order"):
+        send.enqueue(0)  # type: ignore[call-arg]
 
 
 def test_context_variables_that_a_handler_sets_end_with_its_run(tb: Timeball) -> None:
@@ -363,6 +365,60 @@ def test_handlers_that_enqueue_run_inside_of_each_other_up_to_a_depth(tb: Timeba
     assert countdown.enqueue(10).result() == 10
     with tb.inline(raise_errors=True), pytest.raises(InlineOnly, match="inside of another"):
         again.enqueue()
+
+
+# what follows
+
+
+def test_what_follows_a_run_runs_after_it(tb: Timeball) -> None:
+    told: list[Any] = []
+
+    @tb.handler
+    def make(day: str) -> dict[str, str]:
+        if day == "never":
+            raise ValueError("no such day")
+        return {"file": f"{day}.csv"}
+
+    @tb.handler
+    async def send(report: dict[str, str], to: str) -> None:
+        told.append([report["file"], to, current.meta])
+
+    @tb.handler
+    def tell(run_id: str, state: str, error: str) -> None:
+        told.append([run_id, state, error])
+
+    start = make.options(
+        on_success=send.call(tb.result, to="ada"),
+        on_failure=tell.call(tb.failed.id, tb.failed.state, tb.failed.error),
+        meta={"tenant": "acme"},
+    )
+    made = start.enqueue("monday")
+    with tb.inline() as runs:
+        failed = start.enqueue("never")
+    with tb.inline(raise_errors=True), pytest.raises(ValueError, match="no such day"):
+        start.enqueue("never")
+    asyncio.run(start.aenqueue("tuesday"))
+
+    assert made.state() == "succeeded"
+    assert told[:2] == [["monday.csv", "ada", {"tenant": "acme"}], [failed.id, "dead", "no such day"]]
+    assert [run.handler for run in runs] == [make.name, tell.name]
+    assert [len(told), told[3][0]] == [4, "tuesday.csv"]
+
+
+def test_a_result_that_cannot_be_handed_on_fails_what_follows(tb: Timeball) -> None:
+    @tb.handler
+    def make() -> str:
+        return "x" * 300_000
+
+    @tb.handler
+    def send(report: str) -> None:
+        raise AssertionError
+
+    with tb.inline() as runs:
+        make.options(on_success=send.call(tb.result)).enqueue()
+
+    assert [run.state() for run in runs] == ["succeeded", "dead"]
+    assert "is not there" in str(runs[1].execution.error)
 
 
 # coroutines

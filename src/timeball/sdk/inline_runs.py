@@ -32,10 +32,12 @@ from timeball.domain.execution import (
     Succeeded,
 )
 from timeball.domain.expiry import Expiry
+from timeball.domain.follow_ups import CALL_FIELDS
 from timeball.domain.handler import Handler
 from timeball.domain.job import Job, define_job
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.lifecycle import AttemptFacts, Finish, decide
-from timeball.domain.payload_references import ReferenceValues, resolve_references
+from timeball.domain.payload_references import CauseRecord, ReferenceValues, resolve_references
 from timeball.domain.policies import SkipReason
 from timeball.domain.scheduling.schedule import Once
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId
@@ -46,11 +48,12 @@ from timeball.env import Env
 from timeball.errors import ExecutionFailed, InlineOnly, InvalidInput, ResultTimeout
 from timeball.handlers.binding import is_async
 from timeball.handlers.registry import invoke
+from timeball.sdk.enqueue import EnqueueRequest
 from timeball.sdk.inline import MOST_KEPT, InlinePolicy, InlineScope
 from timeball.sdk.runs import Run, execution_value
 
 if TYPE_CHECKING:
-    from timeball.sdk.enqueue import EnqueueClient, EnqueueRequest
+    from timeball.sdk.enqueue import EnqueueClient
 
 Answer = TypeVar("Answer")
 Convert = Callable[[Any], Any] | None
@@ -72,6 +75,8 @@ class InlineRecord:
     exception: BaseException | None = None
     attempts: list[Attempt] = field(default_factory=list)
     lines: list[BufferedLogLine] = field(default_factory=list)
+    # The run that this one follows.
+    cause: CauseRecord | None = None
 
 
 class InlineRun(Run[Any]):
@@ -291,10 +296,12 @@ class InlineRuns:
             )
         return handler, job
 
-    def _begin(self, scope: InlineScope, job: Job, payload: str, convert: Convert) -> tuple[InlineRun, bool]:
+    def _begin(
+        self, scope: InlineScope, job: Job, payload: str, convert: Convert, cause: CauseRecord | None
+    ) -> tuple[InlineRun, bool]:
         """The run, and whether it is to be made: one with this key may be under way."""
         execution = _new_execution(job, ExecutionId(self._env.new_id()), self._env.clock.now(), self._worker)
-        record = InlineRecord(execution, payload)
+        record = InlineRecord(execution, payload, cause=cause)
         run = InlineRun(self._client, record, convert)
         with self._mutex:
             if job.unique_key is not None:
@@ -309,8 +316,16 @@ class InlineRuns:
 
     # the call
 
-    def _run(self, scope: InlineScope, handler: Handler, job: Job, payload: str, convert: Convert) -> InlineRun:
-        run, is_new = self._begin(scope, job, payload, convert)
+    def _run(
+        self,
+        scope: InlineScope,
+        handler: Handler,
+        job: Job,
+        payload: str,
+        convert: Convert,
+        cause: CauseRecord | None = None,
+    ) -> InlineRun:
+        run, is_new = self._begin(scope, job, payload, convert, cause)
         if is_new:
             attempts = _Attempts(run, job, scope.policy, self._env)
             try:
@@ -318,11 +333,21 @@ class InlineRuns:
                     attempts.end(*self._call(handler, context))
             finally:
                 self._forget_key(job)
+            if (follow_up := self._follow_up(run, job)) is not None:
+                self._run(scope, *follow_up)
             attempts.raise_error()
         return run
 
-    async def _arun(self, scope: InlineScope, handler: Handler, job: Job, payload: str, convert: Convert) -> InlineRun:
-        run, is_new = self._begin(scope, job, payload, convert)
+    async def _arun(
+        self,
+        scope: InlineScope,
+        handler: Handler,
+        job: Job,
+        payload: str,
+        convert: Convert,
+        cause: CauseRecord | None = None,
+    ) -> InlineRun:
+        run, is_new = self._begin(scope, job, payload, convert, cause)
         if is_new:
             attempts = _Attempts(run, job, scope.policy, self._env)
             try:
@@ -330,8 +355,24 @@ class InlineRuns:
                     attempts.end(*await self._acall(handler, context))
             finally:
                 self._forget_key(job)
+            if (follow_up := self._follow_up(run, job)) is not None:
+                await self._arun(scope, *follow_up)
             attempts.raise_error()
         return run
+
+    def _follow_up(self, run: InlineRun, job: Job) -> _FollowUp | None:
+        """What follows the end of a run: its handler, its job, its payload, and the run as its cause."""
+        ended = run.execution
+        call = job.on_success if ended.state is ExecutionState.SUCCEEDED else job.on_failure
+        if call is None:
+            return None
+        fields = {name: value for name, value in call.items() if name in CALL_FIELDS}
+        payload = to_json(fields.pop("payload"))
+        fields["meta"] = ((job.meta or {}) | (call.get("meta") or {})) or None
+        handler, follower = self._prepare(EnqueueRequest(JobSpec(**fields)), verb="enqueue")
+        result = None if ended.result is None else to_json(ended.result)
+        cause = CauseRecord(id=ended.id, state=ended.state, result=result, error=ended.error or ended.reason)
+        return handler, follower, payload, None, cause
 
     def _forget_key(self, job: Job) -> None:
         if job.unique_key is not None:
@@ -371,6 +412,7 @@ async def _await_call(call: Callable[[], Awaitable[Any]]) -> Any:
     return await call()
 
 
+_FollowUp = tuple[Handler, Job, str, None, CauseRecord]
 _Ended = tuple[Outcome, BaseException | None]
 # Others, such as Ctrl-C, are the caller's.
 _ENDS_OF_A_HANDLER: Final = (Exception, ControlSignal, SystemExit)
@@ -419,8 +461,13 @@ class _Attempts:
             attempt=self._number,
             fence=self._number,
             timezone=self._job.timezone,
+            cause=record.cause,
         )
-        context.replace_payload(resolve_references(record.payload, values))
+        try:
+            context.replace_payload(resolve_references(record.payload, values))
+        except InvalidInput as error:
+            self.end(Failed(ErrorInfo(type="InvalidInput", message=str(error)), is_retryable=False), error)
+            return None
         return context
 
     def end(self, outcome: Outcome, error: BaseException | None) -> None:
