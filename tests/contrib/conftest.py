@@ -45,6 +45,7 @@ class Order(models.Model):
 _MORE_TASKS = """
 
 import os
+import time
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -53,7 +54,7 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 from django.db import connection
 from bookshop.models import Order
-from timeball import Depends
+from timeball import Depends, current
 from timeball.contrib.django import tb
 
 
@@ -148,6 +149,17 @@ def depends(context, session: Annotated[str, Depends(open_session)], number: int
 @task
 async def depends_in_coroutine(number: int, session: Annotated[str, Depends(open_session)]) -> list:
     return [session, number]
+
+
+@task
+def wait_for_a_while():
+    while not current.cancelled:
+        time.sleep(0.01)
+
+
+@task(no_retry=LookupError)
+def never_again():
+    raise LookupError("never again")
 
 
 @tb.handler(queue="mail")

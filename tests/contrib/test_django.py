@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -25,6 +25,7 @@ from tests.conftest import FreshDatabase
 from tests.contrib.conftest import environment_of
 from tests.sdk.conftest import ON_ONE_SERVER, SOURCES
 from tests.support.pace import patience
+from timeball.domain.values.ids import parse_id
 from timeball.errors import ResultTimeout
 from timeball.handlers.registry import Registry
 from timeball.sdk.app import Timeball
@@ -142,7 +143,9 @@ def test_a_result_that_is_not_json_fails_without_a_retry(tasks: Any, worker: Wor
     assert issubclass(result.errors[0].exception_class, TypeError)
 
 
-def test_django_signals_are_sent_at_every_step(tasks: Any, worker: Worker) -> None:
+@pytest.fixture
+def steps(shop: Any) -> Iterator[list[tuple[str, str, int]]]:
+    """What the signals of Django tell: the step, the status, the attempts."""
     from timeball.contrib.django.compat import task_enqueued, task_finished, task_started
 
     steps: list[tuple[str, str, int]] = []
@@ -151,17 +154,31 @@ def test_django_signals_are_sent_at_every_step(tasks: Any, worker: Worker) -> No
         for step in ("enqueued", "started", "finished")
     ]
     signals = (task_enqueued, task_started, task_finished)
-    quick = importlib.import_module("dataclasses").replace(tasks.fail_at_first, backoff="1ms", retries=1)
     for signal, receiver in zip(signals, receivers, strict=True):
         signal.connect(receiver)
+    yield steps
+    for signal, receiver in zip(signals, receivers, strict=True):
+        signal.disconnect(receiver)
 
-    try:
-        with worker():
-            ended(quick.enqueue(times=1))
-            ended(quick.enqueue(times=2))
-    finally:
-        for signal, receiver in zip(signals, receivers, strict=True):
-            signal.disconnect(receiver)
+
+def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + patience(seconds)
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def finished(steps: list[tuple[str, str, int]]) -> list[tuple[str, str, int]]:
+    return [step for step in steps if step[0] == "finished"]
+
+
+def test_django_signals_are_sent_at_every_step(tasks: Any, worker: Worker, steps: list[tuple[str, str, int]]) -> None:
+    quick = importlib.import_module("dataclasses").replace(tasks.fail_at_first, backoff="1ms", retries=1)
+
+    with worker():
+        ended(quick.enqueue(times=1))
+        ended(quick.enqueue(times=2))
+        wait_for(lambda: len(finished(steps)) == 2)
 
     # A worker may start before the enqueue returns: only the steps of each side have an order.
     tries = [("started", "RUNNING", 1), ("started", "RUNNING", 2)]
@@ -172,6 +189,44 @@ def test_django_signals_are_sent_at_every_step(tasks: Any, worker: Worker) -> No
         *tries,
         ("finished", "FAILED", 2),
     ]
+
+
+def test_the_end_of_a_task_is_told_once_whatever_ended_it(
+    tasks: Any, shop: Any, worker: Worker, steps: list[tuple[str, str, int]]
+) -> None:
+    """Cancelled while it waited, expired, timed out, hopeless, not callable, failed: of most of them no worker has seen the end."""
+    variant = importlib.import_module("dataclasses").replace
+    cancelled = tasks.positions.using(run_after=timezone.now() + timedelta(hours=1)).enqueue()
+    shop.get_run(cancelled.id).cancel("not wanted")
+    expired = tasks.positions.using(expires="1s").enqueue()
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE timeball.ready SET expires_at = now() WHERE id = %s", [parse_id("exe", expired.id)])
+    results = [
+        cancelled,
+        expired,
+        variant(tasks.wait_for_a_while, timeout="50ms", retries=0).enqueue(),
+        tasks.never_again.enqueue(),
+        tasks.fail_at_once.enqueue(),
+        variant(tasks.ship, retries=0).enqueue("no parcel", "no uuid"),
+    ]
+
+    with worker():
+        for result in results:
+            ended(result)
+        wait_for(lambda: len(finished(steps)) >= len(results))
+        tasks.positions.enqueue()
+        wait_for(lambda: len(finished(steps)) > len(results))
+
+    assert sorted(status for _, status, _ in finished(steps)) == ["FAILED"] * len(results) + ["SUCCESSFUL"]
+
+
+def test_without_receivers_nothing_follows_a_task(tasks: Any, worker: Worker) -> None:
+    with worker():
+        ended(tasks.fail_at_once.enqueue())
+
+    handlers = {row["handler"] for row in stored()}
+    assert "bookshop.tasks.fail_at_once" in handlers
+    assert "django.end_of_task" not in handlers
 
 
 @pytest.mark.parametrize("name", ["session_of_thread", "session_of_coroutine"])

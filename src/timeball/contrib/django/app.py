@@ -36,9 +36,10 @@ from django.utils.module_loading import autodiscover_modules
 
 from timeball.config.settings import load_settings
 from timeball.contrib.django.compat import AnyTask, Task, task_backends
+from timeball.contrib.django.ends import EndOfTask, end_handler, has_receivers
 from timeball.contrib.django.tasks import ConnectionCleanup, TaskRecord, read_with_payload, record_of, task_handler
 from timeball.contrib.django.transactions import DjangoEnqueueClient
-from timeball.domain.values.ids import ExecutionId, format_execution_id
+from timeball.domain.values.ids import ExecutionId, format_execution_id, parse_id
 from timeball.errors import InvalidInput, NotFound, TimeballError
 from timeball.sdk.app import Timeball
 from timeball.sdk.handlers import Enqueueable, EnqueueTarget
@@ -152,6 +153,8 @@ class DjangoTimeball(Timeball):
 
     def task_call(self, target: EnqueueTarget, options: EnqueueOptions) -> Enqueueable[..., Any]:
         """A task with the options of an enqueue."""
+        if "on_failure" not in options and self._enqueue_client.inline_scope() is None and has_receivers():
+            options = {**options, "on_failure": EndOfTask(options["queue"], options["priority"])}
         return Enqueueable(self._enqueue_client, target, options)
 
     def _task_handler(self, task: AnyTask) -> Handler:
@@ -166,7 +169,8 @@ class DjangoTimeball(Timeball):
         tasks = [self._task_handler(task) for task in self._tasks.values()]
         # Django can drop its test database only if no connection of a worker of the test is left.
         cleanup = ConnectionCleanup(closes_all=self._env is not None)
-        for handler in (*super()._program_handlers(), *tasks):
+        ends = end_handler(lambda id_: self.read_task(ExecutionId(parse_id("exe", id_))), self.find_task)
+        for handler in (*super()._program_handlers(), *tasks, ends):
             yield replace(handler, wrappers=(cleanup, *handler.wrappers))
 
     def _discover(self) -> None:

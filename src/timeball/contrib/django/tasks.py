@@ -55,6 +55,8 @@ from timeball.sdk.inline_runs import InlineRecord, inline_context
 from timeball.sdk.options import handler_options
 
 _POSITIONAL = "$args"
+# The handler of the call that follows a task and tells its end; `contrib.django.ends`.
+END_OF_TASK = "django.end_of_task"
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +235,14 @@ async def read_with_payload(execution_id: ExecutionId, runtime: SdkRuntime) -> t
     return record, await runtime.parts.store.history.payload(execution_id) or "{}"
 
 
-async def is_last_try(claimed: ClaimedExecution, runtime: SdkRuntime) -> bool:
-    """Whether no retry follows if this attempt fails."""
+async def is_end_sent_here(claimed: ClaimedExecution, is_final: bool, runtime: SdkRuntime) -> bool:
+    """Whether the end of a task is to be told by the worker that sees its error: it is the end, and no call follows it that tells it."""
     job = (await runtime.parts.store.jobs.find([claimed.job_id])).get(claimed.job_id)
-    return job is None or claimed.attempt - claimed.lost > job.retry.max_retries
+    if job is None:
+        return True
+    if job.on_failure is not None and job.on_failure["handler"] == END_OF_TASK:
+        return False
+    return is_final or claimed.attempt - claimed.lost > job.retry.max_retries
 
 
 class ResultNotKept(TypeError):
@@ -247,20 +253,22 @@ def task_handler(task: AnyTask, backend_options: Mapping[str, Any], store: Store
     """The handler of a task, under the task's path, with the options of the task or else of its backend."""
     declared = function_options(task, backend_options)
     options = handler_options(declared)
+    options = replace(options, no_retry=(*options.no_retry, ResultNotKept))
     return Handler(
         name=task.module_path,
         function=task.func,
         style=style_of(task.func, isolate=declared.get("isolate", False)),
-        binder=TaskBinder(task, store),
-        options=replace(options, no_retry=(*options.no_retry, ResultNotKept)),
+        binder=TaskBinder(task, store, options.no_retry),
+        options=options,
     )
 
 
 class TaskBinder:
     """Calls one task with a stored payload; annotations convert its arguments, as those of a handler."""
 
-    def __init__(self, task: AnyTask, store: StoreAccess) -> None:
+    def __init__(self, task: AnyTask, store: StoreAccess, no_retry: tuple[type[BaseException], ...] = ()) -> None:
         self._task = task
+        self._no_retry = no_retry
         self._store = store
         self._function = with_dependencies(task.func)
         self._arguments = SignatureBinder(_without_context(task, self._function))
@@ -309,8 +317,8 @@ class TaskBinder:
         except Exception as error:
             # If the store cannot tell whether this was the last try, the error of the task is raised all the same.
             with suppress(TimeballError):
-                is_last = self._store.call_store(partial(is_last_try, claimed)) if inline is None else inline.is_last
-                if is_last or _is_final(error):
+                ask = partial(is_end_sent_here, claimed, self._is_final(error))
+                if self._store.call_store(ask) if inline is None else inline.is_last or self._is_final(error):
                     self._fail(result, error)
             raise
         return self._succeed(result, value)
@@ -327,12 +335,15 @@ class TaskBinder:
             raise
         except Exception as error:
             with suppress(TimeballError):
-                ask = partial(is_last_try, claimed)
-                is_last = await self._store.acall_store(ask) if inline is None else inline.is_last
-                if is_last or _is_final(error):
+                ask = partial(is_end_sent_here, claimed, self._is_final(error))
+                if await self._store.acall_store(ask) if inline is None else inline.is_last or self._is_final(error):
                     self._fail(result, error)
             raise
         return self._succeed(result, value)
+
+    def _is_final(self, error: Exception) -> bool:
+        """Whether the error is one after which trying again is no use."""
+        return isinstance(error, self._no_retry)
 
     def _decode(self, payload: str) -> tuple[TaskArguments, TaskArguments]:
         """The arguments as they were given, and as the function is called with them."""
@@ -356,7 +367,8 @@ class TaskBinder:
 
     def _succeed(self, result: TaskResult[Any], value: Any) -> Any:
         # A signal such as Snooze is not a result: the task goes on later.
-        if not isinstance(value, ControlSignal):
+        # And what a task returns that was told to stop may come too late to count.
+        if not isinstance(value, ControlSignal) and not RUNNING.get().is_halted:
             set_fields(result, status=TaskResultStatus.SUCCESSFUL, finished_at=timezone.now(), _return_value=value)
             task_finished.send(self._sender, task_result=result)
         return value
@@ -391,10 +403,6 @@ def _without_context(task: AnyTask, function: Callable[..., Any]) -> Callable[..
 
 def _claimed() -> ClaimedExecution:
     return RUNNING.get().claimed
-
-
-def _is_final(error: Exception) -> bool:
-    return isinstance(error, ResultNotKept)
 
 
 def _as_json(value: Any) -> Any:
