@@ -208,7 +208,8 @@ async def test_what_was_missed_is_filled_in_from_the_tab(browser: Browser, store
     assert "5 occurrences would run." in text_of(counted)
     assert " skipped misfire 5 5 " in text_of(counted)
     assert begun.url.path.startswith("/operations/op_")
-    assert "Backfill 0 executions" in unescape(begun.text)
+    assert "<h1>Backfill beat</h1>" in begun.text
+    assert ">Backfill beat</a>" in (await browser.get("/operations")).text
     assert "/resume" in paused.text
     assert "/pause" in resumed.text
     (missed,) = [row for row in entries(after) if "skipped" in row]

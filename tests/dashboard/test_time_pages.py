@@ -20,7 +20,7 @@ from timeball.dashboard import timeline_chart as drawing
 from timeball.dashboard.context import ZONE_COOKIE
 from timeball.dashboard.pages.forecast import shade
 from timeball.dashboard.timeline_chart import parse_time_window
-from timeball.domain.forecast.timeline import TimelineMark, TimelineMarkKind
+from timeball.domain.forecast.timeline import MarkRow, TimelineMark, TimelineMarkKind
 from timeball.domain.node import NodeKind
 from timeball.domain.values.ids import format_job_id
 from timeball.runtime import ServerRuntime
@@ -181,6 +181,16 @@ def test_a_mark_of_many_runs_bears_the_colour_of_the_worst() -> None:
     assert drawing.mark_tone(mark) == "tone-bad"
     assert drawing.mark_tone(replace(mark, states={"succeeded": 40})) == "tone-good"
     assert drawing.mark_tone(replace(mark, states={"skipped": 2})) == "tone-calm"
+
+
+def test_a_mark_without_a_length_is_drawn() -> None:
+    view = parse_time_window(NOW, "2026-11-16T10:00:00Z", "7d", BERLIN)
+    skipped = TimelineMark(kind=TimelineMarkKind.SKIPPED, start=NOW, end=NOW, states={"overlap": 1})
+
+    drawn = drawing.rows(view, [MarkRow(key="job_1", label="beat", kind="cron", marks=[skipped])])
+
+    (width,) = re.findall(r'class="mark skipped[^>]* width="([0-9.]+)%"', drawn)
+    assert float(width) > 0.1
 
 
 # the forecast

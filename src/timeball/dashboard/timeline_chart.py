@@ -164,6 +164,8 @@ _STRIPES = (
 )
 
 
+# In percent: a browser draws nothing for a mark without a width, such as a single skipped occurrence.
+_LEAST_WIDTH = 0.12
 # A mark for so many runs or more shows their number.
 _MANY = 12
 
@@ -273,7 +275,7 @@ def mark_target(mark: TimelineMark, row: MarkRow) -> str | None:
 
 def _mark(view: TimeWindow, mark: TimelineMark, top: int, row: MarkRow) -> str:
     x = view.percent_of(mark.start)
-    width = max(view.percent_of(mark.end) - x, 0.0)
+    width = max(view.percent_of(mark.end) - x, _LEAST_WIDTH)
     # A run of a job without history is drawn lower than the others.
     lower = 6 if mark.is_guess else 0
     drawn = _rect(

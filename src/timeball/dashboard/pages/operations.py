@@ -12,8 +12,10 @@ from timeball.api.auth import Role
 from timeball.api.models.executions import operation_document
 from timeball.api.resources.operations import item_document
 from timeball.dashboard.context import PageContext, PageRouter, Undo, browser_zone, zone_label
-from timeball.dashboard.formatting import pluralize
+from timeball.dashboard.formatting import iso, pluralize
 from timeball.dashboard.internal_api import ApiProblem
+from timeball.domain.bulk_operation import Operation
+from timeball.domain.values.ids import format_job_id
 
 router = PageRouter()
 
@@ -50,10 +52,30 @@ async def list_operations(context: PageContext) -> Response:
     return context.page(
         "operations.html",
         part="partials/operations_list.html",
-        rows=[operation_document(operation) for operation in page.items],
+        rows=await _rows(context, page.items),
         page=page,
         looks=STATE_STYLES,
     )
+
+
+async def _rows(context: PageContext, operations: Sequence[Operation]) -> list[dict[str, Any]]:
+    """Operations as pages show them; a backfill by its job, because what it creates is counted only as it goes on."""
+    ids = [operation.backfill.job_id for operation in operations if operation.backfill is not None]
+    names = await context.site.queries.jobs.names(ids) if ids else {}
+    rows = []
+    for operation in operations:
+        backfill, verb = operation.backfill, operation.action.capitalize()
+        row = operation_document(operation) | {"backfill": backfill}
+        if backfill is None:
+            row["title"] = f"{verb} {pluralize(operation.total, operation.subject)}"
+        else:
+            job = format_job_id(backfill.job_id)
+            row["title"] = f"{verb} {names.get(backfill.job_id) or job}"
+            row["ledger"] = context.url(
+                f"/jobs/{job}", tab="ledger", **{"from": iso(backfill.since), "until": iso(backfill.until)}
+            )
+        rows.append(row)
+    return rows
 
 
 @router.get("/operations/{operation}")
@@ -65,7 +87,7 @@ async def operation_page(context: PageContext) -> Response:
     return context.page(
         "operation.html",
         part="partials/operation.html",
-        operation=operation_document(operation),
+        operation=(await _rows(context, [operation]))[0],
         failed=[item_document(item) for item in failed[:_MAX_FAILED]],
         has_more=len(failed) > _MAX_FAILED,
         is_over=operation.finished_at is not None,
