@@ -44,6 +44,7 @@ _CALENDARS, _CALENDAR_STORE = "tests/engine/scheduler/test_calendars.py", "tests
 _CALENDAR_RULES, _CALENDARS_OF_API = "tests/domain/scheduling/test_calendars.py", "tests/api/test_calendars.py"
 _WATCH = "tests/engine/worker/test_contracts.py"
 _HOOKS, _DEPENDENCIES = "tests/handlers/test_hooks.py", "tests/handlers/test_dependencies.py"
+_RECORDER, _RUN_OUTCOME = "tests/engine/worker/test_recorder.py", "tests/engine/runners/test_outcome.py"
 _BACKFILLS = "tests/application/commands/test_backfills.py"
 _REFERENCES, _WEBHOOK = "tests/engine/worker/test_references.py", "tests/handlers/builtin/test_webhook.py"
 _DISPATCHER, _RECEIVER = "tests/engine/test_ticket_publisher.py", "tests/engine/test_ticket_claimer.py"
@@ -1247,6 +1248,20 @@ MUTANTS = (
         "                    _check_same_job(present, spec)\n",
         "                    pass\n",
         f"{_SCHEDULES}::test_the_name_of_another_handlers_job_is_refused",
+    ),
+    _one(
+        "an expected error that hides an execution which is still to be retried",
+        f"{_SQL}/finishing.sql",
+        "    WHERE state = 'dead'\n      AND is_expected\n",
+        "    WHERE is_expected\n",
+        f"{_RECORDER}::test_an_expected_error_that_is_retried_settles_nothing",
+    ),
+    _one(
+        "a failing backoff that changes the outcome",
+        "engine/runners/outcome.py",
+        '        text = f"the usual pause follows: backoff failed with',
+        '        raise\n        text = f"the usual pause follows: backoff failed with',
+        f"{_RUN_OUTCOME}::test_a_backoff_that_fails_is_told_in_the_log_and_the_usual_pause_follows",
     ),
 )
 

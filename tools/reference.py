@@ -24,6 +24,7 @@ from timeball.domain.job_fields import (
     Label,
     Labels,
     Section,
+    Spans,
     Text,
     Whole,
     json_default,
@@ -184,6 +185,8 @@ def _values(line: JobField) -> str:
             return f"{least:,} to {most:,}"
         case Choice(words=words):
             return "; ".join(f"`{word.value}`: {word.about}" for word in words)
+        case Spans(most=most):
+            return f"a list of up to {most} spans"
         case Labels(most=most):
             return f"up to {most} texts of 1 to 200 characters"
         case Interval():

@@ -15,7 +15,7 @@ from timeball.version import __version__
 if TYPE_CHECKING:
     from timeball.client import AsyncClient, Client
     from timeball.config.settings import Settings
-    from timeball.current import ActiveRun, Cancel, OutsideRun, Retry, Snooze, current
+    from timeball.current import ActiveRun, Cancel, Cancelled, OutsideRun, Retry, Snooze, Stopped, TimedOut, current
     from timeball.errors import (
         Conflict,
         ExecutionFailed,
@@ -49,6 +49,7 @@ __all__ = [
     "AsyncHandlerHandle",
     "Call",
     "Cancel",
+    "Cancelled",
     "Client",
     "Conflict",
     "ConnectionUnknown",
@@ -76,11 +77,13 @@ __all__ = [
     "Settings",
     "SettingsError",
     "Snooze",
+    "Stopped",
     "StoreError",
     "StoreUnavailable",
     "SyncHandlerHandle",
     "Timeball",
     "TimeballError",
+    "TimedOut",
     "TooManyRequests",
     "__version__",
     "current",
@@ -93,6 +96,7 @@ _MODULES = {
     "AsyncHandlerHandle": "sdk.handlers",
     "Call": "sdk.handlers",
     "Cancel": "current",
+    "Cancelled": "current",
     "ConnectionUnknown": "sdk.transactions",
     "Depends": "handlers.dependencies",
     "Enqueueable": "sdk.handlers",
@@ -107,7 +111,9 @@ _MODULES = {
     "ScheduledJob": "sdk.jobs",
     "Settings": "config.settings",
     "Snooze": "current",
+    "Stopped": "current",
     "SyncHandlerHandle": "sdk.handlers",
+    "TimedOut": "current",
     "Timeball": "sdk.app",
 }
 

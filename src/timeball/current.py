@@ -76,6 +76,29 @@ class Cancel(ControlSignal):
         super().__init__(reason)
 
 
+class Stopped(TimeballError):
+    """The attempt is to end, and this is raised in the code of its handler, which can clean up; raised as such, the worker is leaving."""
+
+    code = "stopped"
+
+    def __init__(self, message: str | None = None) -> None:
+        # Python makes the object itself where it raises the class in another thread.
+        context = RUNNING.get(None) if message is None else None
+        super().__init__((context.halt_reason if context else message) or "the attempt is to end")
+
+
+class TimedOut(Stopped):
+    """The attempt runs longer than its timeout."""
+
+    code = "timed_out"
+
+
+class Cancelled(Stopped):
+    """The execution was cancelled."""
+
+    code = "cancelled"
+
+
 _EX_SOFTWARE = 70
 _LONGEST_NOTE = 1_000
 

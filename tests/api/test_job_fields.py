@@ -28,6 +28,7 @@ ALWAYS: dict[str, Any] = {
     "max_lost": 2,
     "initial_backoff_ms": 250,
     "max_backoff_ms": 9_000,
+    "backoff_ms": [5_000, 30_000],
     "timeout_ms": None,
     "delivery": "at_most_once",
     "max_running": 4,

@@ -34,7 +34,7 @@ from timeball.domain.handler import RunStyle
 from timeball.domain.job import JOB_ATTRIBUTES, RETRY_FIELDS, Job, JobStatus, define_job, spec_values
 from timeball.domain.job_changes import SyncAction
 from timeball.domain.job_fields import (
-    LABEL_FIELDS,
+    LIST_FIELDS,
     OPTION_FIELDS,
     SPEC_FIELDS,
     Choice,
@@ -47,6 +47,7 @@ from timeball.domain.job_fields import (
     Label,
     Labels,
     Section,
+    Spans,
     Text,
     Whole,
 )
@@ -70,6 +71,7 @@ ANSWERED: dict[type, Any] = {
     Whole: int,
     Choice: str,
     Labels: list[str],
+    Spans: list[int],
     Instant: datetime,
     Json: Any,
     JsonObject: dict[str, Any],
@@ -121,7 +123,8 @@ def test_an_answer_tells_every_field_with_its_type_and_its_sentence() -> None:
 def test_the_client_takes_every_field_with_its_type() -> None:
     hints = get_type_hints(JobParams)
     instants = {name: Moment | None for name, line in SPEC_FIELDS.items() if isinstance(line.rule, Instant)}
-    lists = {name: get_type_hints(JobOptionParams)["tags"] for name in LABEL_FIELDS}
+    kinds = {Labels: "tags", Spans: "backoff_ms"}
+    lists = {name: get_type_hints(JobOptionParams)[kinds[type(SPEC_FIELDS[name].rule)]] for name in LIST_FIELDS}
     others = {"name": str, "interval_seconds": float | None} | lists
 
     assert hints == {n: answered(f) for n, f in SPEC_FIELDS.items()} | instants | others | {"unchecked": bool}
@@ -386,6 +389,7 @@ def test_what_the_form_shows_of_a_job_is_what_it_reads_back() -> None:
         "tags": ["a", "b"],
         "skip_on": [],
         "only_on": [],
+        "backoff_ms": [5_000, 90_500],
         "delivery": Delivery.AT_MOST_ONCE,
         "misfire_max_age_seconds": 90,
         "max_running": 3,

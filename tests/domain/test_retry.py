@@ -58,5 +58,14 @@ def test_two_that_failed_together_do_not_return_together() -> None:
     assert len(waits) == 100
 
 
+@pytest.mark.parametrize("chance", [0, 0.5, 0.99])
+def test_a_list_of_pauses_is_followed_to_the_letter_and_its_last_one_repeats(chance: float) -> None:
+    policy = RetryPolicy(backoff_ms=(5_000, 30_000, 300_000), max_backoff_ms=1)
+
+    pauses = [policy.delay(failures, chance).total_seconds() for failures in (1, 2, 3, 4, 99)]
+
+    assert pauses == [5, 30, 300, 300, 300]
+
+
 def test_no_back_off_means_at_once() -> None:
     assert RetryPolicy(initial_backoff_ms=0).delay(5, 0.99) == timedelta(0)

@@ -65,7 +65,7 @@ def outcome_of(error: BaseException) -> Outcome:
     try:
         raise error
     except BaseException as caught:
-        return outcome_of_error(caught)
+        return outcome_of_error(caught, None, Attempt())
 
 
 def unchecked(outcome: Outcome, **fields: str) -> Outcome:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import pickle
 import threading
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -67,8 +69,40 @@ def test_a_handler_keeps_its_options() -> None:
     options = double.handler.options
 
     fields = {"queue": "slow", "priority": 90, "max_retries": 7, "timeout_ms": None}
-    assert options.fields == fields | {"initial_backoff_ms": 2_000, "max_backoff_ms": 60_000}
+    assert options.fields == fields | {"initial_backoff_ms": 2_000, "backoff_ms": (), "max_backoff_ms": 60_000}
     assert options.no_retry == (KeyError,)
+
+
+def test_a_handler_may_list_its_pauses(fresh: Timeball) -> None:
+    @fresh.handler(backoff=["5s", 30, timedelta(minutes=5)], retry_on=(OSError, KeyError), expected=KeyError)
+    def send() -> None: ...
+
+    options = send.handler.options
+    assert options.fields == {"backoff_ms": (5_000, 30_000, 300_000)}
+    assert (options.retry_on, options.expected, options.backoff) == ((OSError, KeyError), (KeyError,), None)
+
+
+def test_a_handler_may_compute_its_pauses(fresh: Timeball) -> None:
+    def pause(failures: int, _error: BaseException) -> str:
+        return f"{failures}m"
+
+    @fresh.handler(backoff=pause)
+    def send() -> None: ...
+
+    assert (send.handler.options.backoff, send.handler.options.fields) == (pause, {})
+
+
+def test_one_pause_of_an_enqueue_takes_the_place_of_the_handlers_list(fresh: Timeball) -> None:
+    @fresh.handler(backoff=["5s", "30s"])
+    def send() -> None: ...
+
+    specs = [each._current_request().spec for each in (send, send.options(backoff="2s"), send.options(backoff=["1s"]))]
+
+    assert [(spec.backoff_ms, spec.initial_backoff_ms) for spec in specs] == [
+        ((5_000, 30_000), 1_000),
+        ((), 2_000),
+        ((1_000,), 1_000),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -100,6 +134,15 @@ def test_declaring_starts_and_opens_nothing(fresh: Timeball) -> None:
         ({"queue": ""}, "queue has 0 characters"),
         ({"delivery": "maybe"}, 'delivery is "maybe", expected at_least_once or at_most_once'),
         ({"no_retry": ("ValueError",)}, "no_retry has 'ValueError', expected classes of exceptions"),
+        ({"retry_on": "OSError"}, "retry_on has 'OSError', expected classes of exceptions"),
+        ({"retry_on": (OSError, 5)}, "retry_on has 5, expected classes of exceptions"),
+        ({"retry_on": ()}, "retry_on is empty, expected classes of exceptions"),
+        ({"expected": int}, "expected has <class 'int'>, expected classes of exceptions"),
+        ({"backoff": []}, "backoff is an empty list, expected a pause for each retry"),
+        ({"backoff": ["5s", "soon"]}, 'backoff is "soon", expected a span'),
+        ({"backoff": ["1s"] * 101}, "backoff_ms has 101 entries, expected at most 100"),
+        ({"backoff": len}, "backoff is <built-in function len>, expected a function of the number of failed attempts"),
+        ({"backoff": asyncio.sleep}, "backoff is a coroutine function, expected a plain one"),
         ({"tags": "one"}, "tags is str, expected a list"),
         ({"retry": 5}, "@tb.handler has no option 'retry'; known are backoff"),
     ],

@@ -13,7 +13,7 @@ from tests.sdk.conftest import ON_ONE_SERVER
 from tests.support.factories import WHOLE_CALL
 from timeball import Settings, Timeball
 from timeball.application.commands.calendars import DaysRequest
-from timeball.domain.job_fields import LABEL_FIELDS, SPEC_FIELDS
+from timeball.domain.job_fields import LIST_FIELDS, SPEC_FIELDS
 from timeball.errors import InvalidInput
 from timeball.runtime import open_runtime
 from timeball.sdk.options import EnqueueOptions, ScheduleOptions, job_fields
@@ -79,7 +79,9 @@ def stored(options: dict[str, Any]) -> dict[str, Any]:
     fields = job_fields(options)
     del fields["delivery"]
     fields.pop("unique_key", None)
-    fields |= {name: list(fields[name]) for name in LABEL_FIELDS if name in fields}
+    fields |= {name: list(fields[name]) for name in LIST_FIELDS if name in fields}
+    if fields.get("backoff_ms") == []:
+        fields["backoff_ms"] = None
     if fields.get("shift") == "none":
         fields["shift"] = None
     return fields | {"at_most_once": True}

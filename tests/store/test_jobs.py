@@ -39,7 +39,7 @@ from timeball.domain import job_changes
 from timeball.domain.calendar import Calendar
 from timeball.domain.execution import Origin
 from timeball.domain.job import Job
-from timeball.domain.job_fields import LABEL_FIELDS, SPEC_FIELDS
+from timeball.domain.job_fields import LIST_FIELDS, SPEC_FIELDS
 from timeball.domain.policies import Delivery, OnGap, OnRepeat, Shift
 from timeball.domain.scheduling.calendars import CalendarVersion, parse_days
 from timeball.domain.values.ids import ClaimId, ExecutionId, JobId, new_id
@@ -80,6 +80,7 @@ EVERYTHING: dict[str, Any] = {
     "max_lost": 12,
     "initial_backoff_ms": 1300,
     "max_backoff_ms": 14_000,
+    "backoff_ms": (17, 18_000),
     "timeout_ms": 15_000,
     "delivery": "at_most_once",
     "max_running": 16,
@@ -132,11 +133,12 @@ async def test_every_field_has_the_column_of_its_name(store: Store) -> None:
     await store.enqueuer.create([wanted], [])
 
     row = await only_row(store, "job")
-    named = {name: value for name, value in EVERYTHING.items() if name not in (*JSON_FIELDS, "delivery", *LABEL_FIELDS)}
+    named = {name: value for name, value in EVERYTHING.items() if name not in (*JSON_FIELDS, "delivery", *LIST_FIELDS)}
     assert {name: row[name] for name in named} == named
     assert (json.loads(row["payload"]), row["tags"]) == ({"pages": 3}, ["red", "blue"])
     assert {name: json.loads(row[name]) for name in JSON_FIELDS} == {name: EVERYTHING[name] for name in JSON_FIELDS}
     assert (row["skip_on"], row["only_on"]) == (["holidays", "weekend"], ["open"])
+    assert row["backoff_ms"] == [17, 18_000]
     cited = {name: one["version"] for name, one in json.loads(row["calendars"]).items()}
     assert cited == {"holidays": 2, "weekend": 1, "open": 1}
     assert (row["at_most_once"], row["kind"], row["shard"]) == (True, "cron", wanted.shard)
@@ -641,6 +643,7 @@ _BREACHES = {
     "job_max_lost_check": ["max_lost = 0", "max_lost = -1"],
     "job_initial_backoff_ms_check": ["initial_backoff_ms = -1"],
     "job_max_backoff_ms_check": ["max_backoff_ms = -1"],
+    "job_backoff_ms_check": ["backoff_ms = '{}'", "backoff_ms = '{5,-1}'"],
     "job_timeout_ms_check": ["timeout_ms = 0"],
     "job_max_running_check": ["max_running = 0"],
     "job_if_exists_check": ["if_exists = 'keep', unique_key = 'k'"],

@@ -246,6 +246,7 @@ async def test_a_failure_is_recorded_and_waits_for_its_retry(store: Store, runni
         "traceback": "a stack",
         "top_frame": "f:1",
         "fingerprint": "abc",
+        "is_expected": None,
     }
     assert len(await table(store, "live_key")) == 1
     (attempt,) = await store.history.attempts(running.claimed.id)

@@ -79,6 +79,7 @@ def attempt_document(attempt: Attempt) -> Document:
         "traceback": error and error.traceback,
         "top_frame": error and error.top_frame,
         "fingerprint": error and error.fingerprint,
+        "is_expected": attempt.is_expected,
     }
 
 
@@ -177,6 +178,7 @@ def attempt_documents(execution: Execution, attempts: Sequence[Attempt]) -> list
         "started_at": execution.started_at,
         "finished_at": execution.finished_at,
         "outcome": execution.state,
+        "is_expected": False,
     }
     return [*failed, last | error]
 

@@ -22,7 +22,7 @@ from timeball.config.settings import Settings
 from timeball.domain.execution import Origin, parse_states
 from timeball.domain.follow_ups import FOLLOW_UP_FIELDS
 from timeball.domain.job import JobStatus
-from timeball.domain.job_fields import LABEL_FIELDS, JobSpec
+from timeball.domain.job_fields import LIST_FIELDS, JobSpec
 from timeball.domain.scheduling.civil_time import parse_instant
 from timeball.domain.scheduling.schedule import ScheduleKind
 from timeball.domain.search import (
@@ -151,7 +151,7 @@ _NUMBERED_DEFAULT, _NUMBERED_MOST = 20, 100
 def given_fields(body: JobBody) -> dict[str, Any]:
     """The fields that were given, as `JobSpec` takes them."""
     fields = body.model_dump(exclude_unset=True, exclude={"unchecked"})
-    for name in LABEL_FIELDS:
+    for name in LIST_FIELDS:
         if name in fields:
             fields[name] = tuple(fields[name])
     for name in ("payload", "meta", *FOLLOW_UP_FIELDS):

@@ -230,15 +230,19 @@ class Failed:
     error: ErrorInfo
     is_retryable: bool = True
     retry_after: timedelta | None = None
+    # The handler has declared that this error is to be expected.
+    is_expected: bool = False
     # The payload did not fit the handler of this worker, so the handler was not called.
     is_payload_mismatch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TimeoutOutcome:
-    """The attempt ran past its timeout."""
+    """The attempt ran past its timeout; the rest as in `Failed`."""
 
     error: ErrorInfo
+    is_retryable: bool = True
+    is_expected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +287,14 @@ class Released:
     has_started: bool = False
 
 
+_WORDS = {"TimeoutOutcome": "timed_out", "CancelOutcome": "cancelled", "NotStarted": "not_started"}
 Outcome = Succeeded | Failed | TimeoutOutcome | Snoozed | CancelOutcome | NotStarted | Lost | Released
+
+
+def outcome_word(outcome: Outcome) -> str:
+    """What an outcome is called in records, logs and pages."""
+    name = type(outcome).__name__
+    return _WORDS.get(name) or name.lower()
 
 
 # The prefix of a stop that concerns held executions only, not started ones: the job was paused or deleted.
@@ -318,6 +329,8 @@ class Attempt:
     finished_at: datetime
     outcome: str
     error: ErrorInfo | None
+    # Its handler has declared that this error is to be expected.
+    is_expected: bool = False
 
 
 class Progress(NamedTuple):

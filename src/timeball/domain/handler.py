@@ -18,8 +18,9 @@ from typing import Any, Protocol
 
 import orjson
 
-from timeball.domain.job_fields import OPTION_FIELDS, SPEC_FIELDS, JobSpec
+from timeball.domain.job_fields import GROWING_BACKOFF, LIST_FIELDS, OPTION_FIELDS, SPEC_FIELDS, JobSpec
 from timeball.domain.policies import Delivery, is_serial_word
+from timeball.domain.values.wording import Duration
 from timeball.errors import PayloadError
 
 
@@ -63,12 +64,25 @@ class Binder(Protocol):
         """The JSON Schema of the payload; it refuses what `call` always refuses, as far as JSON Schema can express it."""
 
 
+BackoffFunction = Callable[[int, BaseException], Duration]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerOptions:
     """The options of a handler. Its jobs inherit *fields*, some of `OPTION_FIELDS`, unless they set their own."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
+    # Errors after which trying again is no use; and, if there are any, the only ones after which it is.
     no_retry: tuple[type[BaseException], ...] = ()
+    retry_on: tuple[type[BaseException], ...] = ()
+    # Errors that are no news: recorded and retried as others are, but no reason to look.
+    expected: tuple[type[BaseException], ...] = ()
+    # The pause after a failure, from the number of failed attempts so far and the error.
+    backoff: BackoffFunction | None = None
+
+    def retries(self, kind: type[BaseException]) -> bool:
+        """Whether an error of this kind may be tried again; `no_retry` goes before `retry_on`."""
+        return not issubclass(kind, self.no_retry) and (not self.retry_on or issubclass(kind, self.retry_on))
 
     def job_fields(self) -> dict[str, Any]:
         """What a handler gives to its jobs: a value for each of `OPTION_FIELDS`."""
@@ -184,8 +198,9 @@ def inherit_options(spec: JobSpec, given_fields: Collection[str], options: Mappi
     taken = {name: value for name, value in options.items() if name in OPTION_FIELDS and name not in given_fields}
     if is_serial_word(spec.overlap):
         taken.pop("max_running", None)
-    if "tags" in taken:
-        taken["tags"] = tuple(taken["tags"])
+    if GROWING_BACKOFF & set(given_fields):
+        taken.pop("backoff_ms", None)
+    taken |= {name: tuple(taken[name]) for name in LIST_FIELDS if name in taken}
     if taken.get("max_running") is not None and spec.limit_key is None:
         # The limit is that of all jobs of the handler; a one-off's own would limit nothing.
         taken["limit_key"] = spec.handler

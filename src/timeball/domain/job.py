@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -15,7 +15,9 @@ import orjson
 from timeball.domain.expiry import Expiry
 from timeball.domain.follow_ups import FOLLOW_UP_FIELDS, check_call
 from timeball.domain.job_fields import (
+    GROWING_BACKOFF,
     MAX_META_BYTES,
+    MAX_SPAN_MS,
     SPEC_FIELDS,
     TIME_FIELDS,
     Choice,
@@ -28,6 +30,7 @@ from timeball.domain.job_fields import (
     JsonObject,
     Label,
     Labels,
+    Spans,
     Text,
     Whole,
 )
@@ -306,7 +309,7 @@ def redefine_job(
         raise InvalidInput(
             f"unknown field {unknown[0]!r}; known are {', '.join(sorted(SPEC_FIELDS))}", field=unknown[0]
         )
-    spec = replace(without_other_kinds(spec_of(job), changes), **changes)
+    spec = replace(without_other_kinds(without_other_backoff(spec_of(job), changes), changes), **changes)
     if not spec.has_time:
         raise _lost_time(job, changes)
     whole = replace(spec, payload={}) if "payload" not in changes else spec
@@ -356,6 +359,11 @@ def without_other_kinds(spec: JobSpec, changes: Mapping[str, Any]) -> JobSpec:
         # The anchor goes with its interval: left alone, it would be the instant of a one-off.
         return replace(spec, scheduled_at=None)
     return spec
+
+
+def without_other_backoff(spec: JobSpec, changes: Collection[str]) -> JobSpec:
+    """A spec without the list of pauses that *changes* replace: a first or a longest pause is given in its place."""
+    return replace(spec, backoff_ms=()) if GROWING_BACKOFF & set(changes) else spec
 
 
 def _lost_time(job: Job, changes: Mapping[str, Any]) -> InvalidInput:
@@ -490,6 +498,14 @@ def _check_labels(values: object, name: str, most: int) -> tuple[str, ...]:
     return tuple(dict.fromkeys(check_label(value, name) for value in values))
 
 
+def _check_spans(values: object, name: str, most: int) -> tuple[int, ...]:
+    if not isinstance(values, list | tuple):
+        raise InvalidInput(f"{name} is {type(values).__name__}, expected a list of milliseconds", field=name)
+    if len(values) > most:
+        raise InvalidInput(f"{name} has {len(values)} entries, expected at most {most}", field=name)
+    return tuple(_check_number(value, name, 0, MAX_SPAN_MS) for value in values)
+
+
 def _check_number(value: object, name: str, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise unexpected_value(name, value, f"a whole number from {least} to {most}")
@@ -522,6 +538,8 @@ def _checker(line: JobField) -> Callable[[Any], Any]:
             return partial(check_call, field=line.name, define=_define_call)
         case JsonObject(most_bytes=most_bytes):
             return partial(check_small_object, field=line.name, most_bytes=most_bytes)
+        case Spans(most=most):
+            return partial(_check_spans, name=line.name, most=most)
         case Interval() | Instant() | Json():
             raise AssertionError(f"{line.name} is checked with the schedule, or as JSON")
         case _:

@@ -89,6 +89,13 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True)
+class Spans:
+    """A list of spans in milliseconds; people read and write `5s, 30s`."""
+
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
 class Interval:
     """A span in whole seconds, from one up."""
 
@@ -115,7 +122,7 @@ class FollowUp(JsonObject):
     """A call that follows the end of an execution, as `domain.follow_ups` reads it."""
 
 
-ValueRule: TypeAlias = Label | Text | Whole | Choice | Labels | Interval | Instant | Json | JsonObject
+ValueRule: TypeAlias = Label | Text | Whole | Choice | Labels | Spans | Interval | Instant | Json | JsonObject
 
 
 class Section(StrEnum):
@@ -227,6 +234,8 @@ class JobField:
                 return "timestamptz"
             case Labels():
                 return "text[]"
+            case Spans():
+                return "bigint[]"
             case Json() | JsonObject():
                 return "jsonb"
             case _:
@@ -306,6 +315,9 @@ class JobSpec:
         sdk_word="backoff", about="The pause before the first retry; it doubles with each further one.")] = 1_000
     max_backoff_ms: Annotated[int, JobField(HOW, "Longest retry delay", Whole(0, MAX_SPAN_MS, "bigint"), HANDLER_OPTION | PLAIN,
         about="The longest pause before a retry.")] = 3_600_000
+    backoff_ms: Annotated[tuple[int, ...], JobField(HOW, "Pauses", Spans(100), HANDLER_OPTION | SPARSE,
+        about="The pauses before the first, the second and each further retry, to the millisecond; the last one repeats. Without any they "
+        "grow from the first pause to the longest.")] = ()
     timeout_ms: Annotated[int | None, JobField(HOW, "Time limit", Whole(1, MAX_SPAN_MS, "bigint"), HANDLER_OPTION | PLAIN,
         about="How long an attempt may take; null lets it take as long as it likes.")] = DEFAULT_TIMEOUT_MS
     delivery: Annotated[Delivery | str, JobField(HOW, "Delivery", Choice(Delivery, flag=Delivery.AT_MOST_ONCE), HANDLER_OPTION | PLAIN,
@@ -360,7 +372,10 @@ def _read_table() -> Mapping[str, JobField]:
 SPEC_FIELDS: Final[Mapping[str, JobField]] = _read_table()
 
 # The fields that are lists: a request gives them as JSON has them, a spec holds them as tuples.
-LABEL_FIELDS: Final = tuple(name for name, line in SPEC_FIELDS.items() if isinstance(line.rule, Labels))
+LIST_FIELDS: Final = tuple(name for name, line in SPEC_FIELDS.items() if isinstance(line.rule, Labels | Spans))
+
+# The pauses that grow. A list of pauses goes before them, so one of them that is given takes the list's place.
+GROWING_BACKOFF: Final = frozenset({"initial_backoff_ms", "max_backoff_ms"})
 
 # The fields that a handler's declaration gives to its jobs.
 OPTION_FIELDS: Final = tuple(name for name, line in SPEC_FIELDS.items() if line.is_handler_option)
@@ -371,7 +386,7 @@ def json_default(line: JobField) -> Any:
     match line.rule:
         case Choice():
             return line.default.value
-        case Labels():
+        case Labels() | Spans():
             return list(line.default)
         case _:
             return line.default

@@ -134,8 +134,8 @@ def _transition_after(facts: AttemptFacts, outcome: Outcome, now: datetime, chan
             return Finish(ExecutionState.SUCCEEDED, attempts, lost, result=result)
         case Failed():
             return _after_failure(facts, outcome, now, chance)
-        case TimeoutOutcome(error):
-            return _after_failure(facts, Failed(error), now, chance)
+        case TimeoutOutcome(error, is_retryable, is_expected):
+            return _after_failure(facts, Failed(error, is_retryable, is_expected=is_expected), now, chance)
         case Snoozed(delay):
             return Postpone(now + delay, attempts - 1, lost, is_retry=attempts > 1)
         case CancelOutcome(reason):

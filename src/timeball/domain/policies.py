@@ -142,15 +142,19 @@ _MOST_DOUBLINGS = 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Waits of `min(initial * 2^n, max)` with full jitter, and the budgets of tries."""
+    """Waits of `min(initial * 2^n, max)` with full jitter, or those of a list; and the budgets of tries."""
 
     max_retries: int = 3
     max_lost: int = 3
     initial_backoff_ms: int = 1_000
     max_backoff_ms: int = 3_600_000
+    # The waits one by one, the last of which repeats; without any they grow.
+    backoff_ms: tuple[int, ...] = ()
 
     def ceiling(self, failures: int) -> timedelta:
         """The longest wait after so many failed attempts (1 for the first)."""
+        if self.backoff_ms:
+            return timedelta(milliseconds=self.backoff_ms[min(max(failures, 1), len(self.backoff_ms)) - 1])
         doublings = min(max(failures - 1, 0), _MOST_DOUBLINGS)
         return timedelta(milliseconds=min(self.initial_backoff_ms * 2**doublings, self.max_backoff_ms))
 
@@ -158,9 +162,11 @@ class RetryPolicy:
         """The wait after so many failed attempts, between half of the initial back-off and the ceiling.
 
         *chance* is a random number in [0, 1). Jitter spreads a thousand jobs that failed together; the floor keeps the
-        target from being called again at once.
+        target from being called again at once. A wait of a list is kept as it was said.
         """
         ceiling = self.ceiling(failures)
+        if self.backoff_ms:
+            return ceiling
         floor = min(timedelta(milliseconds=self.initial_backoff_ms), ceiling) / 2
         return floor + (ceiling - floor) * chance
 

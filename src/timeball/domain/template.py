@@ -14,7 +14,7 @@ from typing import Any, NewType
 from uuid import UUID
 
 from timeball.domain.job import without_other_kinds
-from timeball.domain.job_fields import LABEL_FIELDS, SPEC_FIELDS, JobSpec
+from timeball.domain.job_fields import LIST_FIELDS, SPEC_FIELDS, JobSpec
 from timeball.errors import InvalidInput
 
 TemplateId = NewType("TemplateId", UUID)
@@ -54,7 +54,7 @@ def _spec(job: Mapping[str, Any]) -> JobSpec:
 
 
 def _typed(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(fields) | {name: tuple(fields[name]) for name in LABEL_FIELDS if name in fields}
+    return dict(fields) | {name: tuple(fields[name]) for name in LIST_FIELDS if name in fields}
 
 
 def fill_placeholders(payload: Any, variables: Mapping[str, Variable]) -> Any:

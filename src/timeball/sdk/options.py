@@ -6,14 +6,15 @@ Each says only what it wants to say: an enqueue overrules its handler, a schedul
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
+from typing import Any, Literal, Protocol, TypedDict, cast, runtime_checkable
 
 from timeball.domain.expiry import NEVER, parse_expiry
 from timeball.domain.follow_ups import FOLLOW_UP_FIELDS
-from timeball.domain.handler import HandlerOptions
+from timeball.domain.handler import BackoffFunction, HandlerOptions
 from timeball.domain.job import check_meta
 from timeball.domain.job_fields import SPEC_FIELDS, Labels
 from timeball.domain.policies import Delivery, IfExists, Misfire, OnGap, OnRepeat, Overlap, Shift
@@ -44,8 +45,8 @@ class SharedOptions(TypedDict, total=False):
     """How many workers may die over an execution before it is given up."""
     timeout: Duration | None
     """How long one try may take; None lets it take as long as it likes."""
-    backoff: Duration
-    """The pause before the first retry; it doubles with each further one."""
+    backoff: Duration | Sequence[Duration]
+    """The pause before the first retry, which doubles with each further one; or a list of the pauses, whose last one repeats."""
     max_backoff: Duration
     delivery: Delivery | Literal["at_least_once", "at_most_once"]
     max_running: int | None
@@ -62,8 +63,14 @@ class HandlerDeclaration(SharedOptions, total=False):
     """`module:function` if nothing is said."""
     isolate: bool
     """Run it in a child process, which can be ended whatever it does."""
+    backoff: Duration | Sequence[Duration] | BackoffFunction  # type: ignore[misc]  # a handler may also compute it
+    """As for a job; or a function that is given the number of failed attempts and the error, and returns the pause."""
     no_retry: type[BaseException] | tuple[type[BaseException], ...]
     """Errors after which trying again is no use."""
+    retry_on: type[BaseException] | tuple[type[BaseException], ...]
+    """The only errors after which it is tried again, save those that `no_retry` names."""
+    expected: type[BaseException] | tuple[type[BaseException], ...]
+    """Errors that are no news: counted and shown, but no warning and no dead letter."""
 
 
 class EnqueueOptions(SharedOptions, total=False):
@@ -151,7 +158,9 @@ _UNITS = {"ms": timedelta(milliseconds=1), "seconds": timedelta(seconds=1), None
 # By the word: the name of the field, the unit of a span, and whether it is a list.
 _FIELDS = {line.word: (name, _UNITS[line.unit], isinstance(line.rule, Labels)) for name, line in SPEC_FIELDS.items()}
 # The words that are not fields of a job.
-_NOT_FIELDS = frozenset({"isolate", "no_retry", "delay", "connection", "unchecked", "arguments"})
+_NOT_FIELDS = frozenset(
+    {"isolate", "no_retry", "retry_on", "expected", "delay", "connection", "unchecked", "arguments"}
+)
 _OF_HANDLER = frozenset({"name", *_NOT_FIELDS})
 
 
@@ -182,6 +191,8 @@ def job_fields(options: Mapping[str, Any]) -> dict[str, Any]:
             fields["meta"] = None if given is None else check_meta(given)
         elif word in FOLLOW_UP_FIELDS:
             fields[word] = _follow_up(word, given)
+        elif word == "backoff":
+            fields |= _backoff_fields(given)
         elif word not in _NOT_FIELDS:
             name, value = _field(word, given)
             fields[name] = value
@@ -205,6 +216,21 @@ def _follow_up(word: str, given: object) -> dict[str, Any] | None:
     return given.as_follow_up()
 
 
+def _backoff_fields(given: object) -> dict[str, Any]:
+    """One pause grows with each retry; several are those of a list."""
+    _, milliseconds, _ = _FIELDS["backoff"]
+    assert milliseconds is not None
+    if not isinstance(given, list | tuple):
+        return {"initial_backoff_ms": _whole(cast(Duration, given), "backoff", milliseconds), "backoff_ms": ()}
+    if not given:
+        raise InvalidInput(
+            "backoff is an empty list, expected a pause for each retry",
+            field="backoff",
+            hint='retries=0 tries it once; backoff="1s" doubles with each retry',
+        )
+    return {"backoff_ms": tuple(_whole(wait, "backoff", milliseconds) for wait in given)}
+
+
 def _field(word: str, value: Any) -> tuple[str, Any]:
     name, unit, is_list = _FIELDS[word]
     if unit is not None and value is not None:
@@ -224,7 +250,9 @@ def _whole(value: Duration, word: str, unit: timedelta) -> int:
 
 def handler_options(options: Mapping[str, Any]) -> HandlerOptions:
     """What was said with a handler, as its jobs are given it."""
-    fields = job_fields({word: value for word, value in options.items() if word not in _OF_HANDLER})
+    backoff = options.get("backoff")
+    not_fields = _OF_HANDLER | ({"backoff"} if callable(backoff) else set())
+    fields = job_fields({word: value for word, value in options.items() if word not in not_fields})
     if fields.pop("expires_at", None) is not None:
         raise InvalidInput(
             f"expires of a handler is {options['expires']}, expected a span such as 10m",
@@ -233,7 +261,31 @@ def handler_options(options: Mapping[str, Any]) -> HandlerOptions:
         )
     if "delivery" in fields:
         fields["delivery"] = _delivery(fields["delivery"])
-    return HandlerOptions(fields=fields, no_retry=_errors(options.get("no_retry", ())))
+    errors = {word: _errors(options[word], word) for word in ("no_retry", "retry_on", "expected") if word in options}
+    if errors.get("retry_on") == ():
+        raise InvalidInput(
+            "retry_on is empty, expected classes of exceptions", field="retry_on", hint="retries=0 tries it once"
+        )
+    return HandlerOptions(fields=fields, backoff=_backoff_function(backoff) if callable(backoff) else None, **errors)
+
+
+def _backoff_function(function: Callable[..., Any]) -> BackoffFunction:
+    """Refuse a function that cannot be called with a number and an error, while the program is being written."""
+    if inspect.iscoroutinefunction(function):
+        raise InvalidInput(
+            "backoff is a coroutine function, expected a plain one: it is called after the failure", field="backoff"
+        )
+    try:
+        inspect.signature(function).bind(1, ValueError())
+    except TypeError:
+        raise InvalidInput(
+            f"backoff is {function!r}, expected a function of the number of failed attempts and the error",
+            field="backoff",
+            hint='such as lambda failures, error: "30s"',
+        ) from None
+    except ValueError:
+        pass  # a function written in C does not tell its parameters
+    return function
 
 
 def _delivery(value: str) -> Delivery:
@@ -243,10 +295,10 @@ def _delivery(value: str) -> Delivery:
         raise unexpected_value("delivery", value, list_choices(Delivery)) from None
 
 
-def _errors(given: object) -> tuple[type[BaseException], ...]:
+def _errors(given: object, word: str) -> tuple[type[BaseException], ...]:
     errors: list[type[BaseException]] = []
     for error in given if isinstance(given, tuple) else (given,):
         if not (isinstance(error, type) and issubclass(error, BaseException)):
-            raise InvalidInput(f"no_retry has {error!r}, expected classes of exceptions", field="no_retry")
+            raise InvalidInput(f"{word} has {error!r}, expected classes of exceptions", field=word)
         errors.append(error)
     return tuple(errors)

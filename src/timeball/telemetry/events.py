@@ -155,6 +155,13 @@ class AttemptFailed(TelemetryEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptFailedAsExpected(AttemptFailed):
+    """The same, for an error that the handler has declared as expected: no news, so its log line is no warning."""
+
+    log_level = logging.INFO
+
+
+@dataclass(frozen=True, slots=True)
 class RetriesHeldBack(TelemetryEvent):
     """The budget of a target had no room for these retries; they wait a little longer, uncounted."""
 

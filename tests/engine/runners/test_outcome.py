@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ import orjson
 import pytest
 
 from tests.engine.runners.support import Attempt
-from timeball.current import Cancel, Retry, Snooze, StopReason
+from timeball.current import Cancel, Retry, Snooze, StopReason, TimedOut
 from timeball.domain.execution import (
     CancelOutcome,
     ErrorInfo,
@@ -21,18 +22,20 @@ from timeball.domain.execution import (
     Succeeded,
     TimeoutOutcome,
 )
-from timeball.domain.handler import PayloadMismatch
-from timeball.engine.runners.outcome import outcome_of_error, outcome_of_halt, outcome_of_return, settle
+from timeball.domain.handler import HandlerOptions, PayloadMismatch
+from timeball.engine.runners.outcome import judge_timeout, outcome_of_error, outcome_of_halt, outcome_of_return, settle
 from timeball.errors import InvalidInput
+from timeball.handlers.registry import make_handler
 
 BOOM = Failed(ErrorInfo(type="ValueError", message="boom", traceback="here", top_frame="app.py:1 in f"))
 
 
-def raised(error: BaseException, *no_retry: type[BaseException]) -> Outcome:
+def raised(error: BaseException, context: Attempt | None = None, **options: Any) -> Outcome:
+    handler = make_handler(lambda: None, name="h", options=HandlerOptions(**options))
     try:
         raise error
     except BaseException as caught:
-        return outcome_of_error(caught, no_retry)
+        return outcome_of_error(caught, handler, context or Attempt())
 
 
 def test_a_return_succeeds_with_its_result_as_json() -> None:
@@ -83,7 +86,7 @@ def test_retry_from_an_error_records_that_error() -> None:
         except ConnectionError as error:
             raise Retry(after=1) from error
     except Retry as word:
-        outcome = outcome_of_error(word)
+        outcome = outcome_of_error(word, None, Attempt())
 
     assert isinstance(outcome, Failed)
     assert (outcome.error.type, outcome.error.message) == ("ConnectionError", "refused")
@@ -118,10 +121,100 @@ def test_whatever_is_raised_fails_the_attempt(error: BaseException) -> None:
 
 
 def test_errors_that_must_not_be_retried_are_known_by_their_kind() -> None:
-    for outcome in (raised(FileNotFoundError("x"), OSError), raised(PayloadMismatch("x"))):
+    for outcome in (raised(FileNotFoundError("x"), no_retry=(OSError,)), raised(PayloadMismatch("x"))):
         assert isinstance(outcome, Failed)
         assert not outcome.is_retryable
-    assert raised(ValueError("x"), OSError).is_retryable  # type: ignore[union-attr]
+    assert raised(ValueError("x"), no_retry=(OSError,)).is_retryable  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_retryable"),
+    [
+        (OSError("x"), True),
+        (ConnectionError("x"), True),
+        (FileNotFoundError("x"), False),
+        (ValueError("x"), False),
+    ],
+)
+def test_only_the_errors_of_retry_on_are_retried_save_those_of_no_retry(error: Exception, is_retryable: bool) -> None:
+    outcome = raised(error, retry_on=(OSError,), no_retry=(FileNotFoundError,))
+
+    assert isinstance(outcome, Failed)
+    assert outcome.is_retryable is is_retryable
+
+
+def test_a_handler_that_asks_for_a_retry_gets_it_whatever_it_retries_on() -> None:
+    assert raised(Retry("busy"), retry_on=(OSError,)).is_retryable  # type: ignore[union-attr]
+
+
+def test_a_payload_that_does_not_fit_is_not_retried_even_if_retry_on_names_every_error() -> None:
+    assert not raised(PayloadMismatch("x"), retry_on=(Exception,)).is_retryable  # type: ignore[union-attr]
+
+
+def test_an_expected_error_is_marked() -> None:
+    marks = [raised(error, expected=(LookupError,)).is_expected for error in (KeyError(1), ValueError())]  # type: ignore[union-attr]
+
+    assert marks == [True, False]
+
+
+def test_the_pause_may_follow_from_the_failures_so_far_and_the_error() -> None:
+    """The third claim, of which one was lost with its worker: the second failure."""
+    context = Attempt(attempt=3, lost=1)
+
+    outcome = raised(ValueError("20"), context, backoff=lambda failures, error: f"{failures * int(str(error))}s")
+
+    assert outcome.retry_after == timedelta(seconds=40)  # type: ignore[union-attr]
+
+
+def test_the_pause_of_an_error_that_is_not_retried_is_not_asked_for() -> None:
+    asked: list[int] = []
+
+    raised(ValueError("x"), no_retry=(ValueError,), backoff=lambda failures, _: asked.append(failures))
+
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("pause", "problem"),
+    [
+        (lambda _failures, _error: 1 / 0, "ZeroDivisionError"),
+        (lambda _failures, _error: None, "InvalidInput"),
+        (lambda _failures, _error: -5, "InvalidInput"),
+        (lambda _failures, _error: sys.exit(1), "SystemExit"),
+    ],
+)
+def test_a_backoff_that_fails_is_told_in_the_log_and_the_usual_pause_follows(pause: Any, problem: str) -> None:
+    context = Attempt()
+
+    outcome = raised(ValueError("x"), context, backoff=pause)
+
+    assert isinstance(outcome, Failed)
+    assert (outcome.error.type, outcome.is_retryable, outcome.retry_after) == ("ValueError", True, None)
+    ((level, line),) = context.sink.lines
+    assert level == "warning"
+    assert line.startswith("the usual pause follows: backoff failed with ")
+    assert problem in line
+
+
+TIMEOUT = TimeoutOutcome(BOOM.error)
+
+
+@pytest.mark.parametrize(
+    ("options", "is_retryable", "is_expected"),
+    [
+        ({}, True, False),
+        ({"retry_on": (OSError,)}, False, False),
+        ({"retry_on": (OSError, TimedOut)}, True, False),
+        ({"no_retry": (TimedOut,)}, False, False),
+        ({"expected": (TimedOut,)}, True, True),
+    ],
+)
+def test_a_timeout_is_judged_as_the_error_that_is_raised_in_the_code(
+    options: dict[str, Any], is_retryable: bool, is_expected: bool
+) -> None:
+    outcome = judge_timeout(TIMEOUT, HandlerOptions(**options))
+
+    assert (outcome.is_retryable, outcome.is_expected) == (is_retryable, is_expected)
 
 
 def test_a_coroutine_that_was_not_awaited_is_no_success() -> None:

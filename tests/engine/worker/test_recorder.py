@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 
 import pytest
@@ -28,8 +29,15 @@ from timeball.engine.worker.attempts import StartQueue
 from timeball.engine.worker.recorder import Recorder, record_now
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
+from timeball.store.search.listing import ListingStore
 from timeball.store.store import Store
-from timeball.telemetry.events import AttemptFailed, ExecutionsExpired, ExecutionsSucceeded, OutcomeRefused
+from timeball.telemetry.events import (
+    AttemptFailed,
+    AttemptFailedAsExpected,
+    ExecutionsExpired,
+    ExecutionsSucceeded,
+    OutcomeRefused,
+)
 from timeball.testing import VirtualClock
 
 
@@ -243,6 +251,48 @@ async def test_the_dead_keep_every_attempt(
     ]
     assert [event.becomes for event in heard.of(AttemptFailed)] == ["retrying", "retrying", "dead"]
     await check_promises(store)
+
+
+async def test_what_dies_of_an_expected_error_is_recorded_but_no_dead_letter_and_no_warning(
+    store: Store, worker: Hands, recorder: Recorder, heard: Heard
+) -> None:
+    claimed = [await claimed_one(store, worker, max_retries=0) for _ in range(3)]
+    outcomes = [Failed(FAILURE, is_expected=True), Failed(FAILURE), TimeoutOutcome(FAILURE, is_expected=True)]
+
+    await record(recorder, *(finding(one, outcome) for one, outcome in zip(claimed, outcomes, strict=True)))
+
+    assert [row["state"] for row in await table(store, "finished")] == ["dead"] * 3
+    attempts = {row["execution_id"]: row["is_expected"] for row in await table(store, "attempt")}
+    assert attempts == {claimed[0].id: True, claimed[1].id: None, claimed[2].id: True}
+    assert {row["execution_id"]: row["how"] for row in await table(store, "settled")} == {
+        claimed[0].id: "expected",
+        claimed[2].id: "expected",
+    }
+    assert await ListingStore(store.database).dead_count() == 1
+    levels = [(type(event), event.log_level) for event in heard.of(AttemptFailed)]
+    assert sorted(levels, key=lambda one: one[1]) == [(AttemptFailedAsExpected, logging.INFO)] * 2 + [
+        (AttemptFailed, logging.WARNING)
+    ]
+    await check_promises(store)
+
+
+async def test_an_expected_error_that_is_retried_settles_nothing(
+    store: Store, worker: Hands, recorder: Recorder
+) -> None:
+    claimed = await claimed_one(store, worker, max_retries=1)
+
+    await record(recorder, finding(claimed, Failed(FAILURE, is_expected=True)))
+
+    assert (await only_row(store, "due"))["kind"] == "retry"
+    assert await table(store, "settled") == []
+
+
+async def test_a_retry_waits_for_the_pauses_of_the_job(store: Store, worker: Hands, recorder: Recorder) -> None:
+    claimed = await claimed_one(store, worker, backoff_ms=[7_000, 9_000])
+
+    await record(recorder, finding(claimed, Failed(FAILURE)))
+
+    assert (await only_row(store, "due"))["run_at"] == claimed.run_at + seconds(7)
 
 
 async def make_ready(store: Store) -> None:

@@ -71,6 +71,7 @@ class AttemptOut(BaseModel):
     traceback: str | None
     top_frame: str | None
     fingerprint: str | None
+    is_expected: bool = Field(description="Whether its handler has declared that this error is to be expected.")
 
 
 class AnyAttemptOut(BaseModel):
@@ -86,6 +87,7 @@ class AnyAttemptOut(BaseModel):
     traceback: str | None
     top_frame: str | None
     fingerprint: str | None
+    is_expected: bool = Field(description="Whether its handler has declared that this error is to be expected.")
 
 
 class TimelinePointOut(BaseModel):

@@ -19,7 +19,7 @@ from timeball.domain import job_fields
 from timeball.domain.backfill import MAX_RUNNING
 from timeball.domain.follow_ups import FOLLOW_UP_FIELDS, shown_call
 from timeball.domain.job import JobView, calendar_of, spec_of
-from timeball.domain.job_fields import LABEL_FIELDS, SPEC_FIELDS, JobField, json_default
+from timeball.domain.job_fields import LIST_FIELDS, SPEC_FIELDS, JobField, json_default
 from timeball.domain.values.ids import format_execution_id, format_job_id
 from timeball.domain.values.redaction import redact, redact_in_list
 
@@ -43,6 +43,8 @@ def _request_type(line: JobField) -> Any:
             return Literal[tuple(word.value for word in words)]
         case job_fields.Labels(most=most):
             return Annotated[list[Label], Field(max_length=most)]
+        case job_fields.Spans(most=most):
+            return Annotated[list[Annotated[int, Field(ge=0, le=job_fields.MAX_SPAN_MS)]], Field(max_length=most)]
         case job_fields.Interval():
             return Interval
         case job_fields.Instant():
@@ -251,6 +253,7 @@ class JobOut(BaseModel):
     max_lost: int
     initial_backoff_ms: int
     max_backoff_ms: int
+    backoff_ms: list[int]
     timeout_ms: int | None
     delivery: str
     max_running: int | None
@@ -301,7 +304,7 @@ def job_document(
             "payload": _payload(job.payload, in_list=in_list, shows_secrets=shows_secrets) if with_payload else None,
             "meta": job.meta if shows_secrets else redact(job.meta),
             **{name: _call(getattr(job, name), shows_secrets=shows_secrets) for name in FOLLOW_UP_FIELDS},
-            **{name: list(spec_fields[name]) for name in LABEL_FIELDS},
+            **{name: list(spec_fields[name]) for name in LIST_FIELDS},
             "calendars": calendar.versions if calendar else {},
             "kind": job.kind,
             "status": view.status,
@@ -363,6 +366,7 @@ class JobOptionParams(TypedDict, total=False):
     max_lost: int
     initial_backoff_ms: int
     max_backoff_ms: int
+    backoff_ms: Sequence[int]
     timeout_ms: int | None
     delivery: str
     max_running: int | None

@@ -16,7 +16,7 @@ from timeball.api.openapi import CREATED_EXAMPLE, INSTANT_EXAMPLE, JOB_EXAMPLE, 
 from timeball.api.params import ApiContext, Context, IdempotencyKey, IfMatch, PageParams, given_fields, parse_if_match
 from timeball.api.resources.jobs import creation_response
 from timeball.api.responses import Document, json_bytes, json_response, page_document
-from timeball.domain.job_fields import LABEL_FIELDS
+from timeball.domain.job_fields import LIST_FIELDS
 from timeball.domain.template import Template, placeholders
 from timeball.domain.values.ids import format_id
 from timeball.domain.values.redaction import redact, redact_fields_in_list
@@ -174,7 +174,7 @@ async def use_template(
 
 def _job_of(body: Any) -> dict[str, Any]:
     fields = given_fields(body)
-    return fields | {name: list(fields[name]) for name in LABEL_FIELDS if name in fields}
+    return fields | {name: list(fields[name]) for name in LIST_FIELDS if name in fields}
 
 
 def _etag(template: Template) -> dict[str, str]:

@@ -29,6 +29,7 @@ from timeball.domain.job_fields import (
     JsonObject,
     Labels,
     Section,
+    Spans,
     Whole,
 )
 from timeball.domain.payload_references import VersionSchedule, check_references
@@ -186,7 +187,7 @@ def _calendar_fields(form: dict[str, str]) -> dict[str, Any]:
 
 def _has_empty_value(line: JobField) -> bool:
     """Whether a field that was emptied says something; a name and what has no empty value stay as they are."""
-    return isinstance(line.rule, Labels) or (line.is_optional and line.name != "name")
+    return isinstance(line.rule, Labels | Spans) or (line.is_optional and line.name != "name")
 
 
 def _value(line: JobField, text: str) -> Any:
@@ -194,6 +195,8 @@ def _value(line: JobField, text: str) -> Any:
     match line.rule:
         case Labels():
             return [label.strip() for label in text.split(",") if label.strip()]
+        case Spans():
+            return [_milliseconds(part, line.bare_name) for part in text.split(",") if part.strip()]
         case Whole() if line.is_optional and text.lower() == _NONE:
             return None
         case _ if not text:
@@ -206,6 +209,10 @@ def _value(line: JobField, text: str) -> Any:
             return parse_json_field(text, line.name)
         case _:
             return text
+
+
+def _milliseconds(text: str, name: str) -> int:
+    return int(parse_duration(text.strip(), name) / timedelta(milliseconds=1))
 
 
 def schedule_fields(form: dict[str, str]) -> dict[str, Any]:
@@ -254,6 +261,8 @@ def _shown(line: JobField, value: Any) -> str:
     """The value of a field as its form shows it."""
     if value is None:
         return ""
+    if isinstance(line.rule, Spans):
+        return ", ".join(format_duration(timedelta(milliseconds=wait)) for wait in value)
     if line.unit is not None:
         return format_duration(parse_duration(value / 1_000 if line.unit == "ms" else value))
     if isinstance(line.rule, Labels):

@@ -322,15 +322,14 @@ class ChildSession:
         return OutcomeMessage.of(run.number, outcome, has_noticed=context.has_noticed, is_reusable=is_reusable)
 
     def _perform(self, context: AttemptContext) -> Outcome:
-        no_retry: tuple[type[BaseException], ...] = ()
+        handler: Handler | None = None
         try:
             handler = self._find(context.claimed.handler)
-            no_retry = handler.options.no_retry
             outcome = outcome_of_return(self._call(handler, context))
         except BaseException as error:
             self._is_interruptible = False
             end_forked_copy(context)
-            return outcome_of_error(error, no_retry, shares_files=False)
+            return outcome_of_error(error, handler, context, shares_files=False)
         end_forked_copy(context)
         return outcome
 

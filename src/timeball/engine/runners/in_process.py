@@ -45,7 +45,7 @@ class CoroutineRunner:
             end_forked_copy(context)
             if isinstance(error, asyncio.CancelledError) and task.cancelling() and not context.is_halted:
                 raise
-            outcome = outcome_of_error(error, handler.options.no_retry)
+            outcome = outcome_of_error(error, handler, context)
         else:
             end_forked_copy(context)
         finally:
@@ -201,7 +201,7 @@ class _Call:
             outcome = outcome_of_return(self.scope.run(invoke, self.handler, self.context.payload))
         except BaseException as error:
             end_forked_copy(self.context)
-            return outcome_of_error(error, self.handler.options.no_retry)
+            return outcome_of_error(error, self.handler, self.context)
         end_forked_copy(self.context)
         return outcome
 

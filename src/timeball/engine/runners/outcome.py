@@ -28,7 +28,7 @@ from types import CoroutineType, FrameType
 from typing import Any, TypeVar, assert_never
 
 from timeball.config.environment import is_out_of_files
-from timeball.current import AttemptContext, Cancel, ControlSignal, Retry, Snooze, StopReason
+from timeball.current import AttemptContext, Cancel, ControlSignal, Retry, Snooze, StopReason, TimedOut
 from timeball.domain.execution import (
     CancelOutcome,
     ErrorInfo,
@@ -40,7 +40,7 @@ from timeball.domain.execution import (
     Succeeded,
     TimeoutOutcome,
 )
-from timeball.domain.handler import PayloadMismatch
+from timeball.domain.handler import BackoffFunction, Handler, HandlerOptions, PayloadMismatch
 from timeball.domain.values.json_text import encode_result
 from timeball.domain.values.text import clean_text
 from timeball.domain.values.wording import format_duration, parse_duration
@@ -68,9 +68,9 @@ def outcome_of_return(value: Any) -> Outcome:
 
 
 def outcome_of_error(
-    error: BaseException, no_retry: tuple[type[BaseException], ...] = (), *, shares_files: bool = True
+    error: BaseException, handler: Handler | None, context: AttemptContext, *, shares_files: bool = True
 ) -> Outcome:
-    """The outcome of a handler that raised; errors of the kinds in *no_retry* are not tried again. Never raises.
+    """The outcome of a handler that raised, by what was declared with it. Never raises.
 
     A handler that *shares_files* with the worker's process is not to blame if no more files can be opened.
     """
@@ -79,9 +79,35 @@ def outcome_of_error(
         return _outcome_of_signal(error)
     if shares_files and is_out_of_files(error):
         return outcome_of_exhaustion(error)
-    is_hopeless = issubclass(kind, (PayloadMismatch, *no_retry))
-    is_payload_mismatch = issubclass(kind, PayloadMismatch) and getattr(error, "is_of_call", False)
-    return Failed(describe_error(error), is_retryable=not is_hopeless, is_payload_mismatch=is_payload_mismatch)
+    described = describe_error(error)
+    if issubclass(kind, PayloadMismatch):
+        is_of_call = getattr(error, "is_of_call", False)
+        return Failed(described, is_retryable=False, is_payload_mismatch=is_of_call)
+    if handler is None:
+        return Failed(described)
+    options = handler.options
+    is_retryable = options.retries(kind)
+    pause = _own_pause(options.backoff, error, context) if is_retryable and options.backoff is not None else None
+    return Failed(described, is_retryable, pause, is_expected=issubclass(kind, options.expected))
+
+
+def _own_pause(backoff: BackoffFunction, error: BaseException, context: AttemptContext) -> timedelta | None:
+    """The pause that the handler's own function asks for; None, and a line in the log, if it fails at that."""
+    claimed = context.claimed
+    try:
+        return parse_duration(backoff(claimed.attempt - claimed.lost, error), "backoff")
+    except BaseException as problem:
+        # The function is the handler's: whatever it does must not change what became of the attempt.
+        text = f"the usual pause follows: backoff failed with {_type_name(type(problem))}: {clean_text(problem)}"
+        context.emit_log("warning", text)
+        return None
+
+
+def judge_timeout(outcome: TimeoutOutcome, options: HandlerOptions) -> TimeoutOutcome:
+    """A timeout, by what was declared with its handler: there its name is that of the error that is raised in the code."""
+    if not (options.no_retry or options.retry_on or options.expected):
+        return outcome
+    return replace(outcome, is_retryable=options.retries(TimedOut), is_expected=issubclass(TimedOut, options.expected))
 
 
 def outcome_of_exhaustion(error: BaseException) -> Outcome:

@@ -20,6 +20,7 @@ from timeball.domain.execution import (
     Released,
     Snoozed,
     Succeeded,
+    TimeoutOutcome,
     outcome_of_stop,
 )
 from timeball.domain.handler import Handler, HandlerSource, RunStyle
@@ -36,6 +37,7 @@ from timeball.domain.values.ids import ExecutionId, Incarnation, JobId
 from timeball.domain.wakeup import Wakeup
 from timeball.engine.lease import HeldLease
 from timeball.engine.node import Service
+from timeball.engine.runners.outcome import judge_timeout
 from timeball.engine.worker.admission import RetryGate
 from timeball.engine.worker.attempts import LONGEST_WAIT_SECONDS, AttemptPool, ReadyAttempt, Runner, Slots, StartQueue
 from timeball.env import Env
@@ -222,6 +224,8 @@ class Executor:
             self.succeeded += 1
             if self._retry_gate is not None:
                 self._retry_gate.note_success(handler, claimed)
+        elif isinstance(outcome, TimeoutOutcome):
+            outcome = judge_timeout(outcome, handler.options)
         elif isinstance(outcome, Released):
             outcome = Released(has_started=True)
         if context.has_spoken:

@@ -15,12 +15,15 @@ from timeball.domain import execution
 from timeball.domain.execution import (
     ClaimedExecution,
     ClaimKey,
+    Failed,
     FinishedAttempt,
     LogBuffer,
     NotStarted,
     Released,
     Snoozed,
     Succeeded,
+    TimeoutOutcome,
+    outcome_word,
 )
 from timeball.domain.lifecycle import (
     AttemptFacts,
@@ -46,6 +49,7 @@ from timeball.store.history import HistoryStore
 from timeball.store.types import LogRecord
 from timeball.telemetry.events import (
     AttemptFailed,
+    AttemptFailedAsExpected,
     Emit,
     ExecutionsExpired,
     ExecutionsSucceeded,
@@ -272,11 +276,12 @@ def _failure(attempt: FinishedAttempt, transition: Transition) -> AttemptFailed:
     claimed = attempt.claimed
     error = transition.error
     reason = attempt.outcome.reason if isinstance(attempt.outcome, Snoozed) else None
-    return AttemptFailed(
+    is_expected = isinstance(attempt.outcome, Failed | TimeoutOutcome) and attempt.outcome.is_expected
+    return (AttemptFailedAsExpected if is_expected else AttemptFailed)(
         claimed.id,
         claimed.handler,
         claimed.attempt,
-        type(attempt.outcome).__name__.lower(),
+        outcome_word(attempt.outcome),
         _next_state(transition),
         reason if error is None else f"{error.type}: {error.message}",
     )

@@ -24,9 +24,10 @@ from timeball.domain.execution import (
     Snoozed,
     Succeeded,
     TimeoutOutcome,
+    outcome_word,
 )
 from timeball.domain.job import calendar_of, spec_values
-from timeball.domain.job_fields import SPEC_FIELDS, Choice, Labels, ValueRule
+from timeball.domain.job_fields import SPEC_FIELDS, Choice, Labels, Spans, ValueRule
 from timeball.domain.lifecycle import Decision, Finish, Postpone, Requeue
 from timeball.domain.scheduling.schedule import Cron
 from timeball.domain.values.ids import shard_of
@@ -93,7 +94,7 @@ def _column_writer(rule: ValueRule) -> Callable[[Any], Any]:
             return attrgetter("value")
         case Choice(flag=flag):
             return partial(is_, flag)
-        case Labels():
+        case Labels() | Spans():
             return list
         case _:
             return _same
@@ -186,10 +187,6 @@ def is_recorded(outcome: Outcome, state: str | None, tried: str | None) -> bool:
             assert_never(outcome)
 
 
-def outcome_word(outcome: Outcome) -> str:
-    return "timed_out" if isinstance(outcome, TimeoutOutcome) else type(outcome).__name__.lower()
-
-
 def transition_columns(move: Decision, shards: int) -> dict[str, Any]:
     finding, standing, transition = move
     claimed = finding.claimed
@@ -223,6 +220,8 @@ def transition_columns(move: Decision, shards: int) -> dict[str, Any]:
             "top_frame": error.top_frame,
             "fingerprint": error.fingerprint,
         }
+    if isinstance(finding.outcome, Failed | TimeoutOutcome) and finding.outcome.is_expected:
+        columns["is_expected"] = True
     return columns
 
 

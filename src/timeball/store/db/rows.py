@@ -21,7 +21,7 @@ from timeball.domain.execution import (
     Progress,
 )
 from timeball.domain.job import JOB_ATTRIBUTES, RETRY_FIELDS, Job
-from timeball.domain.job_fields import SPEC_FIELDS, Choice, JobField, JsonObject, Labels
+from timeball.domain.job_fields import SPEC_FIELDS, Choice, JobField, JsonObject, Labels, Spans
 from timeball.domain.node import BrokerState, BrokerStatus, NodeKind, NodeStatus
 from timeball.domain.policies import Delivery, Misfire, MisfireRule, OnGap, OnRepeat, RetryPolicy, Shift
 from timeball.domain.scheduling.calendars import CalendarRule, CalendarVersion, calendar_rule, parse_days
@@ -93,7 +93,7 @@ def _column_reader(line: JobField) -> Callable[[Any], Any]:
             return lambda value: line.default if value is None else words(value)
         case Choice(flag=flag):
             return lambda value: flag if value else line.default
-        case Labels():
+        case Labels() | Spans():
             return lambda value: tuple(value or ())
         case JsonObject():
             return _json_from
@@ -108,6 +108,7 @@ def _json_from(text: str | None) -> Any:
 
 
 _JOB_READERS = tuple((name, SPEC_FIELDS[name].column, _column_reader(SPEC_FIELDS[name])) for name in JOB_ATTRIBUTES)
+_RETRY_READERS = tuple((name, SPEC_FIELDS[name].column, _column_reader(SPEC_FIELDS[name])) for name in RETRY_FIELDS)
 _TIMING_READERS = tuple(reader for reader in _JOB_READERS if reader[0] in JobTiming.__dataclass_fields__)
 
 
@@ -190,7 +191,7 @@ def _misfire_rule(policy: str, grace_seconds: int, cap: int, max_age_seconds: in
 
 def retry_policy_from(row: Record) -> RetryPolicy:
     """The retry columns of a job, or of a row joined with one."""
-    return RetryPolicy(**{name: row[name] for name in RETRY_FIELDS})
+    return RetryPolicy(**{name: read(row[column]) for name, column, read in _RETRY_READERS})
 
 
 def delivery_from(at_most_once: bool | None) -> Delivery:
@@ -299,6 +300,7 @@ def attempt_from(row: Record) -> Attempt:
         finished_at=row["finished_at"],
         outcome=row["outcome"],
         error=None if row["error_type"] is None else _error_from(row),
+        is_expected=bool(row["is_expected"]),
     )
 
 

@@ -74,6 +74,8 @@ CREATE TABLE timeball.job (
     max_lost                 integer     NOT NULL,
     initial_backoff_ms       bigint      NOT NULL,
     max_backoff_ms           bigint      NOT NULL,
+    -- The pauses before each retry, in place of those that grow; the last one repeats.
+    backoff_ms               bigint[],
     timeout_ms               bigint,
     at_most_once             boolean     NOT NULL,
     max_running              integer,
@@ -182,6 +184,7 @@ CREATE DOMAIN timeball.sound_job AS timeball.job
     CONSTRAINT job_max_lost_check CHECK ((VALUE).max_lost >= 1)
     CONSTRAINT job_initial_backoff_ms_check CHECK ((VALUE).initial_backoff_ms >= 0)
     CONSTRAINT job_max_backoff_ms_check CHECK ((VALUE).max_backoff_ms >= 0)
+    CONSTRAINT job_backoff_ms_check CHECK (cardinality((VALUE).backoff_ms) >= 1 AND 0 <= ALL ((VALUE).backoff_ms))
     CONSTRAINT job_timeout_ms_check CHECK ((VALUE).timeout_ms >= 1)
     CONSTRAINT job_max_running_check CHECK ((VALUE).max_running >= 1)
     CONSTRAINT job_if_exists_check CHECK ((VALUE).if_exists IN ('replace', 'extend'))
@@ -219,7 +222,7 @@ ALTER TABLE timeball.job
         kind = 'once'
         AND num_nonnulls(name, owner, schedule, interval_seconds, on_gap, on_repeat, skip_on, only_on, shift, calendars, max_executions, jitter_seconds, misfire,
                          misfire_grace_seconds, misfire_cap, misfire_max_age_seconds, overlap, max_running, if_exists, unique_for_seconds,
-                         start_within_seconds, pause_after_failures, on_success, on_failure, has_follow_ups, follows, follows_as) = 0
+                         start_within_seconds, pause_after_failures, on_success, on_failure, has_follow_ups, follows, follows_as, backoff_ms) = 0
         AND (meta IS NULL OR jsonb_typeof(meta) = 'object')
         AND least(handler, queue) > ''
         AND length(handler || queue) <= 200
@@ -558,6 +561,8 @@ CREATE TABLE timeball.attempt (
     traceback    text,
     top_frame    text,
     fingerprint  text,
+    -- The handler has declared that this error is to be expected.
+    is_expected  boolean,
     recorded     bigint      NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
     PRIMARY KEY (execution_id, fence, finished_at)
 ) PARTITION BY RANGE (finished_at);
@@ -607,10 +612,10 @@ CREATE INDEX skip_range_by_time ON timeball.skip_range (first_at);
 -- fold: the rows since a snapshot. Not a BRIN as elsewhere: there are few, and deleted ones leave room for new ones anywhere.
 CREATE INDEX skip_range_by_recorded ON timeball.skip_range (recorded);
 
--- Dead executions that a person has retried or discarded: they leave the dead-letter list, and their history stays.
+-- Dead executions that a person has retried or discarded, or that ended with an expected error: they are not on the dead-letter list, and their history stays.
 CREATE TABLE timeball.settled (
     execution_id uuid        PRIMARY KEY,
-    how          text        NOT NULL CHECK (how IN ('retried', 'discarded')),
+    how          text        NOT NULL CHECK (how IN ('retried', 'discarded', 'expected')),
     settled_at   timestamptz NOT NULL
 );
 

@@ -74,6 +74,7 @@ LEFT JOIN timeball.job ON job.id = running.job_id;
 -- then heeds it, or after it, and then finds the execution in its new table.
 -- A row is locked when it is looked up, in the order of ids, so that two batches do not wait for each other, and checked again after a lock wait. Then it is
 -- deleted by ctid.
+-- An execution that dies of an expected error is settled from the start: it is history, and not on the dead-letter list.
 -- An execution that was held for its instant, and has to wait again, waits at least for that instant.
 -- One that has begun expires no more, wherever it goes.
 WITH given AS (
@@ -82,7 +83,7 @@ WITH given AS (
         id uuid, job_id uuid, fence bigint, claim_id uuid, stop text, is_paused boolean, is_deleted boolean,
         target text, state text, due_kind text, run_at timestamptz, shard smallint,
         started_at timestamptz, finished_at timestamptz, attempts integer, lost integer, result text, reason text,
-        outcome text, error_type text, error text, traceback text, top_frame text, fingerprint text
+        outcome text, error_type text, error text, traceback text, top_frame text, fingerprint text, is_expected boolean
     )
 ),
 looked_at AS MATERIALIZED (
@@ -125,7 +126,7 @@ removed AS (
 gone AS MATERIALIZED (
     SELECT removed.*, given.target, given.state, given.due_kind, given.run_at AS next_run_at, given.shard, given.started_at, given.finished_at,
            given.attempts AS next_attempts, given.lost AS next_lost, given.result, given.reason, given.outcome, given.error_type, given.error,
-           given.traceback, given.top_frame, given.fingerprint, CASE WHEN given.started_at IS NULL THEN removed.expires_at END AS next_expires_at
+           given.traceback, given.top_frame, given.fingerprint, given.is_expected, CASE WHEN given.started_at IS NULL THEN removed.expires_at END AS next_expires_at
     FROM removed
     JOIN given ON given.id = removed.id AND given.fence = removed.fence AND given.claim_id = removed.claim_id
 ),
@@ -175,10 +176,17 @@ requeued AS (
 ),
 tried AS (
     INSERT INTO timeball.attempt (execution_id, fence, number, claim_id, worker, started_at, finished_at, outcome,
-                                  error_type, error, traceback, top_frame, fingerprint)
-    SELECT id, fence, attempts, claim_id, holder, started_at, finished_at, outcome, error_type, error, traceback, top_frame, fingerprint
+                                  error_type, error, traceback, top_frame, fingerprint, is_expected)
+    SELECT id, fence, attempts, claim_id, holder, started_at, finished_at, outcome, error_type, error, traceback, top_frame, fingerprint, is_expected
     FROM gone
     WHERE outcome IS NOT NULL
+),
+foreseen AS (
+    INSERT INTO timeball.settled (execution_id, how, settled_at)
+    SELECT id, 'expected', finished_at
+    FROM gone
+    WHERE state = 'dead'
+      AND is_expected
 )
 SELECT id, claim_id, limit_key, queue, priority, run_at, target, target = 'finished' AND has_follow_ups AS is_followed
 FROM gone;
