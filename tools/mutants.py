@@ -45,6 +45,7 @@ _CALENDAR_RULES, _CALENDARS_OF_API = "tests/domain/scheduling/test_calendars.py"
 _WATCH = "tests/engine/worker/test_contracts.py"
 _HOOKS, _DEPENDENCIES = "tests/handlers/test_hooks.py", "tests/handlers/test_dependencies.py"
 _RECORDER, _RUN_OUTCOME = "tests/engine/worker/test_recorder.py", "tests/engine/runners/test_outcome.py"
+_THREADS, _PROCESSES = "tests/engine/runners/test_thread.py", "tests/engine/runners/test_process.py"
 _BACKFILLS = "tests/application/commands/test_backfills.py"
 _REFERENCES, _WEBHOOK = "tests/engine/worker/test_references.py", "tests/handlers/builtin/test_webhook.py"
 _DISPATCHER, _RECEIVER = "tests/engine/test_ticket_publisher.py", "tests/engine/test_ticket_claimer.py"
@@ -1262,6 +1263,48 @@ MUTANTS = (
         '        text = f"the usual pause follows: backoff failed with',
         '        raise\n        text = f"the usual pause follows: backoff failed with',
         f"{_RUN_OUTCOME}::test_a_backoff_that_fails_is_told_in_the_log_and_the_usual_pause_follows",
+    ),
+    _one(
+        "an error that is raised in our own code",
+        "engine/runners/interrupt.py",
+        "if thread is None or not is_in_handler(sys._current_frames().get(thread)):",
+        "if thread is None:",
+        f"{_THREADS}::test_code_of_ours_that_a_handler_has_called_is_not_interrupted",
+    ),
+    _one(
+        "an error that comes after the handler has returned",
+        "engine/runners/interrupt.py",
+        "                _set_error(thread, None)\n\n    def send",
+        "                pass\n\n    def send",
+        f"{_THREADS}::test_an_error_that_has_not_arrived_when_the_handler_returns_is_taken_back",
+    ),
+    _one(
+        "an error that takes the place of what the handler has returned",
+        "engine/runners/interrupt.py",
+        "            if not returned:\n                raise",
+        "            raise",
+        f"{_THREADS}::test_a_return_stands_even_if_the_error_comes_while_it_is_taken_over",
+    ),
+    _one(
+        "a child that goes on after its grace",
+        "engine/runners/process.py",
+        "        if is_running():\n            child.hang_up()",
+        "        if not is_running():\n            child.hang_up()",
+        f"{_PROCESSES}::test_a_handler_that_swallows_the_error_is_ended_after_its_grace",
+    ),
+    _one(
+        "a child that is used again after an error out of nowhere",
+        "engine/runners/child.py",
+        "is_reusable = not self._was_interrupted and not _has_children()",
+        "is_reusable = not _has_children()",
+        f"{_PROCESSES}::test_the_code_of_a_handler_is_told_by_an_error_that_it_can_catch",
+    ),
+    _one(
+        "an attempt that the reaper ends within its grace",
+        "engine/worker/executor.py",
+        "        if handler.grace > _GRACE_WITHIN_DEADLINE:",
+        "        if False:",
+        f"{_EXECUTOR}::test_the_reaper_leaves_an_attempt_alone_while_it_has_its_grace",
     ),
 )
 

@@ -82,9 +82,12 @@ class Stopped(TimeballError):
     code = "stopped"
 
     def __init__(self, message: str | None = None) -> None:
-        # Python makes the object itself where it raises the class in another thread.
+        # Raised in another thread, the error is made by Python, there and without a message. From now on the handler knows.
         context = RUNNING.get(None) if message is None else None
-        super().__init__((context.halt_reason if context else message) or "the attempt is to end")
+        if context is not None:
+            context.notice()
+            message = context.halt_reason
+        super().__init__(message or "the attempt is to end")
 
 
 class TimedOut(Stopped):
@@ -454,6 +457,15 @@ class Current:
         A handler that has read True is taken to have stopped because of it, whatever it returns or raises then.
         """
         return _running().notice()
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why the handler is to stop: `timeout`, `cancel` or `shutdown`; None if it is not. For a coroutine that was cancelled.
+
+        A handler that has read a reason is taken to have stopped because of it, as with `cancelled`.
+        """
+        context = _running()
+        return context.halted if context.notice() else None
 
     def log(self, message: str, level: str = "info", **fields: Any) -> None:
         """Add a line to the execution's log: `current.log("sent", to=address)` reads `sent to='a@b.co'`."""

@@ -27,7 +27,7 @@ from timeball.handlers.payloads import accepts_payload
 from timeball.handlers.registry import Registry
 from timeball.store.db.database import DatabaseTimeouts
 from timeball.store.store import Store
-from timeball.telemetry.events import Emit, ignore
+from timeball.telemetry.events import Emit, TimeoutsNotEnforced, ignore
 from timeball.version import __version__
 
 if TYPE_CHECKING:
@@ -257,6 +257,9 @@ class _NodeFactory:
 
         parts, settings = self._parts, self._parts.settings.worker
         self._handlers.prepare()
+        careless = [handler.name for handler in self._handlers if handler.ignores_timeouts]
+        if careless:
+            self._emit(TimeoutsNotEnforced(", ".join(careless)))
         published = [contract_of(handler) for handler in self._handlers]
         contracts = WorkerContracts(parts.store.handlers, published, accepts_payload)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from timeball.handlers.lint import lint_handler
 from timeball.handlers.registry import make_handler
+from timeball.sdk.options import handler_options
 
 
 class Document:
@@ -38,6 +39,23 @@ def test_a_parameter_that_json_can_never_hold_is_named() -> None:
     (concern,) = lint(index)
 
     assert concern.startswith("its parameter document is a Document, which JSON cannot hold")
+
+
+def test_a_plain_function_with_a_timeout_that_nothing_enforces_is_told() -> None:
+    def work() -> None: ...
+
+    async def awaited() -> None: ...
+
+    def concerns(function: Callable[..., Any], *, isolate: bool = False, **options: Any) -> list[str]:
+        return list(lint_handler(make_handler(function, isolate=isolate, options=handler_options(options))))
+
+    (concern,) = concerns(work, timeout="5s")
+    assert concern.startswith(
+        "its timeout ends nothing: a plain function learns of it by current.cancelled alone; add interrupt=True"
+    )
+    assert concerns(work) == concerns(work, timeout=None) == []
+    assert concerns(work, timeout="5s", interrupt=True) == concerns(work, isolate=True, timeout="5s") == []
+    assert concerns(awaited, timeout="5s") == []
 
 
 def test_a_coroutine_that_blocks_is_told_with_its_line() -> None:

@@ -73,6 +73,30 @@ def test_a_handler_keeps_its_options() -> None:
     assert options.no_retry == (KeyError,)
 
 
+_STYLES: list[Any] = [{"name": "a"}, {"name": "b", "interrupt": True}, {"name": "c", "isolate": True}]
+
+
+def test_a_handler_keeps_how_it_is_stopped(fresh: Timeball) -> None:
+    @fresh.handler(grace="30s", interrupt=True)
+    def patient() -> None: ...
+
+    assert (patient.handler.grace, patient.handler.options.interrupt) == (timedelta(seconds=30), True)
+    usual = [fresh.handler(**options)(lambda: None).handler.grace for options in _STYLES]
+    assert usual == [timedelta(seconds=1), timedelta(seconds=10), timedelta(seconds=10)]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"), [({"interrupt": True}, "runs in the event loop"), ({"grace": "5s"}, "never ended by force")]
+)
+def test_a_coroutine_function_is_refused_what_means_nothing_to_it(
+    fresh: Timeball, options: dict[str, Any], problem: str
+) -> None:
+    async def work() -> None: ...
+
+    with pytest.raises(InvalidInput, match=problem):
+        fresh.handler(**options)(work)
+
+
 def test_a_handler_may_list_its_pauses(fresh: Timeball) -> None:
     @fresh.handler(backoff=["5s", 30, timedelta(minutes=5)], retry_on=(OSError, KeyError), expected=KeyError)
     def send() -> None: ...
@@ -143,6 +167,13 @@ def test_declaring_starts_and_opens_nothing(fresh: Timeball) -> None:
         ({"backoff": ["1s"] * 101}, "backoff_ms has 101 entries, expected at most 100"),
         ({"backoff": len}, "backoff is <built-in function len>, expected a function of the number of failed attempts"),
         ({"backoff": asyncio.sleep}, "backoff is a coroutine function, expected a plain one"),
+        ({"grace": "soon"}, 'grace is "soon", expected a span'),
+        ({"grace": "11m"}, 'grace is "11m", expected up to 10m'),
+        ({"interrupt": "yes"}, 'interrupt is "yes", expected True or False'),
+        (
+            {"interrupt": True, "isolate": True},
+            "interrupt is for a plain function in a thread, but this handler runs in a child",
+        ),
         ({"tags": "one"}, "tags is str, expected a list"),
         ({"retry": 5}, "@tb.handler has no option 'retry'; known are backoff"),
     ],

@@ -357,6 +357,7 @@ async def test_a_stale_outcome_changes_nothing(store: Store, running: Running, s
     assert await store.executions.finish_succeeded([late]) == [late]
     assert await store.executions.record_transitions([Decision(late, STANDING, ended)]) == [late]
     await store.executions.report_progress(late.claimed, 0.5, "half")
+    await store.executions.extend_deadline(late.claimed, seconds(20))
 
     assert await only_row(store, "running") == before
     assert await table(store, "finished") == []
@@ -427,6 +428,12 @@ async def test_progress_is_stored_with_the_claim(store: Store, running: Running)
 
     row = await only_row(store, "running")
     assert (row["progress"], row["progress_note"]) == (0.5, "half")
+
+
+async def test_a_deadline_is_put_off_from_now(store: Store, clock: VirtualClock, running: Running) -> None:
+    await store.executions.extend_deadline(running.claimed, seconds(20))
+
+    assert (await only_row(store, "running"))["deadline"] == clock.now() + seconds(20)
 
 
 async def test_a_stop_is_requested_once_and_reaches_its_holder_alone(store: Store, running: Running) -> None:

@@ -64,6 +64,10 @@ class Binder(Protocol):
         """The JSON Schema of the payload; it refuses what `call` always refuses, as far as JSON Schema can express it."""
 
 
+# How long a handler may go on after it was told to stop: one that gets an error for that, to clean up; a thread that has to ask.
+DEFAULT_GRACE = timedelta(seconds=10)
+THREAD_GRACE = timedelta(seconds=1)
+
 BackoffFunction = Callable[[int, BaseException], Duration]
 
 
@@ -79,6 +83,10 @@ class HandlerOptions:
     expected: tuple[type[BaseException], ...] = ()
     # The pause after a failure, from the number of failed attempts so far and the error.
     backoff: BackoffFunction | None = None
+    # How long it may go on once it was told to stop; None means what its style usually has.
+    grace: timedelta | None = None
+    # Whether the error that tells it to stop is raised in its thread.
+    interrupt: bool = False
 
     def retries(self, kind: type[BaseException]) -> bool:
         """Whether an error of this kind may be tried again; `no_retry` goes before `retry_on`."""
@@ -116,6 +124,20 @@ class Handler:
     target: Callable[[str], str | None] | None = None
     # They surround every run, the first one outermost (`timeball.handlers.registry`).
     wrappers: tuple[RunWrapper, ...] = ()
+
+    @property
+    def grace(self) -> timedelta:
+        """How long it may go on after it was told to stop, before it is ended by force or given up."""
+        if self.options.grace is not None:
+            return self.options.grace
+        is_plain_thread = self.style is RunStyle.THREAD and not self.options.interrupt
+        return THREAD_GRACE if is_plain_thread else DEFAULT_GRACE
+
+    @property
+    def ignores_timeouts(self) -> bool:
+        """Whether it declares a timeout that nothing enforces: a plain function in a thread, which only learns of it if it asks."""
+        has_timeout = self.options.fields.get("timeout_ms") is not None
+        return self.style is RunStyle.THREAD and not self.options.interrupt and has_timeout
 
 
 class HandlerSource(Protocol):

@@ -36,6 +36,11 @@ def lint_handler(handler: Handler) -> Iterator[str]:
                 f"its parameter {name} is a {kind}, which JSON cannot hold: every enqueue will be refused; "
                 "pass its id, and load it in the handler"
             )
+    if handler.ignores_timeouts:
+        yield (
+            "its timeout ends nothing: a plain function learns of it by current.cancelled alone; add interrupt=True, which raises "
+            "timeball.TimedOut in its thread, or isolate=True, or make it a coroutine function"
+        )
     if handler.style is RunStyle.COROUTINE:
         for call, line in _blocking_calls(inspect.unwrap(handler.function)):
             yield (

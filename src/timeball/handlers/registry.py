@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from timeball.current import RUNNING
-from timeball.domain.handler import Handler, HandlerOptions
+from timeball.domain.handler import Handler, HandlerOptions, RunStyle
 from timeball.domain.values.text import check_label
 from timeball.errors import Conflict, InvalidInput, NotFound
 from timeball.handlers.binding import SignatureBinder, is_async, style_of
@@ -102,14 +102,33 @@ def make_handler(
     options: HandlerOptions | None = None,
 ) -> Handler:
     """Turn a function into a handler: `async def` runs on the loop, `def` in a thread, *isolate* in a child process."""
+    style, options = style_of(function, isolate=isolate), options if options is not None else HandlerOptions()
+    _check_stopping(style, options)
     return Handler(
         # A worker names all its handlers in each claim: one that cannot be written would stop them all.
         name=check_label(name if name is not None else default_name(function), "name"),
         function=function,
-        style=style_of(function, isolate=isolate),
+        style=style,
         binder=SignatureBinder(with_dependencies(function)),
-        options=options if options is not None else HandlerOptions(),
+        options=options,
     )
+
+
+def _check_stopping(style: RunStyle, options: HandlerOptions) -> None:
+    """Refuse what means nothing to a handler of this style."""
+    if options.interrupt and style is not RunStyle.THREAD:
+        where = "a child process, which gets the error anyway" if style is RunStyle.PROCESS else "the event loop"
+        raise InvalidInput(
+            f"interrupt is for a plain function in a thread, but this handler runs in {where}",
+            field="interrupt",
+            hint="leave it out",
+        )
+    if options.grace is not None and style is RunStyle.COROUTINE:
+        raise InvalidInput(
+            "grace is given for a coroutine function, which is cancelled at its timeout and never ended by force",
+            field="grace",
+            hint="leave it out, or isolate the handler",
+        )
 
 
 def default_name(function: Callable[..., Any]) -> str:

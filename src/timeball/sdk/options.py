@@ -67,6 +67,10 @@ class HandlerDeclaration(SharedOptions, total=False):
     """As for a job; or a function that is given the number of failed attempts and the error, and returns the pause."""
     no_retry: type[BaseException] | tuple[type[BaseException], ...]
     """Errors after which trying again is no use."""
+    grace: Duration
+    """How long it may go on after it was told to stop, before it is ended by force; up to 10 minutes, 10 s if nothing is said."""
+    interrupt: bool
+    """Raise the error that tells it to stop in its thread, too; for a plain function."""
     retry_on: type[BaseException] | tuple[type[BaseException], ...]
     """The only errors after which it is tried again, save those that `no_retry` names."""
     expected: type[BaseException] | tuple[type[BaseException], ...]
@@ -154,12 +158,24 @@ class UpdateOptions(ScheduleOptions, total=False):
     handler: str
 
 
+_LONGEST_GRACE = timedelta(minutes=10)
 _UNITS = {"ms": timedelta(milliseconds=1), "seconds": timedelta(seconds=1), None: None}
 # By the word: the name of the field, the unit of a span, and whether it is a list.
 _FIELDS = {line.word: (name, _UNITS[line.unit], isinstance(line.rule, Labels)) for name, line in SPEC_FIELDS.items()}
 # The words that are not fields of a job.
 _NOT_FIELDS = frozenset(
-    {"isolate", "no_retry", "retry_on", "expected", "delay", "connection", "unchecked", "arguments"}
+    {
+        "isolate",
+        "no_retry",
+        "retry_on",
+        "expected",
+        "grace",
+        "interrupt",
+        "delay",
+        "connection",
+        "unchecked",
+        "arguments",
+    }
 )
 _OF_HANDLER = frozenset({"name", *_NOT_FIELDS})
 
@@ -261,12 +277,33 @@ def handler_options(options: Mapping[str, Any]) -> HandlerOptions:
         )
     if "delivery" in fields:
         fields["delivery"] = _delivery(fields["delivery"])
-    errors = {word: _errors(options[word], word) for word in ("no_retry", "retry_on", "expected") if word in options}
+    errors: dict[str, Any] = {
+        word: _errors(options[word], word) for word in ("no_retry", "retry_on", "expected") if word in options
+    }
     if errors.get("retry_on") == ():
         raise InvalidInput(
             "retry_on is empty, expected classes of exceptions", field="retry_on", hint="retries=0 tries it once"
         )
-    return HandlerOptions(fields=fields, backoff=_backoff_function(backoff) if callable(backoff) else None, **errors)
+    return HandlerOptions(
+        fields=fields,
+        backoff=_backoff_function(backoff) if callable(backoff) else None,
+        grace=_grace(options["grace"]) if "grace" in options else None,
+        interrupt=_flag(options.get("interrupt", False), "interrupt"),
+        **errors,
+    )
+
+
+def _grace(given: Duration) -> timedelta:
+    grace = parse_duration(given, "grace")
+    if grace > _LONGEST_GRACE:
+        raise unexpected_value("grace", given, "up to 10m")
+    return grace
+
+
+def _flag(given: object, word: str) -> bool:
+    if not isinstance(given, bool):
+        raise unexpected_value(word, given, "True or False")
+    return given
 
 
 def _backoff_function(function: Callable[..., Any]) -> BackoffFunction:

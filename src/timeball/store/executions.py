@@ -409,6 +409,12 @@ class ExecutionStore:
                 note=note,
             )
 
+    async def extend_deadline(self, claimed: ClaimedExecution, span: timedelta) -> None:
+        """Let an attempt run so much longer from now before the reaper ends it, while its row still names the claim."""
+        await self._database.fetch(
+            "extend_deadline", id=claimed.id, fence=claimed.fence, claim_id=claimed.claim_id, span=span
+        )
+
     async def orphans(self, limit: int) -> list[OrphanedClaim]:
         """Running executions without a living holder, and those past their deadline."""
         rows = sorted(await self._database.fetch("orphaned_claims", limit=limit))

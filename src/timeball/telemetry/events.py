@@ -195,6 +195,17 @@ class HandlerResumed(TelemetryEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class TimeoutsNotEnforced(TelemetryEvent):
+    """Plain functions of this worker declare a timeout, and nothing ends them or tells their code."""
+
+    log_name = "handlers.timeouts_not_enforced"
+    log_level = logging.WARNING
+
+    handlers: str
+    hint: str = "they learn of it by current.cancelled alone: add interrupt=True or isolate=True, or make them coroutine functions"
+
+
+@dataclass(frozen=True, slots=True)
 class OutcomeRefused(TelemetryEvent):
     """A stale outcome was refused, because the row no longer named its claim. Nothing was changed."""
 

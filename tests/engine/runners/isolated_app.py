@@ -133,6 +133,38 @@ def clean_up(file: str) -> None:
 
 
 @handler
+def clean_up_after_the_error(file: str) -> str:
+    """What real code does: cancel its query, roll back, say so, go on with the error."""
+    try:
+        note_pid(file)
+        time.sleep(3600)
+    except Exception as error:
+        Path(f"{file}.cleaned").write_text(f"{type(error).__name__}: {error}; {current.stop_reason}")
+        raise
+    return "never"
+
+
+@handler
+def swallow_the_error(file: str) -> None:
+    """Go on as if nothing had happened."""
+    note_pid(file)
+    while True:
+        try:
+            time.sleep(3600)
+        except Exception:
+            Path(f"{file}.swallowed").touch()
+
+
+@handler
+async def tell_why(file: str) -> None:
+    note_pid(file)
+    try:
+        await asyncio.sleep(3600)
+    finally:
+        Path(f"{file}.cleaned").write_text(str(current.stop_reason))
+
+
+@handler
 def stop_when_asked(file: str) -> None:
     note_pid(file)
     while not current.cancelled:

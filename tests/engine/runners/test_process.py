@@ -21,9 +21,12 @@ from tests.engine.runners import isolated_app
 from tests.engine.runners.support import Attempt, is_alive, open_files, patience, read_pid, until
 from timeball.current import StopReason
 from timeball.domain.execution import CancelOutcome, Failed, Lost, Outcome, Released, Snoozed, Succeeded, TimeoutOutcome
+from timeball.domain.handler import HandlerOptions
 from timeball.engine.runners.child import load_handlers
 from timeball.engine.runners.process import ProcessRunner
+from timeball.env import SystemClock
 from timeball.errors import InvalidInput
+from timeball.handlers.registry import make_handler
 
 APP = "tests.engine.runners.isolated_app:registry"
 
@@ -50,6 +53,17 @@ async def run_attempt(runner: ProcessRunner, context: Attempt) -> Outcome:
 
 async def run(runner: ProcessRunner, handler: str, **arguments: object) -> Outcome:
     return await run_attempt(runner, attempt_at(handler, **arguments))
+
+
+class SteppedClock(SystemClock):
+    """Notes what it was asked to sleep, and sleeps no longer than a moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
 
 
 def start(runner: ProcessRunner, handler: str, **arguments: object) -> tuple[Attempt, asyncio.Task[Outcome]]:
@@ -323,7 +337,7 @@ async def test_a_timeout_ends_a_coroutine_too(runner: ProcessRunner, tmp_path: P
     assert isinstance(outcome, TimeoutOutcome)
     assert outcome.error.top_frame is not None
     assert outcome.error.top_frame.endswith(" in hang_async")
-    assert not is_alive(child)
+    assert (await pids(runner)).child == child, "a coroutine ends in good order"
 
 
 async def test_a_handler_that_is_ended_can_clean_up(runner: ProcessRunner, tmp_path: Path) -> None:
@@ -333,6 +347,84 @@ async def test_a_handler_that_is_ended_can_clean_up(runner: ProcessRunner, tmp_p
 
     assert isinstance(await attempt, TimeoutOutcome)
     assert (tmp_path / "pid.cleaned").exists()
+
+
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [
+        (StopReason.TIMEOUT, "TimedOut: enough; timeout"),
+        (StopReason.CANCEL, "Cancelled: enough; cancel"),
+        (StopReason.SHUTDOWN, "Stopped: enough; shutdown"),
+    ],
+)
+async def test_the_code_of_a_handler_is_told_by_an_error_that_it_can_catch(
+    tmp_path: Path, why: StopReason, told: str
+) -> None:
+    runner = ProcessRunner(APP, cooperation=timedelta(0))
+    context, attempt = start(runner, "clean_up_after_the_error", file=str(tmp_path / "pid"))
+    child = await read_pid(tmp_path / "pid")
+    context.halt(why, "enough")
+    outcome = await attempt
+
+    assert (tmp_path / "pid.cleaned").read_text() == told
+    assert isinstance(outcome, TimeoutOutcome | CancelOutcome | Released)
+    assert not is_alive(child), "what was interrupted may have left anything behind"
+    await runner.stop()
+
+
+async def test_the_error_that_ended_an_attempt_says_where_it_was(runner: ProcessRunner, tmp_path: Path) -> None:
+    context, attempt = start(runner, "clean_up_after_the_error", file=str(tmp_path / "pid"))
+    await read_pid(tmp_path / "pid")
+    context.halt(StopReason.TIMEOUT, "too long")
+    outcome = await attempt
+
+    assert isinstance(outcome, TimeoutOutcome)
+    assert outcome.error.type == "TimedOut"
+    assert outcome.error.top_frame is not None
+    assert outcome.error.top_frame.endswith(" in clean_up_after_the_error")
+    assert outcome.error.traceback is not None
+    assert "runners/child.py" not in outcome.error.traceback
+
+
+async def test_a_handler_that_swallows_the_error_is_ended_after_its_grace(tmp_path: Path) -> None:
+    runner = ProcessRunner(APP, grace=timedelta(milliseconds=50))
+    context, attempt = start(runner, "swallow_the_error", file=str(tmp_path / "pid"))
+    child = await read_pid(tmp_path / "pid")
+    context.halt(StopReason.TIMEOUT)
+
+    assert isinstance(await attempt, TimeoutOutcome)
+    assert not is_alive(child)
+    await runner.stop()
+
+
+async def test_the_grace_of_a_handler_goes_before_the_usual_one(tmp_path: Path) -> None:
+    """With the usual grace of ten seconds, the error that is swallowed would be awaited for so long."""
+    runner = ProcessRunner(APP)
+    handler = make_handler(
+        isolated_app.swallow_the_error,
+        name="swallow_the_error",
+        isolate=True,
+        options=HandlerOptions(grace=timedelta(0)),
+    )
+    context = attempt_at("swallow_the_error", file=str(tmp_path / "pid"))
+    context.clock = SteppedClock()
+    attempt = asyncio.create_task(runner.run(handler, context))
+    await read_pid(tmp_path / "pid")
+    context.halt(StopReason.TIMEOUT)
+
+    async with patience("the handler is ended"):
+        assert isinstance(await attempt, TimeoutOutcome)
+    assert context.clock.slept == [0]
+    await runner.stop()
+
+
+async def test_a_coroutine_in_a_child_learns_why_it_was_cancelled(runner: ProcessRunner, tmp_path: Path) -> None:
+    context, attempt = start(runner, "tell_why", file=str(tmp_path / "pid"))
+    await read_pid(tmp_path / "pid")
+    context.halt(StopReason.TIMEOUT)
+
+    assert isinstance(await attempt, TimeoutOutcome)
+    assert (tmp_path / "pid.cleaned").read_text() == "timeout"
 
 
 @pytest.mark.parametrize(
@@ -350,7 +442,7 @@ async def test_a_handler_that_stops_when_asked_keeps_its_child(
 
 
 async def test_a_handler_that_does_not_stop_when_asked_is_ended(tmp_path: Path) -> None:
-    runner = ProcessRunner(APP, cooperation=timedelta(milliseconds=50))
+    runner = ProcessRunner(APP, cooperation=timedelta(milliseconds=50), grace=timedelta(0))
     context, attempt = start(runner, "hang", file=str(tmp_path / "pid"))
     child = await read_pid(tmp_path / "pid")
     context.halt(StopReason.CANCEL, "enough")
@@ -360,10 +452,9 @@ async def test_a_handler_that_does_not_stop_when_asked_is_ended(tmp_path: Path) 
     await runner.stop()
 
 
-async def test_nothing_survives_a_timeout_even_if_it_ignores_term_and_forks_twice(
-    runner: ProcessRunner, tmp_path: Path
-) -> None:
+async def test_nothing_survives_a_timeout_even_if_it_ignores_term_and_forks_twice(tmp_path: Path) -> None:
     """Fault 11."""
+    runner = ProcessRunner(APP, grace=timedelta(0))
     context, attempt = start(runner, "defy", folder=str(tmp_path))
     processes = [await read_pid(tmp_path / name) for name in ("handler", "daemon", "program")]
     assert all(is_alive(pid) for pid in processes)
@@ -371,15 +462,18 @@ async def test_nothing_survives_a_timeout_even_if_it_ignores_term_and_forks_twic
 
     assert isinstance(await attempt, TimeoutOutcome)
     assert not any(is_alive(pid) for pid in processes)
+    await runner.stop()
 
 
-async def test_a_handler_that_blocks_the_interpreter_is_ended(runner: ProcessRunner, tmp_path: Path) -> None:
+async def test_a_handler_that_blocks_the_interpreter_is_ended(tmp_path: Path) -> None:
+    runner = ProcessRunner(APP, grace=timedelta(0))
     context, attempt = start(runner, "block_everything", file=str(tmp_path / "pid"))
     child = await read_pid(tmp_path / "pid")
     context.halt(StopReason.TIMEOUT)
 
     assert isinstance(await attempt, TimeoutOutcome)
     assert not is_alive(child)
+    await runner.stop()
 
 
 async def test_what_a_dead_child_leaves_running_is_ended_with_it(runner: ProcessRunner, tmp_path: Path) -> None:

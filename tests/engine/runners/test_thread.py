@@ -8,19 +8,22 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from tests.engine import hostile_values
-from tests.engine.runners.support import Attempt, patience, until
+from tests.engine.runners.support import Attempt, RememberingSink, patience, until
 from tests.support import pace
-from timeball.current import Cancel, StopReason, current
+from timeball.current import Cancel, Cancelled, Stopped, StopReason, TimedOut, current
 from timeball.domain.execution import CancelOutcome, Failed, Outcome, Released, Snoozed, Succeeded, TimeoutOutcome
-from timeball.domain.handler import Handler, RunStyle
+from timeball.domain.handler import Handler, HandlerOptions, RunStyle
+from timeball.engine.runners import interrupt as interrupt_module
 from timeball.engine.runners.in_process import ThreadRunner
+from timeball.engine.runners.interrupt import RETRY_SECONDS, ThreadInterrupt
 from timeball.handlers.registry import make_handler
 
 SHORT = timedelta(milliseconds=20)
@@ -253,3 +256,207 @@ async def test_whatever_a_function_returns_or_raises_ends_its_attempt_and_not_it
         assert isinstance(outcome, Succeeded | Snoozed | CancelOutcome | Failed)
     for error in hostile_values.raised():
         assert isinstance(await run(runner, lambda error=error: raise_one(error), Attempt()), Failed)
+
+
+# errors in the code of a thread
+
+
+def interruptible(function: Callable[..., Any], **options: Any) -> Handler:
+    return make_handler(function, name="handler", options=HandlerOptions(interrupt=True, **options))
+
+
+@pytest.fixture
+async def patient() -> AsyncIterator[ThreadRunner]:
+    threads = ThreadRunner(2, grace=LONG)
+    yield threads
+    await threads.stop()
+
+
+async def start_interruptible(
+    runner: ThreadRunner, function: Callable[..., Any], begun: threading.Event
+) -> tuple[Attempt, asyncio.Task[Outcome]]:
+    context = Attempt(timeout_ms=100)
+    attempt = asyncio.create_task(runner.run(interruptible(function), context))
+    await until(begun.is_set, "the handler runs")
+    return context, attempt
+
+
+@pytest.mark.parametrize(
+    ("why", "error"),
+    [(StopReason.TIMEOUT, TimedOut), (StopReason.CANCEL, Cancelled), (StopReason.SHUTDOWN, Stopped)],
+)
+async def test_an_error_is_raised_in_a_thread_whose_handler_asked_for_it(
+    patient: ThreadRunner, why: StopReason, error: type[Stopped]
+) -> None:
+    begun, caught = threading.Event(), []
+
+    def count() -> None:
+        begun.set()
+        try:
+            while True:
+                time.sleep(0.001)
+        except Exception as raised:
+            caught.append((type(raised), str(raised)))
+            raise
+
+    context, attempt = await start_interruptible(patient, count, begun)
+    context.halt(why, "enough")
+    async with patience("the handler is interrupted"):
+        outcome = await attempt
+
+    assert caught == [(error, "enough")]
+    assert isinstance(outcome, TimeoutOutcome | CancelOutcome | Released)
+    assert patient.overrunning == ()
+    assert await run(patient, lambda: 7, Attempt()) == Succeeded("7"), "the thread is as good as before"
+
+
+async def test_what_a_handler_returns_after_it_swallowed_the_error_is_no_success(patient: ThreadRunner) -> None:
+    begun = threading.Event()
+
+    def shrug() -> str:
+        begun.set()
+        try:
+            while True:
+                time.sleep(0.001)
+        except TimedOut:
+            return "half done"
+
+    context, attempt = await start_interruptible(patient, shrug, begun)
+    context.halt(StopReason.TIMEOUT)
+    async with patience("the handler is interrupted"):
+        assert isinstance(await attempt, TimeoutOutcome)
+
+
+async def test_a_thread_that_nobody_may_interrupt_is_left_alone() -> None:
+    runner, begun, release = ThreadRunner(1, grace=SHORT), threading.Event(), threading.Event()
+    ended: list[bool] = []
+
+    def stuck() -> None:
+        begun.set()
+        while not release.is_set():
+            time.sleep(0.001)
+        ended.append(True)
+
+    context = Attempt()
+    attempt = asyncio.create_task(run(runner, stuck, context))
+    await until(begun.is_set, "the handler runs")
+    context.halt(StopReason.TIMEOUT)
+    await attempt
+    release.set()
+
+    await until(lambda: bool(ended), "the thread comes to its own end")
+    await runner.stop()
+
+
+async def test_a_thread_that_waits_in_c_is_given_up_after_its_grace_and_gets_the_error_when_it_returns() -> None:
+    runner, begun, release = ThreadRunner(1, grace=SHORT), threading.Event(), threading.Lock()
+    caught: list[type] = []
+
+    def wait() -> None:
+        begun.set()
+        try:
+            release.acquire()
+            time.sleep(3600)
+        except Stopped as error:
+            caught.append(type(error))
+
+    release.acquire()
+    context, attempt = await start_interruptible(runner, wait, begun)
+    context.halt(StopReason.TIMEOUT)
+    async with patience("the handler is given up"):
+        assert isinstance(await attempt, TimeoutOutcome)
+    assert len(runner.overrunning) == 1
+
+    release.release()
+    await until(lambda: not runner.overrunning, "the thread ends")
+    assert caught == [TimedOut]
+    await runner.stop()
+
+
+def send_once_begun(interrupt: ThreadInterrupt, begun: threading.Event) -> None:
+    begun.wait()
+    interrupt.send(TimedOut)
+
+
+def test_an_error_never_reaches_what_calls_the_handler() -> None:
+    """Thousands of calls that end while the error is on its way: each has returned, or has raised it, and nothing comes after."""
+    outcomes: set[str] = set()
+
+    for spins in range(1_000):
+        interrupt, begun = ThreadInterrupt(), threading.Event()
+        sender = threading.Thread(target=send_once_begun, args=(interrupt, begun))
+        sender.start()
+
+        def handler(spins: int = spins, begun: threading.Event = begun) -> str:
+            begun.set()
+            for _ in range(spins % 97):
+                pass
+            return "returned"
+
+        try:
+            outcomes.add(interrupt.call(handler))
+        except TimedOut:
+            outcomes.add("raised")
+        sender.join()
+
+    assert outcomes <= {"returned", "raised"}
+    assert "returned" in outcomes
+
+
+def test_an_error_that_has_not_arrived_when_the_handler_returns_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt, sent = ThreadInterrupt(), []
+
+    def handler() -> str:
+        # Marked as sent while it never was: the way out has to clear what may be pending.
+        interrupt._has_sent = True
+        return "returned"
+
+    monkeypatch.setattr(interrupt_module, "_set_error", lambda thread, error: sent.append((thread, error)))
+
+    assert interrupt.call(handler) == "returned"
+    assert sent == [(threading.get_ident(), None)]
+
+
+def test_a_return_stands_even_if_the_error_comes_while_it_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(_self: ThreadInterrupt) -> None:
+        raise TimedOut
+
+    monkeypatch.setattr(ThreadInterrupt, "_shut", late)
+
+    assert ThreadInterrupt().call(lambda: "returned") == "returned"
+
+
+async def test_code_of_ours_that_a_handler_has_called_is_not_interrupted(patient: ThreadRunner) -> None:
+    """Writing a line of the log takes its time here: the error comes after it, in the handler."""
+    begun, entered, release, seen = threading.Event(), threading.Event(), threading.Event(), []
+
+    class SlowSink(RememberingSink):
+        def emit_log(self, at: datetime, level: str, message: str) -> None:
+            entered.set()
+            while not release.is_set():
+                time.sleep(0.001)
+            super().emit_log(at, level, message)
+
+    def speak() -> None:
+        begun.set()
+        try:
+            current.log("half a line")
+            seen.append("logged")
+            while True:
+                time.sleep(0.001)
+        except TimedOut:
+            seen.append("told")
+
+    context = Attempt(timeout_ms=100)
+    context.sink = SlowSink()
+    attempt = asyncio.create_task(patient.run(interruptible(speak), context))
+    await until(entered.is_set, "the line is being written")
+    context.halt(StopReason.TIMEOUT)
+    await asyncio.sleep(5 * RETRY_SECONDS)
+    assert seen == []
+    release.set()
+    async with patience("the handler is interrupted"):
+        await attempt
+
+    assert seen == ["logged", "told"]
+    assert context.sink.lines == [("info", "half a line")]

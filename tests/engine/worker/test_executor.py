@@ -37,12 +37,13 @@ from timeball.domain.execution import (
     Succeeded,
     TimeoutOutcome,
 )
-from timeball.domain.handler import Handler, RunStyle
+from timeball.domain.handler import Handler, HandlerOptions, RunStyle
 from timeball.domain.values.ids import ClaimId, ExecutionId, JobId
 from timeball.engine.node import Signal
 from timeball.engine.worker.attempts import Slots, StartQueue
 from timeball.engine.worker.executor import Executor
 from timeball.env import Env, SystemClock
+from timeball.handlers.registry import Registry, make_handler
 from timeball.testing import VirtualClock
 from timeball.testing.environment import START
 
@@ -798,3 +799,45 @@ async def test_without_a_lease_nothing_is_started(executor: Executor, runner: Ma
     await turn()
 
     assert runner.started == []
+
+
+# the end of a time
+
+
+@pytest.mark.parametrize(
+    ("isolate", "options", "extensions"),
+    [
+        (True, {}, [timedelta(seconds=20)]),
+        (True, {"grace": timedelta(minutes=2)}, [timedelta(seconds=130)]),
+        (True, {"grace": timedelta(0)}, []),
+        (False, {"interrupt": True}, [timedelta(seconds=20)]),
+        (False, {}, []),
+    ],
+)
+async def test_the_reaper_leaves_an_attempt_alone_while_it_has_its_grace(
+    env: Env, isolate: bool, options: dict[str, Any], extensions: list[timedelta]
+) -> None:
+    handler = make_handler(lambda: None, name=HANDLER, isolate=isolate, options=HandlerOptions(**options))
+    asked: list[timedelta] = []
+
+    async def extend(_claimed: ClaimedExecution, span: timedelta) -> None:
+        asked.append(span)
+
+    executor = Executor(
+        env,
+        Registry([handler]),
+        {},
+        Slots(2),
+        StartQueue(env.clock),
+        held_lease(env),
+        lambda _: None,
+        lambda _context: Words(),
+        no_schedule,
+        no_cause,
+        extend_deadline=extend,
+    )
+
+    executor.note_timeout(AttemptContext(claim(), env.clock, lambda _: Words()))
+    await turn()
+
+    assert asked == extensions

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Event, Lock, Thread, main_thread
 from types import FrameType
 from typing import Annotated, Any, Literal
 
@@ -26,6 +26,7 @@ from timeball.domain.execution import CancelOutcome, ClaimedExecution, ErrorInfo
 from timeball.domain.handler import Handler, HandlerSource
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.json_text import check_result
+from timeball.engine.runners.interrupt import RETRY_SECONDS, error_of_halt, is_in_handler
 from timeball.engine.runners.outcome import describe_error, outcome_of_error, outcome_of_return
 from timeball.env import SystemClock
 from timeball.errors import NotFound
@@ -58,12 +59,13 @@ class RunMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopMessage:
-    """Ask the handler to stop."""
+    """Ask the handler to stop; if *raises*, by an error in its code."""
 
     kind: Literal["stop"] = "stop"
     number: int
     why: StopReason
     reason: str
+    raises: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +201,8 @@ def _checked(length: int) -> int:
 
 
 _TERMINATED = 128 + signal.SIGTERM
+# Brings the main thread to raise an error in the handler. Programs leave the last of the real-time signals alone.
+_INTERRUPT = getattr(signal, "SIGRTMAX", signal.SIGUSR2)
 
 
 def main(app: str) -> None:
@@ -263,11 +267,15 @@ class ChildSession:
         # The attempt just running, and whether its handler may be interrupted by an exception.
         self._current: tuple[int, AttemptContext] | None = None
         self._is_interruptible = False
+        self._was_interrupted = False
+        # Never set: a pause between two looks.
+        self._pause = Event()
         self._last_stop: StopMessage | None = None
 
     def serve(self) -> None:
         """Run what comes, until the worker hangs up or asks us to leave."""
         signal.signal(signal.SIGTERM, self._leave)
+        signal.signal(_INTERRUPT, self._raise_stop)
         Thread(target=self._listen, name="timeball-child", daemon=True).start()
         while (run := self._runs.get()) is not None:
             self._channel.send(self._attempt(run))
@@ -286,6 +294,26 @@ class ChildSession:
         current = self._current
         if current is not None and current[0] == message.number:
             current[1].halt(message.why, message.reason)
+            if message.raises:
+                Thread(target=self._interrupt_until_raised, args=current, name="timeball-stop", daemon=True).start()
+
+    def _interrupt_until_raised(self, number: int, context: AttemptContext) -> None:
+        """Have the main thread look whether the error can be raised, until it was, or the attempt is over."""
+        main = main_thread().ident
+        assert main is not None
+        while self._current == (number, context) and not self._was_interrupted:
+            signal.pthread_kill(main, _INTERRUPT)
+            self._pause.wait(RETRY_SECONDS)
+
+    def _raise_stop(self, _number: int, frame: FrameType | None) -> None:
+        if self._current is None or os.getpid() != self._pid:
+            return
+        context = self._current[1]
+        can_raise = self._is_interruptible and not self._was_interrupted and is_in_handler(frame)
+        if context.halted is not None and can_raise:
+            self._was_interrupted = True
+            context.note_stop()
+            raise error_of_halt(context.halted)(context.halt_reason)
 
     def _leave(self, number: int, _frame: FrameType | None) -> None:
         """On SIGTERM: end the handler by an exception, so that it can clean up; the subreaper waits a moment before it kills."""
@@ -307,6 +335,7 @@ class ChildSession:
 
     def _attempt(self, run: RunMessage) -> OutcomeMessage:
         context = AttemptContext(run.claimed, self._clock, partial(_ChannelSink, self._channel, run.number))
+        self._was_interrupted = False
         self._current = (run.number, context)
         if self._last_stop is not None:
             self._stop(self._last_stop)
@@ -318,7 +347,8 @@ class ChildSession:
         RUNNING.reset(token)
         self._current = None
         _flush_output()
-        is_reusable = not _has_children() and not _is_exhausted(outcome)
+        # An error that came out of nowhere may have left anything behind.
+        is_reusable = not self._was_interrupted and not _has_children() and not _is_exhausted(outcome)
         return OutcomeMessage.of(run.number, outcome, has_noticed=context.has_noticed, is_reusable=is_reusable)
 
     def _perform(self, context: AttemptContext) -> Outcome:

@@ -17,6 +17,7 @@ from timeball.current import RUNNING, AttemptContext, end_forked_copy
 from timeball.domain.execution import ClaimedExecution, Outcome
 from timeball.domain.handler import Handler
 from timeball.engine.node import Signal
+from timeball.engine.runners.interrupt import RETRY_SECONDS, ThreadInterrupt, error_of_halt
 from timeball.engine.runners.outcome import (
     describe_interruption,
     outcome_of_error,
@@ -65,9 +66,6 @@ def _take_back_interrupt(task: asyncio.Task[Any]) -> None:
         raise asyncio.CancelledError
 
 
-THREAD_GRACE = timedelta(seconds=1)
-
-
 @dataclass(frozen=True, slots=True)
 class Overrun:
     """A thread that still runs an attempt which was given up."""
@@ -80,14 +78,15 @@ class Overrun:
 class ThreadRunner:
     """Runs plain functions in a pool of at most *threads* threads, each started when first needed.
 
-    A thread cannot be ended from outside. A handler that is halted can see it (`current.cancelled`) and has a short grace to end by
-    itself. Then its attempt is given up with the outcome that the halt asks for, while the thread goes on as *overrunning*. It keeps its
-    place in the pool, so its slot must not be filled again until `freed` is sent. The threads are daemons: one that never ends does not
-    keep the process from exiting.
+    A thread cannot be ended from outside. A handler that is halted can see it (`current.cancelled`) and has a grace to end by itself;
+    one with `interrupt` gets an error in its code. After the grace its attempt is given up with the outcome that the halt asks for,
+    while the thread goes on as *overrunning*. It keeps its place in the pool, so its slot must not be filled again until `freed` is
+    sent. The threads are daemons: one that never ends does not keep the process from exiting.
     """
 
-    def __init__(self, threads: int, *, grace: timedelta = THREAD_GRACE) -> None:
+    def __init__(self, threads: int, *, grace: timedelta | None = None) -> None:
         self._limit = threads
+        # In place of the grace that handlers have.
         self._grace = grace
         self._threads: list[Thread] = []
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
@@ -170,18 +169,25 @@ class ThreadRunner:
         wait.add_done_callback(self._waits.discard)
 
     async def _give_up(self, call: _Call) -> None:
-        await call.context.clock.sleep(self._grace.total_seconds())
+        context = call.context
+        seconds = (call.handler.grace if self._grace is None else self._grace).total_seconds()
+        ends_at = context.clock.monotonic() + seconds
+        if call.interrupt is not None:
+            error = error_of_halt(context.halted)
+            while not call.settled.done() and not call.interrupt.send(error) and context.clock.monotonic() < ends_at:
+                await context.clock.sleep(RETRY_SECONDS)
+        await context.clock.sleep(max(ends_at - context.clock.monotonic(), 0))
         if call.settled.done():
             return
-        error = describe_interruption("Overrun", "the thread goes on", call.frame())
-        self._overrunning[call] = call.context.clock.now()
-        call.settled.set_result(outcome_of_halt(call.context, error))
+        overrun = describe_interruption("Overrun", "the thread goes on", call.frame())
+        self._overrunning[call] = context.clock.now()
+        call.settled.set_result(outcome_of_halt(context, overrun))
 
 
 class _Call:
     """One attempt that waits for a thread, or runs in one."""
 
-    __slots__ = ("context", "handler", "loop", "scope", "settled", "thread")
+    __slots__ = ("context", "handler", "interrupt", "loop", "scope", "settled", "thread")
 
     def __init__(self, handler: Handler, context: AttemptContext) -> None:
         self.handler = handler
@@ -191,6 +197,7 @@ class _Call:
         self.scope: Context = copy_context()
         self.scope.run(RUNNING.set, context)
         self.thread: Thread | None = None
+        self.interrupt = ThreadInterrupt() if handler.options.interrupt else None
 
     def perform(self) -> Outcome:
         """Run the handler in this thread; never raises."""
@@ -198,12 +205,18 @@ class _Call:
         if self.context.is_halted:
             return outcome_of_halt(self.context)
         try:
-            outcome = outcome_of_return(self.scope.run(invoke, self.handler, self.context.payload))
+            outcome = outcome_of_return(self._call())
         except BaseException as error:
             end_forked_copy(self.context)
             return outcome_of_error(error, self.handler, self.context)
         end_forked_copy(self.context)
         return outcome
+
+    def _call(self) -> Any:
+        handler, payload = self.handler, self.context.payload
+        if self.interrupt is None:
+            return self.scope.run(invoke, handler, payload)
+        return self.scope.run(self.interrupt.call, partial(invoke, handler, payload))
 
     def frame(self) -> FrameType | None:
         """Where the handler is now."""

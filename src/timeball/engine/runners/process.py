@@ -51,11 +51,13 @@ class ProcessRunner:
     Each child runs one attempt at a time and is used again, as long as an attempt leaves nothing behind. When a child dies during an
     attempt, the attempt is `Lost`, as with a worker that dies: it counts as a lost attempt, not as a retry. Processes that a
     handler leaves running are ended with the child (`handlers.subreaper`).
-    *cooperation* is how long a cancelled handler may go on before it is ended by force; one past its timeout has had its time.
+    One past its timeout gets an error in its code, and after a grace it is ended by force. One that is cancelled, or whose worker
+    leaves, is told first; *cooperation* is how long it may go on before it gets the error. *grace* stands in place of the handlers'.
     """
 
-    def __init__(self, app: str, *, cooperation: timedelta = COOPERATION_GRACE) -> None:
+    def __init__(self, app: str, *, cooperation: timedelta = COOPERATION_GRACE, grace: timedelta | None = None) -> None:
         self._app = app
+        self._grace = grace
         self._cooperation = cooperation
         self._idle: list[ChildProcess] = []
         self._busy: set[ChildProcess] = set()
@@ -70,7 +72,7 @@ class ProcessRunner:
         """Run the handler in a child. After a forced end nothing of it is left when this returns."""
         try:
             while (child := await self._take(context)) is not None:
-                ending = await self._run_in(child, context)
+                ending = await self._run_in(child, handler, context)
                 if not _died_idle(child, ending):
                     return _outcome(handler, context, ending)
         except OSError as error:
@@ -103,9 +105,10 @@ class ProcessRunner:
             await child.end()
         return await ChildProcess.start(self._app)
 
-    async def _run_in(self, child: ChildProcess, context: AttemptContext) -> ChildResult:
+    async def _run_in(self, child: ChildProcess, handler: Handler, context: AttemptContext) -> ChildResult:
         self._busy.add(child)
-        context.interrupt_by(lambda: self._halt(child, context))
+        grace = handler.grace if self._grace is None else self._grace
+        context.interrupt_by(lambda: self._halt(child, context, grace))
         ending: ChildResult | None = None
         try:
             ending = await child.perform(context)
@@ -123,16 +126,28 @@ class ProcessRunner:
         await child.end()
         self._busy.discard(child)
 
-    def _halt(self, child: ChildProcess, context: AttemptContext) -> None:
-        child.stop(context)
-        if context.halted is StopReason.TIMEOUT:
+    def _halt(self, child: ChildProcess, context: AttemptContext, grace: timedelta) -> None:
+        is_late = context.halted is StopReason.TIMEOUT
+        if is_late and not child.has_begun:
+            # There is nothing to clean up.
             child.hang_up()
-        else:
-            self._spawn(self._hang_up_later(child, context, child.runs))
+            return
+        child.stop(context, raises=is_late)
+        self._spawn(self._end(child, context, grace, child.runs, is_told=is_late))
 
-    async def _hang_up_later(self, child: ChildProcess, context: AttemptContext, run: int) -> None:
-        await context.clock.sleep(self._cooperation.total_seconds())
-        if child in self._busy and child.runs == run:
+    async def _end(
+        self, child: ChildProcess, context: AttemptContext, grace: timedelta, run: int, *, is_told: bool
+    ) -> None:
+        def is_running() -> bool:
+            return child in self._busy and child.runs == run
+
+        if not is_told:
+            await context.clock.sleep(self._cooperation.total_seconds())
+            if not is_running():
+                return
+            child.stop(context, raises=True)
+        await context.clock.sleep(grace.total_seconds())
+        if is_running():
             child.hang_up()
 
     def _spawn(self, wait: Coroutine[Any, Any, None]) -> None:
@@ -218,6 +233,8 @@ class ChildProcess:
         self._is_hung_up = False
         self._is_closed = False
         self.runs = 0
+        # Whether the handler of the present attempt is called, or was.
+        self.has_begun = False
 
     @classmethod
     async def start(cls, app: str) -> ChildProcess:
@@ -259,6 +276,7 @@ class ChildProcess:
     async def perform(self, context: AttemptContext) -> ChildResult:
         """Run an attempt; afterwards *context* has all its log lines and progress."""
         self.runs += 1
+        self.has_begun = False
         for output in self._outputs:
             output.begin(context.emit_log)
         claimed = context.claimed._replace(payload=context.payload)
@@ -270,7 +288,6 @@ class ChildProcess:
                 output.finish()
 
     async def _hear(self, context: AttemptContext) -> ChildResult:
-        has_begun = False
         while (message := await self._receive()) is not None:
             match message:
                 case ReadyMessage(pid=pid):
@@ -280,7 +297,7 @@ class ChildProcess:
                 case _ if message.number != self.runs:
                     continue
                 case StartedMessage():
-                    has_begun = True
+                    self.has_begun = True
                 case LogMessage(level=level, message=text):
                     context.emit_log(level, text)
                 case ProgressMessage(fraction=fraction, note=note):
@@ -288,7 +305,7 @@ class ChildProcess:
                 case OutcomeMessage():
                     return message
         self.hang_up()
-        return ChildExit(await self._process.wait(), has_begun)
+        return ChildExit(await self._process.wait(), self.has_begun)
 
     async def _receive(self) -> FromChild | None:
         try:
@@ -297,10 +314,11 @@ class ChildProcess:
             # The handler has written into the socket; nothing that comes from there can be trusted any more.
             return None
 
-    def stop(self, context: AttemptContext) -> None:
-        """Tell the handler that it is to stop."""
+    def stop(self, context: AttemptContext, *, raises: bool) -> None:
+        """Tell the handler that it is to stop, by an error in its code if *raises*."""
         if context.halted is not None and not self._is_hung_up:
-            self._writer.write(pack(StopMessage(number=self.runs, why=context.halted, reason=context.halt_reason)))
+            message = StopMessage(number=self.runs, why=context.halted, reason=context.halt_reason, raises=raises)
+            self._writer.write(pack(message))
 
     def hang_up(self) -> None:
         """Have the subreaper end the child and all its descendants: TERM, a short grace, KILL."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from datetime import datetime
 from typing import Protocol, runtime_checkable
@@ -209,6 +209,9 @@ class AttemptSource(Protocol):
     async def resolve_payload(self, context: AttemptContext) -> Outcome | None:
         """Put the values of references into the payload; an outcome if that cannot be done."""
 
+    def note_timeout(self, context: AttemptContext) -> None:
+        """An attempt was told that its time is over."""
+
     def finish_attempt(self, handler: Handler, context: AttemptContext, outcome: Outcome, started_at: datetime) -> None:
         """An attempt has ended; its slot is free."""
 
@@ -224,7 +227,7 @@ class AttemptPool:
         self._loop = asyncio.get_running_loop()
         # What every attempt begins with. Tasks are made in the middle of other attempts and must not inherit their variables.
         self._context = copy_context()
-        self._wheel = DeadlineWheel(env.clock)
+        self._wheel = DeadlineWheel(env.clock, source.note_timeout)
         # Handlers whose last attempt awaited something.
         self._slow: set[str] = set()
         self._begun_last: AttemptContext | None = None
@@ -387,8 +390,9 @@ _NOTCH_SECONDS = 0.05
 class DeadlineWheel:
     """Halts attempts that run past their timeout, to within a notch. One timer serves all: one for each attempt would cost too much."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, on_timeout: Callable[[AttemptContext], None] = lambda _: None) -> None:
         self._clock = clock
+        self._on_timeout = on_timeout
         self._notches: dict[int, set[AttemptContext]] = {}
         self._places: dict[AttemptContext, int] = {}
         self._turned_to = self._notch(clock.monotonic())
@@ -425,5 +429,6 @@ class DeadlineWheel:
                 self._places.pop(context, None)
                 seconds = (context.claimed.timeout_ms or 0) / 1000
                 context.halt(StopReason.TIMEOUT, f"ran longer than its timeout of {seconds:g} s")
+                self._on_timeout(context)
         if self._places:
             self._timer = asyncio.get_running_loop().call_later(_NOTCH_SECONDS, self._turn)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -41,12 +42,15 @@ from timeball.engine.runners.outcome import judge_timeout
 from timeball.engine.worker.admission import RetryGate
 from timeball.engine.worker.attempts import LONGEST_WAIT_SECONDS, AttemptPool, ReadyAttempt, Runner, Slots, StartQueue
 from timeball.env import Env
-from timeball.errors import InvalidInput, StoreUnavailable
+from timeball.errors import InvalidInput, StoreError, StoreUnavailable
 from timeball.store.executions import ExecutionStore
 from timeball.telemetry.events import Emit
 
 # How long an execution waits whose references need a schedule that cannot be read.
 _SCHEDULE_PAUSE = timedelta(seconds=1)
+# The deadline in the database is so far behind the timeout that these graces end before it; and what ending takes after a grace.
+_GRACE_WITHIN_DEADLINE = timedelta(seconds=2)
+_TIME_TO_END = timedelta(seconds=10)
 # How long a due execution may wait here while no slot becomes free.
 _PATIENCE_SECONDS = 0.02
 
@@ -57,6 +61,7 @@ class Executor:
     *retry_gate* decides about each start; without one every attempt is made. *open_sink* opens the log of an attempt that writes one,
     and *close_sink* is called when such an attempt has ended. *read_schedule* tells when a job ran by one of its versions, and
     *read_cause* which run that of a one-off follows.
+    *extend_deadline* puts off the deadline of an attempt whose time is over, so that it can clean up.
     """
 
     def __init__(
@@ -73,6 +78,7 @@ class Executor:
         read_cause: Callable[[JobId], Awaitable[CauseRecord | None]],
         close_sink: Callable[[ClaimedExecution], None] = lambda _: None,
         retry_gate: RetryGate | None = None,
+        extend_deadline: Callable[[ClaimedExecution, timedelta], Awaitable[None]] | None = None,
     ) -> None:
         self._env = env
         self._handlers = handlers
@@ -85,6 +91,8 @@ class Executor:
         self._retry_gate = retry_gate
         self._read_schedule = read_schedule
         self._read_cause = read_cause
+        self._extend_deadline = extend_deadline
+        self._extensions: set[asyncio.Task[None]] = set()
         self._attempts = AttemptPool(env, runners, slots, self)
         self._start_timer: asyncio.TimerHandle | None = None
         self._patience_timer: asyncio.TimerHandle | None = None
@@ -216,6 +224,22 @@ class Executor:
             info = ErrorInfo(type="InvalidInput", message=str(error), fingerprint="wrong-reference")
             return Failed(info, is_retryable=False)
         return None
+
+    def note_timeout(self, context: AttemptContext) -> None:
+        """Put off the deadline by which the reaper ends the attempt, if its handler has a grace that is longer than that."""
+        handler = self._handlers.find(context.claimed.handler)
+        if self._extend_deadline is None or handler is None or handler.style is RunStyle.COROUTINE:
+            return
+        if handler.grace > _GRACE_WITHIN_DEADLINE:
+            work = self._put_off(self._extend_deadline(context.claimed, handler.grace + _TIME_TO_END))
+            task = asyncio.get_running_loop().create_task(work)
+            self._extensions.add(task)
+            task.add_done_callback(self._extensions.discard)
+
+    async def _put_off(self, extension: Awaitable[None]) -> None:
+        # If it cannot be put off, the reaper may call the attempt off before its grace is over: its outcome is the same.
+        with suppress(StoreError):
+            await extension
 
     def finish_attempt(self, handler: Handler, context: AttemptContext, outcome: Outcome, started_at: datetime) -> None:
         """An attempt has ended."""

@@ -75,6 +75,7 @@ class WorkerNode(BaseNode):
             store.follow_ups.cause_of,
             self.log_writer.close_sink,
             self.retry_gate,
+            executions.extend_deadline,
         )
         self.claimer: Claimer
         self.receiver: TicketReceiver | None = None

@@ -243,6 +243,14 @@ WHERE id = :id
   AND fence = :fence
   AND claim_id = :claim_id;
 
+-- name: extend_deadline
+-- Put off the deadline of an attempt that may clean up after its timeout, while its row still names the claim.
+UPDATE timeball.running
+SET deadline = coalesce(:now, now()) + :span::interval
+WHERE id = :id
+  AND fence = :fence
+  AND claim_id = :claim_id;
+
 -- name: orphaned_claims
 -- Running executions whose node has no row any more, or whose deadline has passed.
 SELECT running.id, running.job_id, running.fence, running.attempts, running.lost, running.handler, running.run_at, running.scheduled_for, running.queue,
