@@ -386,7 +386,7 @@ class InlineRuns:
         try:
             value = variables.run(self._calls.coroutine, call) if is_async(handler) else variables.run(call)
         except (*_ENDS_OF_A_HANDLER, asyncio.CancelledError) as error:
-            return _failed(handler, error)
+            return _failed(handler, context, error)
         return outcome_of_return(value), None
 
     async def _acall(self, handler: Handler, context: InlineContext) -> _Ended:
@@ -399,12 +399,12 @@ class InlineRuns:
         try:
             value = await task
         except _ENDS_OF_A_HANDLER as error:
-            return _failed(handler, error)
+            return _failed(handler, context, error)
         except asyncio.CancelledError as error:
             caller = asyncio.current_task()
             if caller is None or caller.cancelling():
                 raise
-            return _failed(handler, error)
+            return _failed(handler, context, error)
         return outcome_of_return(value), None
 
 
@@ -418,8 +418,8 @@ _Ended = tuple[Outcome, BaseException | None]
 _ENDS_OF_A_HANDLER: Final = (Exception, ControlSignal, SystemExit)
 
 
-def _failed(handler: Handler, error: BaseException) -> _Ended:
-    return outcome_of_error(error, handler.options.no_retry, shares_files=False), error
+def _failed(handler: Handler, context: AttemptContext, error: BaseException) -> _Ended:
+    return outcome_of_error(error, handler, context, shares_files=False), error
 
 
 class _Attempts:
