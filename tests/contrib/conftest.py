@@ -162,6 +162,14 @@ def never_again():
     raise LookupError("never again")
 
 
+followers = []
+
+
+@tb.handler
+def note_follower(result: list) -> None:
+    followers.append(result)
+
+
 @tb.handler(queue="mail")
 def send_invoice(order_id: int) -> int:
     return order_id

@@ -269,16 +269,28 @@ def test_queue_priority_and_time_are_kept(tasks: Any) -> None:
 
 
 def test_a_call_of_a_task_may_have_options_of_its_own(tasks: Any) -> None:
-    once = tasks.positions.using(key="r-42", limit_key="shop", max_running=2, tags=["slow"], expires="10m", retries=0)
+    once = tasks.positions.using(
+        meta={"tenant": "acme"}, key="r-42", limit_key="shop", max_running=2, tags=["slow"], expires="10m", retries=0
+    )
 
     results = [once.enqueue(1), once.enqueue(2)]
 
     assert results[0].id == results[1].id
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT unique_key, limit_key, max_running, tags, max_retries, start_within_seconds FROM timeball.job"
+            "SELECT unique_key, limit_key, max_running, tags, max_retries, start_within_seconds, meta->>'tenant' FROM timeball.job"
         )
-        assert cursor.fetchall() == [("r-42", "shop", 2, ["slow"], 0, 600)]
+        assert cursor.fetchall() == [("r-42", "shop", 2, ["slow"], 0, 600, "acme")]
+
+
+def test_handlers_follow_a_task(tasks: Any, worker: Worker) -> None:
+    followed = tasks.positions.using(on_success=tasks.note_follower.call(tasks.tb.result))
+
+    with worker():
+        followed.enqueue(7)
+        wait_for(lambda: tasks.followers)
+
+    assert tasks.followers == [[[7], {}]]
 
 
 def test_the_parcel_of_the_guide_is_sent_once(tasks: Any, worker: Worker) -> None:

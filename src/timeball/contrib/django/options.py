@@ -42,7 +42,7 @@ TASK_OPTIONS = CALL_OPTIONS | _OF_FUNCTION
 # A backend's OPTIONS may have these, too.
 _BACKEND_OPTIONS = frozenset({"database", "modules"})
 # A key of all tasks of a backend would be that of one task.
-_OF_BACKEND = (TASK_OPTIONS - {"key"}) | _BACKEND_OPTIONS
+_OF_BACKEND = (TASK_OPTIONS - {"key", "if_exists", "unique_for"}) | _BACKEND_OPTIONS
 
 
 def _using(self: AnyTask, **changes: Any) -> AnyTask:
@@ -74,7 +74,12 @@ TimeballTask: Any = make_dataclass(
 def enqueue_options(task: AnyTask, backend_options: Mapping[str, Any]) -> EnqueueOptions:
     """The options of one enqueue: those of the task go before those of its backend."""
     check_options(backend_options)
-    options = {word: value for word, value in _options(task, backend_options) if word in CALL_OPTIONS}
+    # A function that computes the pause belongs to the handler.
+    options = {
+        word: value
+        for word, value in _options(task, backend_options)
+        if word in CALL_OPTIONS and not (word == "backoff" and callable(value))
+    }
     options |= {"queue": task.queue_name, "priority": to_timeball_priority(task.priority)}
     if task.run_after is not None and (at := _aware(task.run_after)) > timezone.now():
         options["at"] = at

@@ -317,8 +317,11 @@ class TaskBinder:
         except Exception as error:
             # If the store cannot tell whether this was the last try, the error of the task is raised all the same.
             with suppress(TimeballError):
-                ask = partial(is_end_sent_here, claimed, self._is_final(error))
-                if self._store.call_store(ask) if inline is None else inline.is_last or self._is_final(error):
+                if inline is None:
+                    is_end = self._store.call_store(partial(is_end_sent_here, claimed, self._is_final(error)))
+                else:
+                    is_end = inline.is_last or self._is_final(error)
+                if is_end:
                     self._fail(result, error)
             raise
         return self._succeed(result, value)
@@ -335,8 +338,11 @@ class TaskBinder:
             raise
         except Exception as error:
             with suppress(TimeballError):
-                ask = partial(is_end_sent_here, claimed, self._is_final(error))
-                if await self._store.acall_store(ask) if inline is None else inline.is_last or self._is_final(error):
+                if inline is None:
+                    is_end = await self._store.acall_store(partial(is_end_sent_here, claimed, self._is_final(error)))
+                else:
+                    is_end = inline.is_last or self._is_final(error)
+                if is_end:
                     self._fail(result, error)
             raise
         return self._succeed(result, value)
