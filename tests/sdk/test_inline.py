@@ -80,6 +80,8 @@ def test_an_enqueue_returns_a_run_that_has_ended(tb: Timeball) -> None:
     assert run.result() == Parcel(3.0, date(2026, 3, 1))
     assert (run.id[:4], run.job_id[:4], run.is_new) == ("exe_", "job_", True)
     assert tb.get_run(run.id).result() == run.result()
+    info = run.info()
+    assert (info.state, info.attempts, info.handler, run.progress()) == ("succeeded", 1, weigh.name, None)
     assert run.cancel() is False
 
 
@@ -350,6 +352,9 @@ def test_a_key_gives_the_run_that_is_under_way(tb: Timeball) -> None:
     run = sync.options(key="sync").enqueue()
 
     assert run.result() == [run.id, False, "running"]
+    assert tb.get_run(key="sync").id == run.id
+    with pytest.raises(NotFound, match="inline run other"):
+        tb.get_run(key="other")
     assert sync.options(key="sync").enqueue().id != run.id
 
 
@@ -552,6 +557,7 @@ async def test_a_block_may_be_a_fixture_of_tests(tb: Timeball, runs: Any, async_
         lambda tb, send: tb.sync_schedules(),
         lambda tb, send: tb.jobs.get("daily"),
         lambda tb, send: list(tb.jobs.list()),
+        lambda tb, send: tb.runs(),
     ],
 )
 def test_what_needs_a_database_is_refused(tb: Timeball, program: Timeball, use: Any) -> None:

@@ -442,12 +442,16 @@ class Timeball:
         """
         if key is None:
             return self._run_of(execution_id)
+        if self._enqueue_client.inline_scope() is not None:
+            return self._inline_run(self._enqueue_client.inline_runs.find_key(key), key)
         return self._enqueue_client.background_loop.call(self._finding(execution_id, key))
 
     async def aget_run(self, execution_id: str | None = None, *, key: str | None = None) -> Run[Any]:
         """Like `get_run`, for coroutines."""
         if key is None:
             return self._run_of(execution_id)
+        if self._enqueue_client.inline_scope() is not None:
+            return self._inline_run(self._enqueue_client.inline_runs.find_key(key), key)
         return await self._enqueue_client.background_loop.acall(self._finding(execution_id, key))
 
     def _run_of(self, execution_id: str | None) -> Run[Any]:
@@ -457,11 +461,14 @@ class Timeball:
             )
         id_ = ExecutionId(parse_id("exe", execution_id))
         if self._enqueue_client.inline_scope() is not None:
-            run = self._enqueue_client.inline_runs.find(id_)
-            if run is None:
-                raise NotFound("inline run", execution_id)
-            return run
+            return self._inline_run(self._enqueue_client.inline_runs.find(id_), execution_id)
         return Run(self._enqueue_client.background_loop, id_, JobId(id_), is_new=False)
+
+    @staticmethod
+    def _inline_run(run: Run[Any] | None, name: str) -> Run[Any]:
+        if run is None:
+            raise NotFound("inline run", name)
+        return run
 
     def _finding(self, execution_id: str | None, key: str) -> Callable[[SdkRuntime], Coroutine[Any, Any, Run[Any]]]:
         from timeball.sdk.pages import find_by_key

@@ -28,6 +28,7 @@ from timeball.domain.execution import (
     Failed,
     Origin,
     Outcome,
+    Progress,
     Snoozed,
     Succeeded,
 )
@@ -54,6 +55,7 @@ from timeball.sdk.runs import Run, execution_value
 
 if TYPE_CHECKING:
     from timeball.sdk.enqueue import EnqueueClient
+    from timeball.sdk.pages import RunInfo
 
 Answer = TypeVar("Answer")
 Convert = Callable[[Any], Any] | None
@@ -146,6 +148,22 @@ class InlineRun(Run[Any]):
 
     async def astate(self) -> ExecutionState:
         return self.execution.state
+
+    def info(self) -> RunInfo:
+        """All that is known of the run: state, times, attempts, error, meta."""
+        from timeball.sdk.pages import info_of
+
+        return info_of(self.execution)
+
+    async def ainfo(self) -> RunInfo:
+        return self.info()
+
+    def progress(self) -> Progress | None:
+        """None: a run that has ended has no progress."""
+        return None
+
+    async def aprogress(self) -> Progress | None:
+        return None
 
     def cancel(self, reason: str | None = None) -> bool:
         """False: the run has ended."""
@@ -245,6 +263,11 @@ class InlineRuns:
     def find(self, execution_id: ExecutionId) -> InlineRun | None:
         """One of the last runs of this process."""
         return self._kept.get(execution_id)
+
+    def find_key(self, key: str) -> InlineRun | None:
+        """The latest of them that was enqueued with this key."""
+        with self._mutex:
+            return next((run for run in reversed(self._kept.values()) if run.execution.unique_key == key), None)
 
     def run(self, scope: InlineScope, request: EnqueueRequest, payload: str, convert: Convert) -> InlineRun:
         """Run the handler of an enqueue."""
