@@ -703,6 +703,20 @@ MUTANTS = (
     ),
     # freezes
     _one(
+        "a forecast that expects runs inside of a freeze",
+        "domain/forecast/demand.py",
+        "            if start < window.end and window.start < end:",
+        "            if False:",
+        "tests/domain/forecast/test_demand.py::test_what_falls_into_a_freeze_starts_after_it_as_far_as_it_may",
+    ),
+    _one(
+        "a forecast that lets one-offs start inside of a freeze",
+        "store/timeline.py",
+        "return run if window is None else run._replace(started_at=window.end)",
+        "return run",
+        "tests/application/queries/test_forecast.py::test_what_falls_into_a_freeze_is_no_demand_before_it_is_over",
+    ),
+    _one(
         "a freeze that promotions planned before it do not notice",
         f"{_SQL}/promotion.sql",
         "SELECT coalesce(max(epoch), 0) = :freeze_epoch AND NOT EXISTS",

@@ -70,6 +70,7 @@ async def test_everything_is_frozen_from_an_instant_on_the_clock_that_the_page_s
     assert (freeze.from_at - clock.now(), freeze.until_at - clock.now()) == (timedelta(hours=1), timedelta(hours=19))
     listed = (await browser.get("/freezes")).text
     assert "Everything" in listed
+    assert 'href="/freezes/new"' in (await browser.get("/parts/palette?words=freeze")).text
     assert "planned" in listed
 
 

@@ -179,7 +179,7 @@ def axis(view: TimeWindow) -> Markup:
 
 def _label(x: float, tick: AxisTick) -> str:
     # Near the right edge a label would be cut.
-    anchor = ' text-anchor="end"' if x > 88 else ""
+    anchor = ' text-anchor="end"' if x > (88 if tick.is_day else 95) else ""
     return f'<text class="tick{_day(tick)}" x="{x:.2f}%" y="15"{anchor}>{escape(tick.text)}</text>'
 
 
