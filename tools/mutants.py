@@ -40,6 +40,7 @@ _EXECUTOR, _HEARTBEAT = "tests/engine/worker/test_executor.py", "tests/engine/te
 _LIFECYCLE, _OCCURRENCES = "tests/domain/test_lifecycle.py", "tests/domain/scheduling/test_occurrences.py"
 _FOLLOW_UPS = "tests/store/test_follow_ups.py"
 _SCHEDULES = "tests/sdk/test_schedule_calls.py"
+_RULES = "tests/domain/scheduling/test_rrule.py"
 _CALENDARS, _CALENDAR_STORE = "tests/engine/scheduler/test_calendars.py", "tests/store/test_calendars.py"
 _CALENDAR_RULES, _CALENDARS_OF_API = "tests/domain/scheduling/test_calendars.py", "tests/api/test_calendars.py"
 _WATCH = "tests/engine/worker/test_contracts.py"
@@ -73,6 +74,21 @@ def _one(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 
 MUTANTS = (
+    # recurrence rules
+    _one(
+        "a rule that is said again counts anew",
+        "domain/job.py",
+        "    if isinstance(job.rule, Rrule) and is_rrule(",
+        "    if False and is_rrule(",
+        f"{_RULES}::test_a_rule_that_is_said_again_goes_on_counting_as_before",
+    ),
+    _one(
+        "a rule without days is searched for ever",
+        "domain/scheduling/rrule.py",
+        "            interval=12 * date.max.year,\n",
+        "            interval=1,\n",
+        f"{_RULES}::test_a_rule_that_never_fires_is_refused_and_not_searched_for_ever",
+    ),
     # backfills
     _one(
         "backfill twice",

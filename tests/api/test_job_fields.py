@@ -57,6 +57,14 @@ RECURRING = {
 }
 JOBS: dict[str, dict[str, Any]] = {
     "cron": {**ALWAYS, **RECURRING, "schedule": "30 2 * * *", "on_gap": "skip", "on_repeat": "both", "shift": "next"},
+    "rrule": {
+        **ALWAYS,
+        **RECURRING,
+        "schedule": "DTSTART:20970105T093000 RRULE:FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9",
+        "on_gap": "skip",
+        "on_repeat": "both",
+        "shift": "next",
+    },
     "every": {**ALWAYS, **RECURRING, "interval_seconds": 77, "scheduled_at": "2098-02-01T00:00:00Z"},
     "once": {**ALWAYS, "scheduled_at": "2098-02-01T00:00:00Z", "expires_at": "2098-02-02T00:00:00Z"},
     "manual": {**ALWAYS, "schedule": "manual"},

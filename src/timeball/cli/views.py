@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def schedule_text(job: Any) -> str:
     """When a job runs, in a few words."""
     match job["kind"]:
-        case "cron":
+        case "cron" | "rrule":
             zone = "" if job["timezone"] == "UTC" else f" {job['timezone']}"
             return f"{job['schedule']}{zone}"
         case "every":

@@ -47,7 +47,8 @@ from timeball.domain.policies import (
 )
 from timeball.domain.scheduling.calendars import CalendarRule, CalendarVersion, calendar_rule, unresolved
 from timeball.domain.scheduling.civil_time import format_instant, parse_instant
-from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, Schedule, ScheduleKind, parse_schedule
+from timeball.domain.scheduling.rrule import continued_rrule, is_rrule
+from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, Rrule, Schedule, ScheduleKind, parse_schedule
 from timeball.domain.values.field_errors import list_choices, unexpected_value
 from timeball.domain.values.ids import ExecutionId, JobId, jitter_of, shard_of
 from timeball.domain.values.json_text import check_small_object, to_json
@@ -310,6 +311,9 @@ def redefine_job(
             f"unknown field {unknown[0]!r}; known are {', '.join(sorted(SPEC_FIELDS))}", field=unknown[0]
         )
     spec = replace(without_other_kinds(without_other_backoff(spec_of(job), changes), changes), **changes)
+    if isinstance(job.rule, Rrule) and is_rrule(changes.get("schedule")) and changes.get("starts_at") is None:
+        # A rule that does not say from when it counts goes on counting as before.
+        spec = replace(spec, schedule=continued_rrule(str(changes["schedule"]), job.rule.expression))
     if not spec.has_time:
         raise _lost_time(job, changes)
     whole = replace(spec, payload={}) if "payload" not in changes else spec

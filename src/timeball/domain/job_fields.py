@@ -264,14 +264,15 @@ class JobSpec:
         about="A JSON object about its executions that is no argument, such as a tenant; up to 4 KB.")] = None
 
     schedule: Annotated[str | None, JobField(WHEN, "Cron expression", Text(1_000),
-        about="A cron expression (`H` is a value that the name of the job decides), or `manual`: only when it is triggered. "
+        about="A cron expression (`H` is a value that the name of the job decides), a recurrence rule of calendars "
+        "(`RRULE:FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9`), or `manual`: only when it is triggered. "
         "A job with no time at all runs now, once.")] = None
     interval_seconds: Annotated[int | float | None, JobField(WHEN, "Every", Interval(),
         about="The job runs every so many whole seconds.")] = None
     scheduled_at: Annotated[datetime | str | None, JobField(WHEN, "At", Instant(), sdk_word="at",
         about="The instant of a one-off, or the first instant of an interval.")] = None
     timezone: Annotated[str, JobField(WHEN, "Zone", Text(200), PLAIN | SPARSE,
-        about="The IANA time zone of the cron expression, and of instants without an offset.")] = "UTC"
+        about="The IANA time zone of the schedule, and of instants without an offset.")] = "UTC"
     on_gap: Annotated[OnGap | str, JobField(WHEN, "If a clock change skips it", Choice(OnGap),
         about="What becomes of a wall time that a clock change skips.")] = OnGap.NEXT_VALID
     on_repeat: Annotated[OnRepeat | str, JobField(WHEN, "If a clock change repeats it", Choice(OnRepeat),

@@ -445,6 +445,24 @@ async def test_ten_years_of_a_cron_job_are_counted_too(store: Store, clock: Virt
     assert number > 3650 * 288
 
 
+async def test_a_recurrence_rule_is_kept_through_downtime_and_edits(
+    store: Store, clock: VirtualClock, commands: Commands, node: ManualScheduler, worker: Hands
+) -> None:
+    rule = "RRULE:FREQ=MINUTELY;INTERVAL=7;BYDAY=MO,TU"
+    job = await create(store, schedule=rule, timezone="Europe/Berlin", misfire="skip")
+    await node.run_for(1_000, worker.work)
+    clock.advance(timedelta(days=9))
+    await node.run_for(1_000, worker.work)
+    ((first, last, number, reason),) = await ranges(store, job.id)
+    assert (number, reason) == (job.rule.count_between(first - timedelta(microseconds=1), last), "misfire")
+
+    await commands.jobs.update(job.id, {"schedule": "RRULE:FREQ=HOURLY;BYMINUTE=3,33"})
+    await node.run_for(4_000, worker.work)
+
+    assert list((await states(store, job.id)).values()).count("succeeded") >= 4
+    await check_promises(store)
+
+
 # overlap
 
 

@@ -225,7 +225,7 @@ class JobOut(BaseModel):
     description: str | None
     handler: str
     payload: Any
-    kind: Literal["once", "every", "cron", "manual"]
+    kind: Literal["once", "every", "cron", "rrule", "manual"]
     schedule: str | None
     interval_seconds: int | None
     scheduled_at: datetime | None

@@ -247,8 +247,9 @@ def form_values(job: dict[str, Any]) -> dict[str, str]:
     """A job as its form shows it."""
     anchor = _shown(SPEC_FIELDS["scheduled_at"], job["scheduled_at"])
     return {name: _shown(line, job[line.name]) for name, line in _FIELDS.items()} | {
-        "kind": str(job["kind"]),
-        "schedule": job["schedule"] if job["kind"] == "cron" else "",
+        # A recurrence rule is written where a cron expression is.
+        "kind": "cron" if job["kind"] == "rrule" else str(job["kind"]),
+        "schedule": job["schedule"] if job["kind"] in ("cron", "rrule") else "",
         "interval": _shown(SPEC_FIELDS["interval_seconds"], job["interval_seconds"]),
         "scheduled_at": anchor if job["kind"] == "once" else "",
         "first_at": anchor if job["kind"] == "every" else "",

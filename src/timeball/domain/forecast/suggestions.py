@@ -24,7 +24,7 @@ from typing import TypeAlias
 from timeball.domain.forecast.demand import Collision, FireTimes, ForecastJob, SlotPool, steady_slots
 from timeball.domain.scheduling.civil_time import MAX_INSTANT, MIN_INSTANT, format_instant
 from timeball.domain.scheduling.cron import NICKNAMES
-from timeball.domain.scheduling.schedule import Cron, Every, Schedule
+from timeball.domain.scheduling.schedule import Cron, Every, Rrule, Schedule
 from timeball.domain.values.ids import JobId
 from timeball.domain.values.wording import counted, duration_in_words, format_duration
 
@@ -315,6 +315,8 @@ def why_not_shiftable(rule: Schedule) -> str | None:
     match rule:
         case Every():
             return None
+        case Rrule():
+            return "it is a recurrence rule, and only cron expressions and intervals can be moved"
         case Cron(expression=expression):
             minute = _fields(expression)[-5]
             return None if minute.isdigit() else f'its minutes are "{minute}", and only a single minute can be moved'
@@ -326,6 +328,8 @@ def shift_schedule(rule: Schedule, by: timedelta) -> Schedule | None:
     match rule:
         case Every(anchor=anchor):
             return replace(rule, anchor=anchor + by) if MIN_INSTANT <= anchor + by <= MAX_INSTANT else None
+        case Rrule():
+            return None
         case Cron(expression=expression):
             moved = _moved(_fields(expression), by // _MINUTE)
             return None if moved is None else replace(rule, expression=moved)

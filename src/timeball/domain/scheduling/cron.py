@@ -445,8 +445,42 @@ def parse_cron(text: str) -> CronPattern:
     return pattern
 
 
-class CronPattern:
-    """The wall times that one cron expression names: without a zone, in whole seconds.
+class WallPattern:
+    """The wall times that the text of a schedule names: without a zone, in whole seconds."""
+
+    __slots__ = ()
+
+    # It means a rhythm: clock changes neither move nor repeat it.
+    follows_elapsed: bool
+
+    def walls_after(self, wall: datetime) -> Iterator[datetime]:
+        """The named wall times strictly after *wall*, in order."""
+        raise NotImplementedError
+
+    def walls_before(self, wall: datetime) -> Iterator[datetime]:
+        """The named wall times strictly before *wall*, latest first."""
+        raise NotImplementedError
+
+    def count_between(self, start: datetime, end: datetime) -> int:
+        """The number of named wall times in [start, end); the cost grows with the days, not with the wall times."""
+        raise NotImplementedError
+
+    def moved_from(self, wall: datetime) -> datetime | None:
+        """The wall time that a calendar moved to *wall*; None if *wall* itself is named."""
+        raise NotImplementedError
+
+    def first_between(self, start: datetime, end: datetime) -> datetime | None:
+        """The first named wall time in [start, end)."""
+        wall = next(self.walls_after(start - MICROSECOND), None)
+        return wall if wall is not None and wall < end else None
+
+    def matches(self, wall: datetime) -> bool:
+        """Whether *wall* is one of the named wall times."""
+        return self.first_between(wall, wall + MICROSECOND) is not None
+
+
+class CronPattern(WallPattern):
+    """The wall times that one cron expression names.
 
     The times of a day are sorted lists, because cronsim steps from minute to minute: `*/30 * * * *` takes it 90 µs, this 10 µs.
     """
@@ -490,15 +524,6 @@ class CronPattern:
             yield from self._times_back_from(today, end.time())
         for day in self._days_before(today):
             yield from self._times_back_from(day, time.max)
-
-    def first_between(self, start: datetime, end: datetime) -> datetime | None:
-        """The first named wall time in [start, end)."""
-        wall = next(self.walls_after(start - MICROSECOND), None)
-        return wall if wall is not None and wall < end else None
-
-    def matches(self, wall: datetime) -> bool:
-        """Whether *wall* is one of the named wall times."""
-        return self.first_between(wall, wall + MICROSECOND) is not None
 
     def matches_day(self, day: date) -> bool:
         """Whether any time of *day* is named."""
@@ -667,10 +692,10 @@ class Occurrence:
 
 
 @dataclass(frozen=True, slots=True)
-class CronIterator:
-    """The instants of one expression in one zone."""
+class WallIterator:
+    """The instants in one zone of the wall times that a pattern names."""
 
-    pattern: CronPattern
+    pattern: WallPattern
     zone: str
     on_gap: OnGap
     on_repeat: OnRepeat
@@ -793,10 +818,10 @@ class CronIterator:
 @lru_cache(maxsize=4096)
 def cron_iterator(
     expression: str, zone: str, on_gap: OnGap, on_repeat: OnRepeat, calendar: CalendarRule | None = None
-) -> CronIterator:
+) -> WallIterator:
     """The iterator of an expression in a zone, on the days that a calendar rule leaves of it; cached."""
     pattern = parse_cron(expression) if calendar is None else CalendarPattern(*parse_expression(expression), calendar)
-    return CronIterator(pattern, zone, on_gap, on_repeat)
+    return WallIterator(pattern, zone, on_gap, on_repeat)
 
 
 def _leap(period: OffsetPeriod, wall: datetime) -> datetime | None:

@@ -35,7 +35,7 @@ from typing import NamedTuple
 
 from timeball.domain.scheduling.calendars import CalendarRule
 from timeball.domain.scheduling.civil_time import MAX_INSTANT, MICROSECOND, MIN_INSTANT, SECOND, format_instant
-from timeball.domain.scheduling.schedule import Cron, Every, Manual, Occurrence, Once, Schedule
+from timeball.domain.scheduling.schedule import Cron, Every, Manual, Occurrence, Once, Rrule, Schedule
 
 # No two editions of the time-zone data put one wall time further apart: a clock may be set across the date cursor.
 _EDITIONS_APART = timedelta(hours=26)
@@ -481,7 +481,7 @@ class LedgerCursor:
             return self._rule.interval
         if not isinstance(self._rule, Cron):
             return None
-        has_seconds = len(self._rule.expression.split()) > 5
+        has_seconds = isinstance(self._rule, Rrule) or len(self._rule.expression.split()) > 5
         return SECOND if has_seconds else 60 * SECOND
 
 

@@ -1,4 +1,4 @@
-"""Once, Every, Cron, Manual: the schedules, and the one computation of fire times for all callers.
+"""Once, Every, Cron, Rrule, Manual: the schedules, and the one computation of fire times for all callers.
 
 A schedule is a value. It computes instants from instants and reads no clock. Scheduler, previews, forecasts and `verify`
 all ask it the same questions:
@@ -18,6 +18,7 @@ The rules:
 * `every` counts elapsed time: occurrence n is anchor + n * interval, and the anchor is the first. It does not drift,
   and clock changes do not affect it.
 * `cron` follows the wall clock of a zone; cron and civil_time say what happens when that clock changes.
+* `rrule` is a recurrence rule of RFC 5545 (see rrule), and in all else a cron schedule.
 * `once` is one instant, `manual` none at all.
 * A job with no time runs now: it is `once`, at the instant of its creation. `manual` is said, never meant by silence.
 * Calendars leave days of a recurring schedule out, or move them (see calendars). What they leave is all that the schedule names, for every
@@ -58,15 +59,21 @@ from timeball.domain.scheduling.civil_time import (
     to_utc,
 )
 from timeball.domain.scheduling.cron import (
-    CronIterator,
     NoteKind,
     Occurrence,
     OccurrenceNote,
+    WallIterator,
     canonical_text,
     cron_iterator,
     has_hash,
     parse_cron,
     resolve_hash,
+)
+from timeball.domain.scheduling.rrule import (
+    RrulePattern,
+    canonical_rrule,
+    is_rrule,
+    parse_rrule,
 )
 from timeball.domain.values.field_errors import list_choices, unexpected_value
 from timeball.errors import NeverFires, ScheduleError
@@ -82,6 +89,7 @@ __all__ = [
     "OnGap",
     "OnRepeat",
     "Once",
+    "Rrule",
     "Schedule",
     "ScheduleKind",
     "parse_schedule",
@@ -92,11 +100,12 @@ COUNT_BUDGET = 20_000
 
 
 class ScheduleKind(StrEnum):
-    """The four kinds of schedule."""
+    """The kinds of schedule."""
 
     ONCE = "once"
     EVERY = "every"
     CRON = "cron"
+    RRULE = "rrule"
     MANUAL = "manual"
 
 
@@ -509,7 +518,7 @@ class Cron(_RecurringSchedule):
         return resolve_hash(self.expression, self.name)
 
     @property
-    def _iterator(self) -> CronIterator:
+    def _iterator(self) -> WallIterator:
         return cron_iterator(self.resolved, self.timezone, self.on_gap, self.on_repeat, self.calendar)
 
     def _forward(self, after: datetime) -> Iterator[Occurrence]:
@@ -539,6 +548,43 @@ def _left_out_by_gap(gone: Occurrence) -> LeftOut:
     return LeftOut(first=gone.at, last=gone.at, count=count, reason=SkipReason.CLOCK_GAP)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rrule(Cron):
+    """The wall times that a recurrence rule names, on the clock of a zone; its expression has its DTSTART."""
+
+    kind: ClassVar[ScheduleKind] = ScheduleKind.RRULE
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", None)
+        parse_rrule(self.expression)
+        load_zone(self.timezone)
+        object.__setattr__(self, "on_gap", _choice(OnGap, self.on_gap, "on_gap"))
+        object.__setattr__(self, "on_repeat", _choice(OnRepeat, self.on_repeat, "on_repeat"))
+        _BoundedSchedule.__post_init__(self)
+
+    @property
+    def resolved(self) -> str:
+        return self.expression
+
+    @property
+    def _iterator(self) -> WallIterator:
+        return WallIterator(_rrule_pattern(self.expression, self.calendar), self.timezone, self.on_gap, self.on_repeat)
+
+    def _count(self, after: datetime, until: datetime, budget: int) -> int | None:
+        days = (until - after).days
+        is_countable = _rrule_pattern(self.expression, self.calendar).can_count(days)
+        return self._iterator.count(after, until) if days <= budget and is_countable else None
+
+    def _words(self) -> str:
+        return f"{parse_rrule(self.expression).explain()} ({self.timezone})"
+
+
+@lru_cache(maxsize=4096)
+def _rrule_pattern(expression: str, calendar: CalendarRule | None) -> RrulePattern:
+    pattern = parse_rrule(expression)
+    return pattern if calendar is None else pattern.on_days(calendar)
+
+
 @lru_cache(maxsize=4096)
 def _next_of_cron(rule: Cron, instant: datetime) -> datetime | None:
     """Cached, because thousands of jobs may share one expression and be due at the same minute."""
@@ -564,7 +610,7 @@ class Manual(_BoundedSchedule):
         return "Only when triggered"
 
 
-Schedule: TypeAlias = Once | Every | Cron | Manual
+Schedule: TypeAlias = Once | Every | Cron | Rrule | Manual
 
 
 def parse_schedule(
@@ -583,9 +629,9 @@ def parse_schedule(
 ) -> Schedule:
     """The schedule that the fields of a job describe; a ScheduleError names the field that does not fit.
 
-    `schedule` makes it cron, or manual if it is the word `manual`; `interval_seconds` every, `scheduled_at` alone once. None of
-    them is once: *now*, or at `starts_at` if that is later. A time without an offset is a wall time of *timezone*. *name* is that
-    of the job, for an expression with `H`. A schedule that cannot fire from *now* on is refused, but a past `once` is not.
+    `schedule` makes it cron, rrule if it is a recurrence rule, or manual if it is that word; `interval_seconds` every, `scheduled_at` alone
+    once. None of them is once: *now*, or at `starts_at` if that is later. A time without an offset is a wall time of *timezone*. *name* is
+    that of the job, for an expression with `H`. A schedule that cannot fire from *now* on is refused, but a past `once` is not.
     """
     load_zone(_text(timezone, "timezone"))
     gap_rule, repeat_rule = _choice(OnGap, on_gap, "on_gap"), _choice(OnRepeat, on_repeat, "on_repeat")
@@ -599,8 +645,14 @@ def parse_schedule(
             if calendar is not None:
                 raise _not_recurring(calendar)
             return Manual(starts_at=start, ends_at=end)
-        parsed: Schedule = Cron(
-            expression=canonical_text(_text(schedule, "schedule")),
+        if is_rrule(schedule):
+            first = (start or now).astimezone(load_zone(timezone)).replace(tzinfo=None)
+            expression = canonical_rrule(schedule, timezone, first, is_default=start is None)
+            kind: type[Cron] = Rrule
+        else:
+            expression, kind = canonical_text(_text(schedule, "schedule")), Cron
+        parsed: Schedule = kind(
+            expression=expression,
             name=name,
             timezone=timezone,
             on_gap=gap_rule,
@@ -640,7 +692,11 @@ def _refuse_beside_schedule(
         )
     if scheduled_at is not None:
         advice = (
-            "a manual job has no time" if _is_manual(schedule) else "to let a cron schedule begin later, use starts_at"
+            "a manual job has no time"
+            if _is_manual(schedule)
+            else "a rule counts from its DTSTART or from starts_at"
+            if is_rrule(schedule)
+            else "to let a cron schedule begin later, use starts_at"
         )
         raise ScheduleError(
             f"schedule and scheduled_at are both given, expected one of them; {advice}", field="scheduled_at"

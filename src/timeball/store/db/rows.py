@@ -27,7 +27,7 @@ from timeball.domain.policies import Delivery, Misfire, MisfireRule, OnGap, OnRe
 from timeball.domain.scheduling.calendars import CalendarRule, CalendarVersion, calendar_rule, parse_days
 from timeball.domain.scheduling.cron import has_hash
 from timeball.domain.scheduling.occurrences import DueRow, JobTiming, NextOccurrence
-from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, Schedule
+from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, Rrule, Schedule
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId
 
 if TYPE_CHECKING:
@@ -118,6 +118,8 @@ def rule_from(row: Record, calendars: CitedCalendars) -> Schedule:
     if row["calendars"] is not None:
         bounds["calendar"] = _calendar_rule(row, calendars)
     match row["kind"]:
+        case "rrule":
+            return _rrule(row["schedule"], row["timezone"], row["on_gap"], row["on_repeat"], **bounds)
         case "cron":
             expression = row["schedule"]
             # Only `H` asks for the name: without it, jobs share one rule.
@@ -146,6 +148,28 @@ def _cron(
     return Cron(
         expression=expression,
         name=name,
+        timezone=timezone,
+        on_gap=OnGap(on_gap),
+        on_repeat=OnRepeat(on_repeat),
+        starts_at=starts_at,
+        ends_at=ends_at,
+        calendar=calendar,
+    )
+
+
+@lru_cache(maxsize=10_000)
+def _rrule(
+    expression: str,
+    timezone: str,
+    on_gap: str,
+    on_repeat: str,
+    starts_at: datetime | None,
+    ends_at: datetime | None,
+    calendar: CalendarRule | None = None,
+) -> Rrule:
+    """Kept, as cron schedules are."""
+    return Rrule(
+        expression=expression,
         timezone=timezone,
         on_gap=OnGap(on_gap),
         on_repeat=OnRepeat(on_repeat),

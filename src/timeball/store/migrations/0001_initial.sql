@@ -35,7 +35,7 @@ CREATE TABLE timeball.shard (
 -- Part 2: jobs.
 
 -- What to run and when. The end of an execution never writes here.
--- The misfire columns and `overlap` are NULL for jobs that do not recur, `on_gap` and `on_repeat` for jobs without a cron expression.
+-- The misfire columns and `overlap` are NULL for jobs that do not recur, `on_gap` and `on_repeat` for jobs without a schedule in wall times.
 CREATE TABLE timeball.job (
     id                       uuid        PRIMARY KEY,
     name                     text,
@@ -43,7 +43,7 @@ CREATE TABLE timeball.job (
     handler                  text        NOT NULL,
     payload                  jsonb       NOT NULL,
     kind                     text        NOT NULL,
-    -- A cron expression, for kind `cron`.
+    -- A cron expression, for kind `cron`; a recurrence rule with its DTSTART, for kind `rrule`.
     schedule                 text,
     interval_seconds         bigint,
     -- The instant of a one-off; the first instant of a job of kind `every`.
@@ -156,10 +156,10 @@ CREATE INDEX job_deleted ON timeball.job (id) WHERE deleted_at IS NOT NULL;
 -- They belong to a domain and not to the table: PostgreSQL reads and prepares each CHECK of a table anew for every statement that inserts into it, which
 -- doubles the work of a single enqueue. It keeps the checks of a domain prepared.
 CREATE DOMAIN timeball.sound_job AS timeball.job
-    CONSTRAINT job_kind_check CHECK ((VALUE).kind IN ('once', 'every', 'cron', 'manual'))
+    CONSTRAINT job_kind_check CHECK ((VALUE).kind IN ('once', 'every', 'cron', 'rrule', 'manual'))
     CONSTRAINT once_has_instant CHECK ((VALUE).kind <> 'once' OR (VALUE).scheduled_at IS NOT NULL)
     CONSTRAINT every_has_interval CHECK ((VALUE).kind <> 'every' OR num_nulls((VALUE).interval_seconds, (VALUE).scheduled_at) = 0)
-    CONSTRAINT cron_has_schedule CHECK ((VALUE).kind <> 'cron' OR num_nulls((VALUE).schedule, (VALUE).timezone) = 0)
+    CONSTRAINT cron_has_schedule CHECK ((VALUE).kind NOT IN ('cron', 'rrule') OR num_nulls((VALUE).schedule, (VALUE).timezone) = 0)
     CONSTRAINT job_name_check CHECK (length((VALUE).name) BETWEEN 1 AND 200)
     CONSTRAINT job_owner_check CHECK (length((VALUE).owner) BETWEEN 1 AND 200)
     CONSTRAINT job_handler_check CHECK (length((VALUE).handler) BETWEEN 1 AND 200)
@@ -168,9 +168,9 @@ CREATE DOMAIN timeball.sound_job AS timeball.job
     CONSTRAINT job_on_gap_check CHECK ((VALUE).on_gap IN ('next_valid', 'skip'))
     CONSTRAINT job_on_repeat_check CHECK ((VALUE).on_repeat IN ('first', 'second', 'both'))
     CONSTRAINT job_shift_check CHECK ((VALUE).shift IN ('none', 'next', 'previous'))
-    CONSTRAINT calendars_of_recurrence CHECK (num_nonnulls((VALUE).skip_on, (VALUE).only_on, (VALUE).calendars) = 0 OR (VALUE).kind IN ('every', 'cron'))
+    CONSTRAINT calendars_of_recurrence CHECK (num_nonnulls((VALUE).skip_on, (VALUE).only_on, (VALUE).calendars) = 0 OR (VALUE).kind IN ('every', 'cron', 'rrule'))
     CONSTRAINT calendars_are_cited CHECK (((VALUE).calendars IS NULL) = (num_nonnulls((VALUE).skip_on, (VALUE).only_on) = 0))
-    CONSTRAINT shift_of_cron CHECK ((VALUE).shift IS NULL OR ((VALUE).kind = 'cron' AND (VALUE).skip_on IS NOT NULL))
+    CONSTRAINT shift_of_cron CHECK ((VALUE).shift IS NULL OR ((VALUE).kind IN ('cron', 'rrule') AND (VALUE).skip_on IS NOT NULL))
     CONSTRAINT job_max_executions_check CHECK ((VALUE).max_executions >= 1)
     CONSTRAINT job_jitter_seconds_check CHECK ((VALUE).jitter_seconds >= 0)
     CONSTRAINT job_misfire_check CHECK ((VALUE).misfire IN ('latest', 'skip', 'all'))

@@ -53,7 +53,7 @@ versioned AS (
 ),
 limited AS (
     INSERT INTO timeball.running_limit (key, max_running)
-    SELECT DISTINCT ON (limit_key) limit_key, CASE WHEN kind IN ('every', 'cron') AND timeball.is_serial(overlap) THEN 1 ELSE max_running END
+    SELECT DISTINCT ON (limit_key) limit_key, CASE WHEN kind IN ('every', 'cron', 'rrule') AND timeball.is_serial(overlap) THEN 1 ELSE max_running END
     FROM made
     WHERE limit_key IS NOT NULL
     ON CONFLICT (key) DO UPDATE SET max_running = excluded.max_running
@@ -63,7 +63,7 @@ placed AS (
     SELECT made.*, first.id AS execution_id, first.origin, first.starts_at AS run_at,
            coalesce(first.scheduled_for, first.starts_at) AS scheduled_for, first.watermark, first.tzdata, first.executions_left,
            timeball.expiry(first.starts_at, made.start_within_seconds, made.expires_at) AS execution_expires_at,
-           CASE WHEN first.starts_at > coalesce(:now, now()) + :promotion_window::interval OR made.kind IN ('every', 'cron') THEN 'due'
+           CASE WHEN first.starts_at > coalesce(:now, now()) + :promotion_window::interval OR made.kind IN ('every', 'cron', 'rrule') THEN 'due'
                 -- Only a promotion takes the unique key of a scheduled occurrence.
                 WHEN first.origin = 'schedule' AND made.unique_key IS NOT NULL THEN 'due'
                 WHEN made.limit_key IS NOT NULL THEN 'blocked'

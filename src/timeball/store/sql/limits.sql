@@ -122,7 +122,7 @@ WHERE running.limit_key = ANY (ARRAY(
       ))
   AND running.stop IS NULL
   AND job.id = running.job_id
-  AND job.kind IN ('every', 'cron')
+  AND job.kind IN ('every', 'cron', 'rrule')
   AND job.overlap = 'cancel_running'
   AND EXISTS (
       SELECT 1

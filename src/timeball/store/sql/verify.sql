@@ -663,7 +663,7 @@ WITH broken AS (
       AND (job.deleted_at IS NOT NULL
            OR (job.paused_at IS NOT NULL AND NOT (due.origin = 'enqueue' AND due.run_at = :parked_at))
            OR due.version <> job.version
-           OR (job.kind IN ('every', 'cron') AND due.watermark >= due.scheduled_for))
+           OR (job.kind IN ('every', 'cron', 'rrule') AND due.watermark >= due.scheduled_for))
     UNION ALL
     SELECT 'an execution is parked, but its job is not paused', due.id, due.job_id, due.version, job.version, due.run_at
     FROM timeball.due
@@ -786,7 +786,7 @@ broken AS (
     WHERE is_alone
       AND afterwards <> 'all'
       AND origin = 'schedule'
-      AND kind IN ('every', 'cron')
+      AND kind IN ('every', 'cron', 'rrule')
       AND scheduled_for >= greatest(from_at, created_at)
       AND scheduled_for + coalesce(jitter_seconds, 0) * interval '1 second' < until_at
       AND queued_at > created_at

@@ -241,7 +241,7 @@ async def _grouped(pages: AsyncIterator[list[Record]]) -> AsyncIterator[tuple[UU
 
 def _stands(version: Record, runs: Sequence[LedgerEntry]) -> bool:
     """Whether the watermark of a recurring job has reached its last record, and its version's beginning."""
-    if version["pending_for"] is None or version["kind"] not in ("every", "cron"):
+    if version["pending_for"] is None or version["kind"] not in ("every", "cron", "rrule"):
         return True
     watermark = version["pending_watermark"]
     return watermark is not None and watermark >= max([version["effective_from"], *(run.last for run in runs[-1:])])
