@@ -29,6 +29,26 @@ def test_an_expression_is_computed_without_a_server_and_printed_for_programs(cli
     assert [row["at"] for row in table] == [first["at"], second["at"]]
 
 
+def test_a_recurrence_rule_is_computed_without_a_server_and_told_in_words(cli: Cli) -> None:
+    arguments = ("next", "RRULE:FREQ=DAILY;BYHOUR=2;BYMINUTE=30;BYMONTH=3", "--tz", "Europe/Berlin")
+
+    printed = cli(*arguments, "--after", "2027-03-27T12:00:00Z", "-n", "1", "--url", "http://nowhere.invalid")
+
+    assert printed.out.startswith("Every day in March at 02:30 (Europe/Berlin)\n")
+    assert "2027-03-28" in printed.out
+    assert "never fires" in cli("next", "RRULE:FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30").err
+
+
+def test_a_job_by_a_recurrence_rule_is_made_shown_and_changed(cli: Cli) -> None:
+    rule = "RRULE:FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9"
+    made = cli("jobs", "create", "closing", "test.echo", "--cron", rule, "--tz", "Europe/Berlin", "--json")
+    assert made.code == 0, made.err
+
+    assert len(cli("next", "closing", "-n", "3", "--json").json) == 3
+    assert rule in cli("jobs", "show", "closing").out
+    assert [job["name"] for job in cli("jobs", "list", "--kind", "rrule", "--json").json] == ["closing"]
+
+
 def test_a_job_is_named_and_its_calendars_and_freezes_are_told(cli: Cli, weekend: None) -> None:
     cli("jobs", "create", "daily", "test.echo", "--cron", "0 9 * * *", "--skip-on", "weekend")
     frozen = cli("freeze", "--job", "daily", "--until", "30d", "--reason", "release")

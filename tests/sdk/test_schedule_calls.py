@@ -152,6 +152,17 @@ def test_the_same_schedule_again_changes_nothing(rows: Rows, digest: Digest) -> 
     assert len(rows("SELECT FROM timeball.audit")) == 1
 
 
+def test_a_recurrence_rule_is_a_schedule_that_may_be_said_again(digest: Digest) -> None:
+    rules = ["RRULE:FREQ=DAILY;INTERVAL=3;BYHOUR=9"] * 2 + ["RRULE:FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9"]
+
+    jobs = [digest.schedule(rule, name="r", arguments={"user_id": 1}) for rule in rules]
+
+    assert [job.action for job in jobs] == ["create", "leave", "change"]
+    assert {job.kind for job in jobs} == {"rrule"}
+    starts = {(job.schedule or "").partition(" ")[0] for job in jobs}
+    assert len(starts) == 1, "it counts from where it counted before"
+
+
 def test_another_schedule_under_the_name_changes_the_job(rows: Rows, digest: Digest) -> None:
     first = digest.schedule("0 7 * * *", name="d", arguments={"user_id": 1}, priority=90)
 

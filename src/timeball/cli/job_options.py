@@ -24,7 +24,7 @@ class JobFilterFlags:
     status: Annotated[
         str | None, typer.Option("--status", help="active, paused, finished; or states of the latest execution.")
     ] = None
-    kind: Annotated[str | None, typer.Option("--kind", help="once, every, cron or manual.")] = None
+    kind: Annotated[str | None, typer.Option("--kind", help="once, every, cron, rrule or manual.")] = None
     handler: Annotated[str | None, typer.Option("--handler", help="The handler's name.")] = None
     queue: Annotated[str | None, typer.Option("--queue", help="The queue's name.")] = None
     tag: Annotated[str | None, typer.Option("--tag", help="A tag.")] = None
@@ -79,7 +79,9 @@ PRIORITIES = {"low": 25, "normal": 50, "high": 75, "critical": 100}
 class JobFlags:
     """When and how a job runs."""
 
-    cron: Annotated[str | None, typer.Option("--cron", help='A cron expression, such as "0 6 * * *".')] = None
+    cron: Annotated[str | None, typer.Option("--cron", help='A cron expression, such as "0 6 * * *", or an RRULE.')] = (
+        None
+    )
     every: Annotated[str | None, typer.Option("--every", help="A rhythm, such as 30s or 1h30m.")] = None
     at: Annotated[
         str | None, typer.Option("--at", help="Once, at this instant (ISO 8601; local time, or on --tz).")

@@ -15,6 +15,7 @@ from timeball.cli.tree import Reason, Yes, command, ungrouped_commands
 from timeball.cli.views import show_fire_times, show_plan, summarise_plan
 from timeball.domain.policies import OnGap, OnRepeat, Shift
 from timeball.domain.scheduling.civil_time import parse_instant
+from timeball.domain.scheduling.rrule import is_rrule
 from timeball.domain.scheduling.schedule import Occurrence, parse_schedule
 from timeball.env import SystemClock
 from timeball.errors import InvalidInput
@@ -30,6 +31,7 @@ commands = ungrouped_commands()
     "next",
     'timeball next "30 2 * * *" --tz Europe/Berlin',
     'timeball next "0 9 * * mon-fri" -n 3 --json',
+    'timeball next "RRULE:FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9" --tz Europe/Berlin',
     'timeball next "H H * * *" --name nightly',
     "timeball next nightly",
     'timeball next "0 9 15 * *" --skip-on holidays --shift next',
@@ -38,7 +40,9 @@ def next_times(
     session: CliSession,
     schedule: Annotated[
         str,
-        typer.Argument(metavar="SCHEDULE|JOB", help='A cron expression, such as "30 2 * * *", or a job\'s name or id.'),
+        typer.Argument(
+            metavar="SCHEDULE|JOB", help='A cron expression, such as "30 2 * * *", an RRULE, or a job\'s name or id.'
+        ),
     ],
     tz: Annotated[str | None, typer.Option("--tz", help="An IANA time zone. Default: UTC.")] = None,
     count: Annotated[int, typer.Option("-n", "--count", min=1, max=1000, help="How many to show.")] = 10,
@@ -97,7 +101,9 @@ _FIELDS = 5
 
 
 def _is_expression(text: str) -> bool:
-    """Whether a text is meant as a cron expression, even a wrong one; the name of a job may have blanks, too."""
+    """Whether a text is meant as a cron expression or a recurrence rule, even a wrong one; the name of a job may have blanks, too."""
+    if is_rrule(text):
+        return True
     fields = text.split()
     return text.startswith("@") or "*" in text or len(fields) >= _FIELDS or (len(fields) > 1 and fields[0].isdigit())
 
