@@ -1358,6 +1358,21 @@ MUTANTS = (
         f"{_PROCESSES}::test_a_handler_that_swallows_the_error_is_ended_after_its_grace",
     ),
     _one(
+        "a child that is used for ever",
+        "engine/runners/process.py",
+        "        if is_reusable and child.is_alive and limits.allows(child.runs, child.memory):",
+        "        if is_reusable and child.is_alive:",
+        f"{_PROCESSES}::test_a_child_is_replaced_after_so_many_runs",
+        f"{_PROCESSES}::test_a_child_is_replaced_after_the_run_that_left_it_with_too_much_memory",
+    ),
+    _one(
+        "a used child for a handler that wants a fresh one",
+        "engine/runners/process.py",
+        "            if child.is_alive and limits.allows(child.runs, child.memory):",
+        "            if child.is_alive:",
+        f"{_PROCESSES}::test_a_handler_that_wants_a_fresh_child_gets_no_used_one",
+    ),
+    _one(
         "a child that is used again after an error out of nowhere",
         "engine/runners/child.py",
         "is_reusable = not self._was_interrupted and not _has_children()",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from timeball.client import AsyncClient, Client
     from timeball.config.settings import Settings
     from timeball.current import ActiveRun, Cancel, Cancelled, OutsideRun, Retry, Snooze, Stopped, TimedOut, current
+    from timeball.domain.handler import Isolate
     from timeball.errors import (
         Conflict,
         ExecutionFailed,
@@ -61,6 +62,7 @@ __all__ = [
     "InlineOnly",
     "InlineRun",
     "InvalidInput",
+    "Isolate",
     "Job",
     "NotAllowed",
     "NotFound",
@@ -103,6 +105,7 @@ _MODULES = {
     "FailedRun": "sdk.app",
     "HandlerHandle": "sdk.handlers",
     "InlineRun": "sdk.inline_runs",
+    "Isolate": "domain.handler",
     "Job": "sdk.jobs",
     "OutsideRun": "current",
     "PendingEnqueue": "sdk.enqueue_hooks",

@@ -15,7 +15,7 @@ from timeball.application.commands import Commands
 from timeball.brokers.base import Broker, PostgresBroker, make_broker
 from timeball.config.life_signs import LifeSign
 from timeball.config.settings import Settings
-from timeball.domain.handler import Handler, RunStyle
+from timeball.domain.handler import Handler, Isolate, RunStyle
 from timeball.domain.node import Node, NodeKind
 from timeball.domain.values.ids import Incarnation
 from timeball.domain.values.text import clean_text
@@ -227,7 +227,10 @@ class _NodeFactory:
     ) -> None:
         self._parts = parts
         self._emit = emit
-        self._handlers = registry.merge(built_in_handlers(parts))
+        self._handlers = self._declared = registry.merge(built_in_handlers(parts))
+        if parts.settings.worker.isolate:
+            isolated = [replace(handler, style=RunStyle.PROCESS) for handler in registry]
+            self._handlers = Registry(isolated, registry.process_hooks).merge(built_in_handlers(parts))
         self._app_reference = app_reference
         self._trouble = trouble
 
@@ -260,7 +263,8 @@ class _NodeFactory:
         careless = [handler.name for handler in self._handlers if handler.ignores_timeouts]
         if careless:
             self._emit(TimeoutsNotEnforced(", ".join(careless)))
-        published = [contract_of(handler) for handler in self._handlers]
+        # As declared: workers that isolate and workers that do not have the same contracts.
+        published = [contract_of(handler) for handler in self._declared]
         contracts = WorkerContracts(parts.store.handlers, published, accepts_payload)
 
         def make() -> BaseNode:
@@ -295,7 +299,9 @@ class _NodeFactory:
             case RunStyle.PROCESS:
                 from timeball.engine.runners.process import ProcessRunner
 
-                return ProcessRunner(self._app_reference or "")
+                worker = self._parts.settings.worker
+                isolate = Isolate(runs_per_child=worker.runs_per_child, max_memory=worker.max_memory)
+                return ProcessRunner(self._app_reference or "", isolate=isolate)
             case _:
                 assert_never(style)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from timeball import Conflict, HandlerHandle, InvalidInput, Timeball
+from timeball import Conflict, HandlerHandle, InvalidInput, Isolate, Timeball
 from timeball.config.settings import load_settings
 from timeball.domain.handler import RunStyle
 
@@ -71,6 +71,39 @@ def test_a_handler_keeps_its_options() -> None:
     fields = {"queue": "slow", "priority": 90, "max_retries": 7, "timeout_ms": None}
     assert options.fields == fields | {"initial_backoff_ms": 2_000, "backoff_ms": (), "max_backoff_ms": 60_000}
     assert options.no_retry == (KeyError,)
+
+
+def test_a_handler_may_say_when_its_children_are_replaced(fresh: Timeball) -> None:
+    @fresh.handler(isolate=Isolate(runs_per_child=50, max_memory="1GB"))
+    def parse() -> None: ...
+
+    limits = parse.handler.options.isolate
+    assert parse.handler.style is RunStyle.PROCESS
+    assert limits is not None
+    assert (limits.runs_per_child, limits.memory) == (50, 2**30)
+    assert limits.allows(49, 2**30)
+    assert not limits.allows(50, 0)
+    assert not limits.allows(0, 2**30 + 1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "problem"),
+    [
+        ({"max_memory": "1 XB"}, 'max_memory is "1 XB", expected a size like "512MB" or "1.5GB"'),
+        ({"max_memory": "much"}, 'max_memory is "much", expected a size'),
+        ({"max_memory": -1}, "max_memory is -1, expected a size"),
+        ({"max_memory": True}, "max_memory is True, expected a size"),
+        ({"max_memory": 512}, "max_memory is 512, expected at least 16MB"),
+        ({"max_memory": "1KB"}, 'max_memory is "1KB", expected at least 16MB'),
+        ({"runs_per_child": 0}, "runs_per_child is 0, expected a whole number from 1"),
+        ({"runs_per_child": True}, "runs_per_child is true, expected a whole number from 1"),
+    ],
+)
+def test_limits_of_children_that_mean_nothing_are_refused_where_they_are_written(
+    limits: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InvalidInput, match=problem):
+        Isolate(**limits)
 
 
 _STYLES: list[Any] = [{"name": "a"}, {"name": "b", "interrupt": True}, {"name": "c", "isolate": True}]
@@ -174,6 +207,7 @@ def test_declaring_starts_and_opens_nothing(fresh: Timeball) -> None:
             {"interrupt": True, "isolate": True},
             "interrupt is for a plain function in a thread, but this handler runs in a child",
         ),
+        ({"isolate": "yes"}, 'isolate is "yes", expected True, False or Isolate'),
         ({"tags": "one"}, "tags is str, expected a list"),
         ({"retry": 5}, "@tb.handler has no option 'retry'; known are backoff"),
     ],

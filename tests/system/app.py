@@ -188,3 +188,13 @@ def hold_tables(gate: str) -> None:
         note("locked")
         while not (_gates / gate).exists():
             time.sleep(0.01)
+
+
+_kept: list[bytearray] = []
+
+
+@tb.handler(name="grow")
+def grow(megabytes: int) -> int:
+    """Keep so much memory for as long as the process lives."""
+    _kept.append(bytearray(b"x") * (megabytes * 2**20))
+    return os.getpid()

@@ -244,3 +244,44 @@ async def test_ctrl_c_before_anything_runs_ends_it(cluster: Cluster) -> None:
 
     assert await up.exit_code() == 130
     assert "Traceback" not in up.text
+
+
+async def test_a_worker_that_has_grown_too_large_drains_and_another_takes_its_place(
+    cluster: Cluster, commands: Commands
+) -> None:
+    worker = cluster.start("worker", "app:tb", "--max-memory", "350MB")
+    await worker.event("node.started", 60)
+    before = pid_of_nodes(worker)
+
+    grown = await enqueue(commands, "grow", {"megabytes": 400})
+    told = await worker.event("worker.over_memory", 60)
+    await worker.event("node.started", 60, count=2)
+
+    assert told["allowed"] == "350MB"
+    assert (await cluster.ends(grown))["state"] == "succeeded", "what it ran came to its end"
+    assert pid_of_nodes(worker) != before
+    assert not worker.events("process.restarted"), "that was no death"
+    assert (await cluster.ends(await enqueue(commands, "work")))["state"] == "succeeded"
+    worker.terminate()
+    assert await worker.exit_code() == 0
+
+
+async def test_a_whole_worker_may_run_its_handlers_in_children(cluster: Cluster, commands: Commands) -> None:
+    worker = cluster.start("worker", "app:tb", "--isolate", "--runs-per-child", "1")
+    await worker.event("node.started", 60)
+
+    for _ in range(2):
+        await cluster.ends(await enqueue(commands, "grow", {"megabytes": 1}))
+    pids = {int(result) for (result,) in cluster.sql("SELECT result::text FROM timeball.finished")}
+
+    assert len(pids) == 2
+    assert worker.pid not in pids
+    worker.terminate()
+    assert await worker.exit_code() == 0
+
+
+async def test_a_bound_that_a_worker_exceeds_from_the_start_is_refused(cluster: Cluster) -> None:
+    worker = cluster.start("worker", "app:tb", "--max-memory", "20MB")
+
+    assert await worker.exit_code() == 2
+    assert "max_memory is 20MB, but this worker takes" in worker.text

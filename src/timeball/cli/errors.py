@@ -25,6 +25,8 @@ from timeball.errors import (
     quote_text,
 )
 
+# A worker that has drained because it had grown too large: its supervisor is to start another.
+TO_BE_REPLACED = 75
 OK, FAILED, USAGE, NOT_FOUND, NOT_ALLOWED, CONFLICT, RUN_FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
 
 _CODES: tuple[tuple[type[TimeballError], int], ...] = (

@@ -8,23 +8,32 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from timeball.cli.errors import FAILED, OK
+from timeball.cli.errors import FAILED, OK, TO_BE_REPLACED
 from timeball.cli.session import load_program, record_data_dir, settings_of
 from timeball.cli.supervisor import SupervisorLink, connect_to_supervisor
-from timeball.config.environment import raise_file_limit
+from timeball.config.environment import raise_file_limit, resident_memory
 from timeball.config.settings import Settings, find_unknown_variables
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.text import check_label
+from timeball.domain.values.wording import format_size
 from timeball.errors import InvalidInput, LoopClosed
 from timeball.handlers.hooks import NO_PROCESS_HOOKS
 from timeball.handlers.registry import Registry
 from timeball.runtime import make_supervisor, open_runtime
 from timeball.telemetry.emitter import make_emit
-from timeball.telemetry.events import ApiStarted, ApiStopped, Emit, ProcessRestarted, ScheduleUndeclared, UnknownSetting
+from timeball.telemetry.events import (
+    ApiStarted,
+    ApiStopped,
+    Emit,
+    ProcessRestarted,
+    ScheduleUndeclared,
+    UnknownSetting,
+    WorkerOverMemory,
+)
 from timeball.telemetry.output import drain_standard_output, queue_standard_output
 
 if TYPE_CHECKING:
@@ -38,6 +47,8 @@ _OBJECTS_BETWEEN_COLLECTIONS = 20_000
 _API_NICENESS = 10
 # How long tasks that ignore their cancellation may hold up a process that is done.
 _EXIT_SECONDS = 10.0
+# How often a worker looks at its memory, if that is bounded.
+_MEMORY_SECONDS = 1.0
 
 
 def run_nodes(
@@ -48,15 +59,18 @@ def run_nodes(
     with_scheduler: bool = False,
     with_worker: bool = False,
     with_demo: bool = False,
-) -> None:
-    """Run a scheduler, a worker or both here until a signal ends them."""
+    worker_flags: Mapping[str, Any] | None = None,
+) -> int:
+    """Run a scheduler, a worker or both here until a signal ends them, or until the process has grown too large; returns the exit code."""
     queue_standard_output()
     link = connect_to_supervisor()
     program = load_program(reference)
-    settings = _with_flags(settings_of(program), slots, queues)
+    settings = _with_flags(settings_of(program), slots, queues, worker_flags or {})
+    memory = MemoryWatch(settings.worker.max_memory if with_worker else None)
     run_event_loop(
         _run_nodes(
             settings,
+            memory,
             reference,
             program,
             link,
@@ -65,10 +79,45 @@ def run_nodes(
             with_demo=with_demo,
         )
     )
+    return TO_BE_REPLACED if memory.is_exceeded else OK
 
 
-def _with_flags(settings: Settings, slots: int | None, queues: list[str] | None) -> Settings:
-    flags: dict[str, Any] = {}
+class MemoryWatch:
+    """Has a process leave in good order once it keeps more than *allowed* bytes of memory."""
+
+    def __init__(self, allowed: int | None) -> None:
+        self._allowed = allowed
+        self.is_exceeded = False
+
+    def check_start(self) -> None:
+        """Refuse a bound that the process exceeds before it has done anything: it would be replaced for ever."""
+        used = resident_memory()
+        if self._allowed is not None and used > self._allowed:
+            raise InvalidInput(
+                f"max_memory is {format_size(self._allowed)}, but this worker takes {format_size(used)} before its first execution",
+                field="max_memory",
+                hint="allow twice that, or more",
+            )
+
+    async def run(self, emit: Emit, stop: Callable[[], object]) -> None:
+        """Look every second or so, until it is too much."""
+        while self._allowed is not None and not self.is_exceeded:
+            await asyncio.sleep(_MEMORY_SECONDS)
+            self.look(emit, stop)
+
+    def look(self, emit: Emit, stop: Callable[[], object]) -> None:
+        """Call *stop* if it is too much."""
+        used = resident_memory()
+        if self._allowed is not None and used > self._allowed:
+            self.is_exceeded = True
+            emit(WorkerOverMemory(format_size(used), format_size(self._allowed)))
+            stop()
+
+
+def _with_flags(
+    settings: Settings, slots: int | None, queues: list[str] | None, worker_flags: Mapping[str, Any]
+) -> Settings:
+    flags: dict[str, Any] = {name: value for name, value in worker_flags.items() if value is not None}
     if slots is not None:
         flags["slots"] = slots
     if queues:
@@ -80,6 +129,7 @@ def _with_flags(settings: Settings, slots: int | None, queues: list[str] | None)
 
 async def _run_nodes(
     settings: Settings,
+    memory: MemoryWatch,
     reference: str | None,
     program: Timeball | None,
     link: SupervisorLink | None,
@@ -123,11 +173,14 @@ async def _run_nodes(
         # Before it reports that it has started: a process whose hook raises has not.
         async with hooks.around_worker():
             _tune_garbage_collector()
+            memory.check_start()
             if link is not None:
                 link.report_started()
                 await link.wait_async()
+            watching = asyncio.ensure_future(memory.run(emit, stop))
             with _metrics_server(metrics, settings):
                 await nodes.run()
+            watching.cancel()
 
 
 def run_api(reference: str | None, host: str | None, port: int | None) -> None:

@@ -8,12 +8,26 @@ from typing import Annotated
 import typer
 
 from timeball.cli.tree import AppReference, DatabaseAppReference, command_without_session, ungrouped_commands
+from timeball.domain.handler import check_memory
+from timeball.errors import InvalidInput
 
 commands = ungrouped_commands()
 
 Slots = Annotated[int | None, typer.Option(help="How many executions may run at once.", min=1, max=10_000)]
 Queues = Annotated[
     list[str] | None, typer.Option("--queue", help="A queue to serve; repeat for more. Default: all queues.")
+]
+IsolateFlag = Annotated[
+    bool | None, typer.Option("--isolate", help="Run all handlers of the program in child processes.")
+]
+RunsPerChild = Annotated[
+    int | None, typer.Option(help="Replace a child process after so many executions; 1000 if nothing is said.", min=1)
+]
+MaxMemory = Annotated[
+    str | None,
+    typer.Option(
+        help="Replace a process that keeps more memory than this, such as 1GB: children, and the worker itself."
+    ),
 ]
 Processes = Annotated[int, typer.Option(help="How many worker processes to run.", min=1, max=256)]
 Demo = Annotated[bool, typer.Option("--demo", help="Create three jobs to look at, all named demo-...")]
@@ -52,13 +66,37 @@ def scheduler(reference: DatabaseAppReference = None) -> None:
     run_nodes(reference, with_scheduler=True)
 
 
-@command_without_session(commands, "worker", "timeball worker app:tb", "timeball worker app:tb --slots 50 --queue mail")
-def worker(reference: AppReference = None, slots: Slots = None, queue: Queues = None, processes: Processes = 1) -> None:
+@command_without_session(
+    commands,
+    "worker",
+    "timeball worker app:tb",
+    "timeball worker app:tb --slots 50 --queue mail",
+    "timeball worker app:tb --isolate --runs-per-child 50 --max-memory 1GB",
+)
+def worker(
+    reference: AppReference = None,
+    slots: Slots = None,
+    queue: Queues = None,
+    processes: Processes = 1,
+    isolate: IsolateFlag = None,
+    runs_per_child: RunsPerChild = None,
+    max_memory: MaxMemory = None,
+) -> None:
     """Run a worker. Any number may run, on any number of machines."""
-    if processes > 1:
+    from timeball.cli.supervisor import is_supervised
+
+    memory = None if max_memory is None else check_memory(max_memory, "--max-memory")
+    if isolate and reference is None:
+        raise InvalidInput(
+            "--isolate is given without a program", field="isolate", hint="name it: timeball worker app:tb --isolate"
+        )
+    if processes > 1 or (memory is not None and not is_supervised()):
         from timeball.cli.supervisor import ProcessSupervisor, worker_children
 
         raise typer.Exit(ProcessSupervisor(worker_children(sys.argv[1:], processes)).run())
     from timeball.cli.processes import run_nodes
 
-    run_nodes(reference, slots=slots, queues=queue, with_worker=True)
+    flags = {"isolate": isolate, "runs_per_child": runs_per_child, "max_memory": memory}
+    code = run_nodes(reference, slots=slots, queues=queue, with_worker=True, worker_flags=flags)
+    if code:
+        raise typer.Exit(code)

@@ -10,7 +10,8 @@ child's end of that socket. Both sides send JSON, one message to a line:
 - The end of the stream means that the supervisor is gone: the child then stops as if it had received SIGTERM.
 
 A child that dies is restarted after a pause, which doubles with every death. Too many deaths within a few minutes stop everything,
-with the reason. A child that exits with 0 has been drained, and is not restarted.
+with the reason. A child that exits with 0 has been drained, and is not restarted. One that exits with `TO_BE_REPLACED` has drained
+because it had grown too large: another takes its place, and that is no death.
 Children have process groups of their own. Otherwise Ctrl-C in a terminal would reach them twice, and twice means "at once".
 """
 
@@ -30,7 +31,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from timeball.cli.errors import FAILED, OK
+from timeball.cli.errors import FAILED, OK, TO_BE_REPLACED
 from timeball.telemetry.output import drain_standard_output, queue_standard_output
 
 if TYPE_CHECKING:
@@ -171,6 +172,8 @@ class ProcessSupervisor:
             self._keep_exit_code(code, was_asked=True)
         elif code == OK and child.spec.may_exit:
             child.should_run = False
+        elif code == TO_BE_REPLACED and child.has_ever_started:
+            child.start_at = time.monotonic() + _FIRST_PAUSE
         elif not child.has_ever_started:
             # The child has reported what is wrong, unless a signal ended it.
             if code < 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -65,6 +66,18 @@ def file_limit() -> int:
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MAX_FILE_LIMIT if soft == resource.RLIM_INFINITY else soft
+
+
+def resident_memory() -> int:
+    """How much of the machine's memory this process keeps, in bytes; at its peak, where the present cannot be read."""
+    import resource
+
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
 
 
 def is_out_of_files(error: BaseException) -> bool:

@@ -40,6 +40,7 @@ from timeball.config.sources import (
     undecodable_sections,
     unknown_variables,
 )
+from timeball.domain.handler import check_memory
 from timeball.domain.node import Lease
 from timeball.domain.scheduling.civil_time import load_zone
 from timeball.domain.values.text import check_label
@@ -55,8 +56,16 @@ def _split(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+def _size(value: Any) -> int:
+    try:
+        return check_memory(int(value) if isinstance(value, str) and value.isdecimal() else value)
+    except InvalidInput as error:
+        raise ValueError(str(error)) from None
+
+
 # In the environment a list is written `a, b, c`.
 Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+Size = Annotated[int, BeforeValidator(_size)]
 Ports = Annotated[tuple[Annotated[int, Field(ge=1, le=65535)], ...], NoDecode, BeforeValidator(_split)]
 
 
@@ -136,6 +145,17 @@ class WorkerSettings(_LeaseSection):
     )
     retry_budget_share: float = Field(
         default=0.2, ge=0, description="How many further retries each first attempt at the same target allows."
+    )
+    isolate: bool = Field(default=False, description="Whether all handlers of the program run in child processes.")
+    runs_per_child: int = Field(
+        default=1_000,
+        ge=1,
+        description="After how many executions a child process is replaced, if its handler says nothing.",
+    )
+    max_memory: Size | None = Field(
+        default=None,
+        description="How much memory a process may keep, such as 1GB: a child process is replaced after the execution that left it with "
+        "more, if its handler says nothing; a worker process that keeps more drains, and its supervisor starts another.",
     )
     grace_seconds: float = Field(
         default=30, ge=0, le=_A_YEAR, description="How long a stopping worker waits for its running executions."

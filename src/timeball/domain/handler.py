@@ -20,7 +20,8 @@ import orjson
 
 from timeball.domain.job_fields import GROWING_BACKOFF, LIST_FIELDS, OPTION_FIELDS, SPEC_FIELDS, JobSpec
 from timeball.domain.policies import Delivery, is_serial_word
-from timeball.domain.values.wording import Duration
+from timeball.domain.values.field_errors import unexpected_value
+from timeball.domain.values.wording import Duration, format_size, parse_size
 from timeball.errors import PayloadError
 
 
@@ -64,6 +65,45 @@ class Binder(Protocol):
         """The JSON Schema of the payload; it refuses what `call` always refuses, as far as JSON Schema can express it."""
 
 
+# A process of Python alone takes about so much.
+_LEAST_MEMORY = 16 * 2**20
+
+
+def check_memory(value: object, field: str = "max_memory") -> int:
+    """A bound of the memory of a process, in bytes."""
+    size = parse_size(value, field)
+    if size < _LEAST_MEMORY:
+        raise unexpected_value(
+            field, value, f"at least {format_size(_LEAST_MEMORY)}, which a process takes before it does anything"
+        )
+    return size
+
+
+@dataclass(frozen=True, slots=True)
+class Isolate:
+    """How a handler runs in child processes: `isolate=Isolate(runs_per_child=50, max_memory="1GB")`.
+
+    A child is replaced after so many runs, or after the run that left it with more memory than that. The memory is what the process
+    itself keeps in the main memory of the machine. One run in a child that is not bounded may take whatever it likes.
+    """
+
+    runs_per_child: int = 1_000
+    max_memory: int | str | None = None
+    # The bound in bytes.
+    memory: int | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        runs = self.runs_per_child
+        if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
+            raise unexpected_value("runs_per_child", runs, "a whole number from 1")
+        if self.max_memory is not None:
+            object.__setattr__(self, "memory", check_memory(self.max_memory))
+
+    def allows(self, runs: int, memory: int) -> bool:
+        """Whether a child that has had so many runs, and keeps so much memory, may have another."""
+        return runs < self.runs_per_child and (self.memory is None or memory <= self.memory)
+
+
 # How long a handler may go on after it was told to stop: one that gets an error for that, to clean up; a thread that has to ask.
 DEFAULT_GRACE = timedelta(seconds=10)
 THREAD_GRACE = timedelta(seconds=1)
@@ -87,6 +127,8 @@ class HandlerOptions:
     grace: timedelta | None = None
     # Whether the error that tells it to stop is raised in its thread.
     interrupt: bool = False
+    # How its children are recycled, if it says so.
+    isolate: Isolate | None = None
 
     def retries(self, kind: type[BaseException]) -> bool:
         """Whether an error of this kind may be tried again; `no_retry` goes before `retry_on`."""

@@ -229,7 +229,7 @@ class Timeball:
         handler = make_handler(
             function if handle is None else handle.handler.function,
             name=options.get("name") or (None if handle is None else handle.name),
-            isolate=options.get("isolate", False),
+            isolate=bool(options.get("isolate", False)),
             options=handler_options(options),
         )
         check_handler(handler)

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, TypedDict, cast, runtime_checkable
 
 from timeball.domain.expiry import NEVER, parse_expiry
 from timeball.domain.follow_ups import FOLLOW_UP_FIELDS
-from timeball.domain.handler import BackoffFunction, HandlerOptions
+from timeball.domain.handler import BackoffFunction, HandlerOptions, Isolate
 from timeball.domain.job import check_meta
 from timeball.domain.job_fields import SPEC_FIELDS, Labels
 from timeball.domain.policies import Delivery, IfExists, Misfire, OnGap, OnRepeat, Overlap, Shift
@@ -61,8 +61,8 @@ class HandlerDeclaration(SharedOptions, total=False):
 
     name: str | None
     """`module:function` if nothing is said."""
-    isolate: bool
-    """Run it in a child process, which can be ended whatever it does."""
+    isolate: bool | Isolate
+    """Run it in a child process, which can be ended whatever it does; `Isolate(...)` says when a child is replaced."""
     backoff: Duration | Sequence[Duration] | BackoffFunction  # type: ignore[misc]  # a handler may also compute it
     """As for a job; or a function that is given the number of failed attempts and the error, and returns the pause."""
     no_retry: type[BaseException] | tuple[type[BaseException], ...]
@@ -287,10 +287,19 @@ def handler_options(options: Mapping[str, Any]) -> HandlerOptions:
     return HandlerOptions(
         fields=fields,
         backoff=_backoff_function(backoff) if callable(backoff) else None,
+        isolate=_isolate(options.get("isolate", False)),
         grace=_grace(options["grace"]) if "grace" in options else None,
         interrupt=_flag(options.get("interrupt", False), "interrupt"),
         **errors,
     )
+
+
+def _isolate(given: object) -> Isolate | None:
+    if isinstance(given, Isolate):
+        return given
+    if not isinstance(given, bool):
+        raise unexpected_value("isolate", given, "True, False or Isolate(...)")
+    return None
 
 
 def _grace(given: Duration) -> timedelta:

@@ -206,6 +206,17 @@ class TimeoutsNotEnforced(TelemetryEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerOverMemory(TelemetryEvent):
+    """A worker process keeps more memory than it may: it drains and ends, and its supervisor starts another."""
+
+    log_name = "worker.over_memory"
+    log_level = logging.WARNING
+
+    used: str
+    allowed: str
+
+
+@dataclass(frozen=True, slots=True)
 class OutcomeRefused(TelemetryEvent):
     """A stale outcome was refused, because the row no longer named its claim. Nothing was changed."""
 

@@ -103,6 +103,16 @@ def call_exit() -> None:
     sys.exit(3)
 
 
+_kept: list[bytearray] = []
+
+
+@handler
+def grow(megabytes: int) -> int:
+    """Keep more memory from run to run, as a library that leaks does."""
+    _kept.append(bytearray(os.urandom(1)) * (megabytes * 2**20))
+    return os.getpid()
+
+
 @handler
 def eat_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (400 * 2**20, resource.RLIM_INFINITY))

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from tests.engine.runners import isolated_app
 from tests.engine.runners.support import Attempt, is_alive, open_files, patience, read_pid, until
 from timeball.current import StopReason
 from timeball.domain.execution import CancelOutcome, Failed, Lost, Outcome, Released, Snoozed, Succeeded, TimeoutOutcome
-from timeball.domain.handler import HandlerOptions
+from timeball.domain.handler import HandlerOptions, Isolate
 from timeball.engine.runners.child import load_handlers
 from timeball.engine.runners.process import ProcessRunner
 from timeball.env import SystemClock
@@ -213,6 +214,53 @@ async def test_failures_and_words_of_control_come_back(runner: ProcessRunner) ->
     assert isinstance(misfit, Failed)
     assert not misfit.is_retryable
     assert await run(runner, "snooze") == Snoozed(timedelta(minutes=5))
+
+
+# when a child is replaced
+
+
+async def run_with(runner: ProcessRunner, limits: Isolate | None, name: str, **arguments: object) -> int:
+    """The child that a handler with these limits ran in."""
+    declared = isolated_app.registry.get(name)
+    handler = replace(declared, options=HandlerOptions(isolate=limits))
+    async with patience(f"{name} ends"):
+        found = result_of(await runner.run(handler, attempt_at(name, **arguments)))
+    return int(found[0] if isinstance(found, list) else found)
+
+
+async def test_a_child_is_replaced_after_so_many_runs(runner: ProcessRunner) -> None:
+    children = [await run_with(runner, Isolate(runs_per_child=2), "pids") for _ in range(4)]
+
+    assert children[0] == children[1] != children[2] == children[3]
+    assert not is_alive(children[0])
+
+
+async def test_a_child_is_replaced_after_the_run_that_left_it_with_too_much_memory(runner: ProcessRunner) -> None:
+    limits = Isolate(max_memory="150MB")
+    children = [await run_with(runner, limits, "grow", megabytes=megabytes) for megabytes in (1, 200, 1)]
+
+    assert children[0] == children[1] != children[2]
+    assert not is_alive(children[1])
+
+
+async def test_the_limits_of_a_worker_hold_for_handlers_that_say_nothing() -> None:
+    runner = ProcessRunner(APP, isolate=Isolate(runs_per_child=1))
+
+    silent = [await run_with(runner, None, "pids") for _ in range(2)]
+    own = [await run_with(runner, Isolate(runs_per_child=5), "pids") for _ in range(2)]
+
+    assert silent[0] != silent[1]
+    assert own[0] == own[1]
+    await runner.stop()
+
+
+async def test_a_handler_that_wants_a_fresh_child_gets_no_used_one(runner: ProcessRunner) -> None:
+    used = await run_with(runner, None, "pids")
+
+    fresh = await run_with(runner, Isolate(runs_per_child=1), "pids")
+
+    assert fresh != used
+    assert not is_alive(used), "there are not more children than before"
 
 
 # how a child dies

@@ -101,6 +101,29 @@ def format_duration(span: timedelta) -> str:
     return "".join(parts) or "0s"
 
 
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,3})?) ?([kmgt])i?b", re.IGNORECASE | re.ASCII)
+_SIZES = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def parse_size(value: object, field: str = "size") -> int:
+    """A number of bytes from a number, or from text such as `512MB`: the units are KB, MB, GB and TB, each 1,024 of the one before."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        shown = f'"{quote_text(value)}"' if isinstance(value, str) else repr(value)
+        raise InvalidInput(f'{field} is {shown}, expected a size like "512MB" or "1.5GB"', field=field)
+    return int(float(match[1]) * _SIZES[match[2].lower()])
+
+
+def format_size(size: int) -> str:
+    """A number of bytes as `parse_size` reads it, rounded to what people compare: `1.5GB`."""
+    for unit, number in (("TB", 2**40), ("GB", 2**30), ("MB", 2**20)):
+        if size >= number:
+            return f"{round(size / number, 1):g}{unit}"
+    return f"{round(size / 2**10, 1):g}KB"
+
+
 def _from_text(text: str, field: str) -> timedelta:
     normal = " ".join(text.lower().split())
     match = _PATTERN.fullmatch(normal) if len(normal) <= _LONGEST_TEXT else None

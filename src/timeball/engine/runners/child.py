@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
+from timeball.config.environment import resident_memory
 from timeball.current import RUNNING, AttemptContext, LogCapture, StopReason, end_forked_copy
 from timeball.domain.execution import CancelOutcome, ClaimedExecution, ErrorInfo, Failed, Outcome, Snoozed, Succeeded
 from timeball.domain.handler import Handler, HandlerSource
@@ -124,9 +125,11 @@ class OutcomeMessage:
     cancelled: CancelOutcome | None = None
     has_noticed: bool
     is_reusable: bool
+    # What the child keeps after the attempt, in bytes.
+    memory: int
 
     @classmethod
-    def of(cls, number: int, outcome: Outcome, *, has_noticed: bool, is_reusable: bool) -> OutcomeMessage:
+    def of(cls, number: int, outcome: Outcome, *, has_noticed: bool, is_reusable: bool, memory: int) -> OutcomeMessage:
         """The message that carries an outcome of a handler's own making."""
         return cls(
             number=number,
@@ -136,6 +139,7 @@ class OutcomeMessage:
             cancelled=outcome if isinstance(outcome, CancelOutcome) else None,
             has_noticed=has_noticed,
             is_reusable=is_reusable,
+            memory=memory,
         )
 
     @property
@@ -349,7 +353,13 @@ class ChildSession:
         _flush_output()
         # An error that came out of nowhere may have left anything behind.
         is_reusable = not self._was_interrupted and not _has_children() and not _is_exhausted(outcome)
-        return OutcomeMessage.of(run.number, outcome, has_noticed=context.has_noticed, is_reusable=is_reusable)
+        return OutcomeMessage.of(
+            run.number,
+            outcome,
+            has_noticed=context.has_noticed,
+            is_reusable=is_reusable,
+            memory=resident_memory(),
+        )
 
     def _perform(self, context: AttemptContext) -> Outcome:
         handler: Handler | None = None

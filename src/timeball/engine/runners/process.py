@@ -15,7 +15,7 @@ from typing import Any, assert_never
 
 from timeball.current import AttemptContext, StopReason
 from timeball.domain.execution import ErrorInfo, Failed, Lost, Outcome
-from timeball.domain.handler import Handler
+from timeball.domain.handler import Handler, Isolate
 from timeball.engine.runners.child import (
     FromChild,
     LogMessage,
@@ -40,7 +40,6 @@ from timeball.engine.runners.outcome import (
 from timeball.handlers.subreaper import TERM_GRACE_SECONDS
 
 COOPERATION_GRACE = timedelta(seconds=2)
-_RUNS_PER_CHILD = 1_000
 # No file, process or memory left.
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 
@@ -48,15 +47,24 @@ _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 class ProcessRunner:
     """Runs handlers of *app* (`module:attribute`, as given to the worker) in child processes, which can be ended whatever they do.
 
-    Each child runs one attempt at a time and is used again, as long as an attempt leaves nothing behind. When a child dies during an
+    Each child runs one attempt at a time and is used again, as long as an attempt leaves nothing behind, and as *isolate* allows, or
+    what the handler itself has declared. When a child dies during an
     attempt, the attempt is `Lost`, as with a worker that dies: it counts as a lost attempt, not as a retry. Processes that a
     handler leaves running are ended with the child (`handlers.subreaper`).
     One past its timeout gets an error in its code, and after a grace it is ended by force. One that is cancelled, or whose worker
     leaves, is told first; *cooperation* is how long it may go on before it gets the error. *grace* stands in place of the handlers'.
     """
 
-    def __init__(self, app: str, *, cooperation: timedelta = COOPERATION_GRACE, grace: timedelta | None = None) -> None:
+    def __init__(
+        self,
+        app: str,
+        *,
+        cooperation: timedelta = COOPERATION_GRACE,
+        grace: timedelta | None = None,
+        isolate: Isolate | None = None,
+    ) -> None:
         self._app = app
+        self._isolate = isolate or Isolate()
         self._grace = grace
         self._cooperation = cooperation
         self._idle: list[ChildProcess] = []
@@ -71,7 +79,7 @@ class ProcessRunner:
     async def run(self, handler: Handler, context: AttemptContext) -> Outcome:
         """Run the handler in a child. After a forced end nothing of it is left when this returns."""
         try:
-            while (child := await self._take(context)) is not None:
+            while (child := await self._take(handler, context)) is not None:
                 ending = await self._run_in(child, handler, context)
                 if not _died_idle(child, ending):
                     return _outcome(handler, context, ending)
@@ -89,20 +97,25 @@ class ProcessRunner:
         self._idle.clear()
         await asyncio.gather(*(child.end() for child in children))
 
-    async def _take(self, context: AttemptContext) -> ChildProcess | None:
+    def _limits(self, handler: Handler) -> Isolate:
+        return handler.options.isolate or self._isolate
+
+    async def _take(self, handler: Handler, context: AttemptContext) -> ChildProcess | None:
         """A child for this attempt; None if it was halted meanwhile."""
-        child = await self._living_child()
+        child = await self._fit_child(self._limits(handler))
         if not context.is_halted:
             return child
         self._idle.append(child)
         return None
 
-    async def _living_child(self) -> ChildProcess:
-        while self._idle:
-            child = self._idle.pop()
-            if child.is_alive:
+    async def _fit_child(self, limits: Isolate) -> ChildProcess:
+        """A child that may have another run: the one used last, or a new one in place of an idle one that may not."""
+        for child in reversed(self._idle):
+            if child.is_alive and limits.allows(child.runs, child.memory):
+                self._idle.remove(child)
                 return child
-            await child.end()
+        if self._idle:
+            await self._idle.pop(0).end()
         return await ChildProcess.start(self._app)
 
     async def _run_in(self, child: ChildProcess, handler: Handler, context: AttemptContext) -> ChildResult:
@@ -115,11 +128,11 @@ class ProcessRunner:
             return ending
         finally:
             context.interrupt_by(None)
-            await self._release(child, ending)
+            await self._release(child, self._limits(handler), ending)
 
-    async def _release(self, child: ChildProcess, ending: ChildResult | None) -> None:
-        is_reusable = isinstance(ending, OutcomeMessage) and ending.is_reusable and child.runs < _RUNS_PER_CHILD
-        if is_reusable and child.is_alive:
+    async def _release(self, child: ChildProcess, limits: Isolate, ending: ChildResult | None) -> None:
+        is_reusable = isinstance(ending, OutcomeMessage) and ending.is_reusable
+        if is_reusable and child.is_alive and limits.allows(child.runs, child.memory):
             self._busy.discard(child)
             self._idle.append(child)
             return
@@ -233,6 +246,8 @@ class ChildProcess:
         self._is_hung_up = False
         self._is_closed = False
         self.runs = 0
+        # What it kept after its last run, in bytes.
+        self.memory = 0
         # Whether the handler of the present attempt is called, or was.
         self.has_begun = False
 
@@ -303,6 +318,7 @@ class ChildProcess:
                 case ProgressMessage(fraction=fraction, note=note):
                     context.report_progress(fraction, note)
                 case OutcomeMessage():
+                    self.memory = message.memory
                     return message
         self.hang_up()
         return ChildExit(await self._process.wait(), self.has_begun)
