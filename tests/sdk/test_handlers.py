@@ -153,7 +153,9 @@ def test_one_pause_of_an_enqueue_takes_the_place_of_the_handlers_list(fresh: Tim
     @fresh.handler(backoff=["5s", "30s"])
     def send() -> None: ...
 
-    specs = [each._current_request().spec for each in (send, send.options(backoff="2s"), send.options(backoff=["1s"]))]
+    specs = [
+        each._request_of(("{}",)).spec for each in (send, send.options(backoff="2s"), send.options(backoff=["1s"]))
+    ]
 
     assert [(spec.backoff_ms, spec.initial_backoff_ms) for spec in specs] == [
         ((5_000, 30_000), 1_000),
