@@ -54,7 +54,7 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 from django.db import connection
 from bookshop.models import Order
-from timeball import Depends, current
+from timeball import Depends, Isolate, current
 from timeball.contrib.django import tb
 
 
@@ -109,7 +109,7 @@ def ship(context, parcel: Parcel, id: UUID, at: datetime | None = None) -> dict:
     return {"id": id, "on": parcel.sent_on.year, "weight": parcel.weight * 2, "at": at and at.isoformat()}
 
 
-@task(isolate=True, timeout="1m")
+@task(isolate=Isolate(runs_per_child=1), timeout="1m", grace="5s")
 def process_of_task() -> int:
     return os.getpid()
 
@@ -155,6 +155,11 @@ async def depends_in_coroutine(number: int, session: Annotated[str, Depends(open
 def wait_for_a_while():
     while not current.cancelled:
         time.sleep(0.01)
+
+
+@task(retry_on=ConnectionError)
+def only_the_network():
+    raise LookupError("not the network")
 
 
 @task(no_retry=LookupError)

@@ -206,6 +206,7 @@ def test_the_end_of_a_task_is_told_once_whatever_ended_it(
         expired,
         variant(tasks.wait_for_a_while, timeout="50ms", retries=0).enqueue(),
         tasks.never_again.enqueue(),
+        tasks.only_the_network.enqueue(),
         tasks.fail_at_once.enqueue(),
         variant(tasks.ship, retries=0).enqueue("no parcel", "no uuid"),
     ]
@@ -527,14 +528,16 @@ def test_the_worker_command_of_the_guide_runs_its_tasks(
     """No variable of Timeball's names the database: the worker finds it through Django."""
     variables = os.environ | environment_of(fresh_database) | {"PYTHONPATH": str(SOURCES), "TIMEBALL_MIGRATE": "false"}
     result = tasks.send_receipt.enqueue(42, to="a@b.co")
-    isolated = tasks.process_of_task.enqueue()
+    isolated = [tasks.process_of_task.enqueue() for _ in range(2)]
 
     worker = subprocess.Popen(
         [sys.executable, "-m", "timeball", "worker", "timeball.contrib.django:tb"], cwd=project_folder, env=variables
     )
     try:
         assert ended(result, seconds=120).return_value == "receipt 42 -> a@b.co"
-        assert ended(isolated, seconds=120).return_value not in (None, worker.pid)
+        children = {ended(one, seconds=120).return_value for one in isolated}
+        assert len(children) == 2, "each run has a child of its own"
+        assert not children & {None, worker.pid}
     finally:
         worker.terminate()
 

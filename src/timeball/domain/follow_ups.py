@@ -72,7 +72,8 @@ def check_call(value: object, field: str, define: Callable[[JobSpec], Mapping[st
         checked = define(JobSpec(**given, payload={}))
     except InvalidInput as error:
         raise error.below(field) from None
-    stored = {name: checked[name] for name in CALL_FIELDS if checked[name] is not None}
+    # What is empty stays away: the row of the call has NULL there, as that of any other job.
+    stored = {name: checked[name] for name in CALL_FIELDS if checked[name] not in (None, ())}
     stored |= {"payload": orjson.loads(payload), "tags": list(checked["tags"])}
     if call.get(CONFINED):
         stored[CONFINED] = True

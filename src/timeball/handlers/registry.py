@@ -103,7 +103,7 @@ def make_handler(
 ) -> Handler:
     """Turn a function into a handler: `async def` runs on the loop, `def` in a thread, *isolate* in a child process."""
     style, options = style_of(function, isolate=isolate), options if options is not None else HandlerOptions()
-    _check_stopping(style, options)
+    check_stopping(style, options)
     return Handler(
         # A worker names all its handlers in each claim: one that cannot be written would stop them all.
         name=check_label(name if name is not None else default_name(function), "name"),
@@ -114,7 +114,7 @@ def make_handler(
     )
 
 
-def _check_stopping(style: RunStyle, options: HandlerOptions) -> None:
+def check_stopping(style: RunStyle, options: HandlerOptions) -> None:
     """Refuse what means nothing to a handler of this style."""
     if options.interrupt and style is not RunStyle.THREAD:
         where = "a child process, which gets the error anyway" if style is RunStyle.PROCESS else "the event loop"

@@ -44,12 +44,13 @@ from timeball.contrib.django.compat import (
 from timeball.contrib.django.options import function_options
 from timeball.current import RUNNING, ControlSignal
 from timeball.domain.execution import Attempt, ClaimedExecution, ErrorInfo, Execution, ExecutionState
-from timeball.domain.handler import Handler, PayloadMismatch
+from timeball.domain.handler import Handler, HandlerOptions, PayloadMismatch
 from timeball.domain.values.ids import ExecutionId, Incarnation, format_execution_id, format_id, id_created_at
 from timeball.domain.values.json_text import encode_object
 from timeball.errors import InvalidInput, NotFound, PayloadError, TimeballError
 from timeball.handlers.binding import SignatureBinder, style_of
 from timeball.handlers.dependencies import with_dependencies
+from timeball.handlers.registry import check_stopping
 from timeball.sdk.enqueue import SdkRuntime
 from timeball.sdk.inline_runs import InlineRecord, inline_context
 from timeball.sdk.options import handler_options
@@ -254,11 +255,13 @@ def task_handler(task: AnyTask, backend_options: Mapping[str, Any], store: Store
     declared = function_options(task, backend_options)
     options = handler_options(declared)
     options = replace(options, no_retry=(*options.no_retry, ResultNotKept))
+    style = style_of(task.func, isolate=bool(declared.get("isolate", False)))
+    check_stopping(style, options)
     return Handler(
         name=task.module_path,
         function=task.func,
-        style=style_of(task.func, isolate=declared.get("isolate", False)),
-        binder=TaskBinder(task, store, options.no_retry),
+        style=style,
+        binder=TaskBinder(task, store, options),
         options=options,
     )
 
@@ -266,9 +269,9 @@ def task_handler(task: AnyTask, backend_options: Mapping[str, Any], store: Store
 class TaskBinder:
     """Calls one task with a stored payload; annotations convert its arguments, as those of a handler."""
 
-    def __init__(self, task: AnyTask, store: StoreAccess, no_retry: tuple[type[BaseException], ...] = ()) -> None:
+    def __init__(self, task: AnyTask, store: StoreAccess, options: HandlerOptions | None = None) -> None:
         self._task = task
-        self._no_retry = no_retry
+        self._options = options or HandlerOptions()
         self._store = store
         self._function = with_dependencies(task.func)
         self._arguments = SignatureBinder(_without_context(task, self._function))
@@ -349,7 +352,7 @@ class TaskBinder:
 
     def _is_final(self, error: Exception) -> bool:
         """Whether the error is one after which trying again is no use."""
-        return isinstance(error, self._no_retry)
+        return not self._options.retries(type(error))
 
     def _decode(self, payload: str) -> tuple[TaskArguments, TaskArguments]:
         """The arguments as they were given, and as the function is called with them."""
