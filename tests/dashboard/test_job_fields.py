@@ -66,6 +66,21 @@ async def test_the_pages_of_a_job_and_of_its_run_show_meta_and_lead_to_what_else
         assert "t0p" not in page
 
 
+async def test_a_recurrence_rule_is_edited_where_a_cron_expression_is(browser: Browser) -> None:
+    await browser.post("/api/v1/calendars", json={"name": "closed", "days": ["12-25"]})
+    rule = "DTSTART:20260105T093000 RRULE:FREQ=MONTHLY;BYDAY=-1FR"
+    days = {"skip_on": ["closed"], "shift": "next"}
+    await browser.post("/api/v1/jobs", json={"name": "there", "handler": "test.echo", "schedule": rule, **days})
+
+    form = cards((await browser.get("/jobs/there/edit")).text)["When"]
+    schedule = (await browser.get("/jobs/there?tab=schedule")).text
+
+    assert f'value="{rule}"' in form
+    assert re.search(r'value="cron" checked', form)
+    assert "Every month on the last Friday at 09:30 (UTC)" in schedule
+    assert f"<dt>{SPEC_FIELDS['shift'].label}</dt>" in unescape(schedule)
+
+
 async def test_the_page_of_a_job_shows_its_payload_and_its_tags(browser: Browser) -> None:
     job = {"name": "there", "handler": "test.echo", "payload": {"pages": 3}, "tags": ["red", "blue"]}
     await browser.post("/api/v1/jobs", json=job)
