@@ -47,6 +47,7 @@ _WATCH = "tests/engine/worker/test_contracts.py"
 _HOOKS, _DEPENDENCIES = "tests/handlers/test_hooks.py", "tests/handlers/test_dependencies.py"
 _RECORDER, _RUN_OUTCOME = "tests/engine/worker/test_recorder.py", "tests/engine/runners/test_outcome.py"
 _THREADS, _PROCESSES = "tests/engine/runners/test_thread.py", "tests/engine/runners/test_process.py"
+_LEDGER = "tests/application/queries/test_ledger.py"
 _BACKFILLS = "tests/application/commands/test_backfills.py"
 _REFERENCES, _WEBHOOK = "tests/engine/worker/test_references.py", "tests/handlers/builtin/test_webhook.py"
 _DISPATCHER, _RECEIVER = "tests/engine/test_ticket_publisher.py", "tests/engine/test_ticket_claimer.py"
@@ -590,6 +591,28 @@ MUTANTS = (
         "WHERE key = ANY (:keys::text[])\nORDER BY key\nFOR UPDATE;",
         "WHERE key = ANY (:keys::text[])\nORDER BY key;",
         f"{_RACES}::test_an_unblock_counts_what_another_is_unblocking",
+    ),
+    # the ledger
+    _one(
+        "a ledger that hides what calendars leave out",
+        "application/queries/ledger.py",
+        "        if query.has_left_out and not job.is_enqueued:\n",
+        "        if False:\n",
+        f"{_LEDGER}::test_days_that_are_left_out_now_end_with_this_moment",
+    ),
+    _one(
+        "a ledger that expects what a freeze holds",
+        "domain/scheduling/verdicts.py",
+        "return self.is_frozen or pending.run_at <= self.now",
+        "return pending.run_at <= self.now",
+        f"{_LEDGER}::test_what_a_freeze_holds_waits_and_names_the_freeze",
+    ),
+    _one(
+        "operations that wait for an API process",
+        "engine/scheduler/housekeeping.py",
+        "if await self._has_operations():",
+        "if False:",
+        "tests/engine/scheduler/test_operations.py::test_a_backfill_without_an_api_process_is_fed_by_the_housekeeper",
     ),
     # calendars: one rule of days for every reader, and no job that cites another version than the present one
     _one(

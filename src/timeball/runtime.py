@@ -248,6 +248,7 @@ class _NodeFactory:
                 node,
                 settings.scheduler,
                 settings.housekeeping,
+                parts.commands.operations.work,
                 parts.broker,
                 LifeSign(node.kind),
             )

@@ -11,6 +11,7 @@ import pytest
 from tests.engine.conftest import node_factory
 from tests.engine.simulation.leaping_loop import leaping
 from tests.engine.support import IMMORTAL, Heard, until
+from timeball.application.commands import Commands
 from timeball.config.settings import HousekeepingSettings, SchedulerSettings, WorkerSettings
 from timeball.domain.node import Lease, Node, NodeKind
 from timeball.domain.values.ids import Incarnation
@@ -42,7 +43,9 @@ async def engine_nodes(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Ba
 
 def make_scheduler(store: Store, env: Env, heard: Heard) -> SchedulerNode:
     node = Node(incarnation=Incarnation(env.new_id()), kind=NodeKind.SCHEDULER, name="s", lease=IMMORTAL)
-    return SchedulerNode(env, heard, store, node, SchedulerSettings(), HousekeepingSettings())
+    return SchedulerNode(
+        env, heard, store, node, SchedulerSettings(), HousekeepingSettings(), Commands(store, env).operations.work
+    )
 
 
 async def idle_minute(engine_node: BaseNode, clock: VirtualClock, heard: Heard) -> tuple[int, Counter[str]]:

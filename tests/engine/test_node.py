@@ -69,7 +69,15 @@ class Nodes:
 
     def scheduler(self, lease: Lease = MORTAL) -> SchedulerNode:
         node = self._node(NodeKind.SCHEDULER, lease=lease)
-        engine_node = SchedulerNode(self.env, self.heard, self.store, node, SchedulerSettings(), HousekeepingSettings())
+        engine_node = SchedulerNode(
+            self.env,
+            self.heard,
+            self.store,
+            node,
+            SchedulerSettings(),
+            HousekeepingSettings(),
+            Commands(self.store, self.env).operations.work,
+        )
         self.engine_nodes.append(engine_node)
         return engine_node
 

@@ -404,6 +404,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "find_operation": (_OPERATION, 1),
     "list_operations": ({"before": UUID(int=2**128 - 1), "limit": PAGE}, PAGE),
     "take_operation": (_OPERATION, 30),
+    "has_operations": ({}, 30),
     "items_left": (_OPERATION | {"limit": PAGE}, PAGE),
     "operation_items": (_OPERATION | {"after": 100, "status": None, "limit": PAGE}, PAGE),
     "operation_items, of one status": (_OPERATION | {"after": 100, "status": "done", "limit": PAGE}, 2 * PAGE),

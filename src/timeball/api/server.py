@@ -215,8 +215,7 @@ class OperationLoop:
 
     async def round(self) -> Operation | None:
         """Carry out one operation, or one step of a backfill, if there is one; returns it as it is afterwards."""
-        operation = await self._commands.operations.claim(self._holder)
-        return None if operation is None else await self._commands.operations.run(operation, self._holder)
+        return await self._commands.operations.work(self._holder)
 
 
 _SWEEP_SECONDS = 1.0

@@ -327,7 +327,7 @@ class Jobs:
     ) -> Operation:
         """Run the occurrences of a job from *from_* up to *until* (by default now) that were missed, that failed, or all.
 
-        It is an operation, which the API processes of the installation feed: at most `max_running` of its runs are unfinished at a time.
+        It is an operation, which the API processes or a scheduler feed: at most `max_running` of its runs are unfinished at a time.
         """
         return self._client.background_loop.call(partial(_backfill, job, from_, until, reason, options))
 

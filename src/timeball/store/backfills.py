@@ -61,7 +61,9 @@ class BackfillStore:
             placed.extend(await self._create(connection, operation, requests))
             if not placed:
                 return operation_from(row)
-            ids = [new["execution_id"] for new in placed]
+            # In the order of the backfill: that of the rows is PostgreSQL's choice.
+            created = {new["execution_id"] for new in placed}
+            ids = [request.id for request in requests if request.id in created]
             return operation_from(await self._database.fetch_row("count_fed", connection, id=operation.id, ids=ids))
 
         fed: Operation | None = await self._database.repeat(work)

@@ -137,8 +137,8 @@ class LedgerStore:
         lines = [
             line for line in lines if read_to is None or (line.key >= read_to if backwards else line.key <= read_to)
         ]
-        lines = await self._with_fillings(job_id, lines)
-        return LedgerBatch(sorted(lines, key=_by_key, reverse=backwards), read_to, len(rows))
+        lines = await self._with_fillings(job_id, sorted(lines, key=_by_key, reverse=backwards))
+        return LedgerBatch(lines, read_to, len(rows))
 
     async def one_off(self, job_id: JobId) -> LedgerLine | None:
         """The line of an enqueued one-off that has ended; it has the id of its job."""

@@ -1,4 +1,4 @@
-"""Bulk operations: each is a row with items. An API process holds it under a lease while it works on it; it is kept for a week."""
+"""Bulk operations: rows with items, kept for a week. An API process, or a scheduler, holds one under a lease while it works on it."""
 
 from __future__ import annotations
 

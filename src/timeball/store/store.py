@@ -139,6 +139,10 @@ class Store:
 
         return BackfillStore(self.database, self.executions, self.promotion_window)
 
+    async def has_operations(self) -> bool:
+        """Whether there is an unfinished operation that no living process holds; asked by schedulers, which rarely have one."""
+        return bool(await self.database.fetch_value("has_operations"))
+
     @cached_property
     def operations(self) -> OperationStore:
         """Bulk operations."""

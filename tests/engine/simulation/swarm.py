@@ -47,6 +47,7 @@ from timeball.application.commands import Commands
 from timeball.application.commands.calendars import DaysRequest
 from timeball.config.settings import HousekeepingSettings, SchedulerSettings, WorkerSettings
 from timeball.current import AttemptContext
+from timeball.domain.backfill import Backfill, BackfillSelection
 from timeball.domain.execution import ClaimedExecution, Failed, FinishedAttempt, Outcome, Succeeded
 from timeball.domain.freeze import Afterwards, FreezeScope
 from timeball.domain.handler import Handler
@@ -71,6 +72,7 @@ from timeball.store.db.statements import all_statements
 from timeball.store.store import Store
 from timeball.telemetry.events import ExecutionsPromoted, OutcomeRefused, TelemetryEvent
 from timeball.testing import VirtualClock
+from timeball.testing.environment import START
 
 OpenStore = Callable[[Env], Awaitable[Store]]
 
@@ -109,12 +111,15 @@ TO_BE_MET = frozenset(
         "queue paused",
         "calendar followed",
         "calendar not followed at once",
+        "filled in",
+        "run again by a backfill",
+        "feeder killed",
     }
 )
 _KEPT = (
     *("job", "job_version", "due", "ready", "blocked", "running", "finished", "attempt", "skip_range"),
     *("node", "shard", "queue", "queue_interval", "freeze_period", "failing_job", "running_limit", "live_key", "audit"),
-    *("calendar", "calendar_version"),
+    *("calendar", "calendar_version", "operation", "operation_item"),
 )
 
 
@@ -346,6 +351,42 @@ class SwarmWorker(SwarmNode):
         return outcome
 
 
+class Feeder:
+    """What carries operations out; started again each time it was killed. Its lease has to run out before another may go on."""
+
+    def __init__(self, swarm: Swarm, store: Store) -> None:
+        self._swarm = swarm
+        self._store = store
+        self._commands = Commands(store, store.env)
+        self._holder = store.env.new_id()
+        self._faults: list[Fault] = []
+        self._points = 0
+        store.env.fault = self._fault
+
+    async def act(self, faults: Sequence[Fault]) -> None:
+        """One operation, or one step of a backfill, if there is one."""
+        self._faults, self._points = list(faults), 0
+        try:
+            await self._commands.operations.work(self._holder)
+        except KilledError:
+            self._swarm.seen["feeder killed"] += 1
+            self._holder = self._store.env.new_id()
+        except StoreUnavailable:
+            self._swarm.seen["cut"] += 1
+        await quiet()
+        self._faults = []
+
+    def _fault(self, point: str) -> None:
+        self._swarm.note("feeder", point)
+        struck = next((fault for fault in self._faults if fault[1] in (self._points, point)), None)
+        self._points += 1
+        if struck is None:
+            return
+        self._faults.remove(struck)
+        self._swarm.struck(struck[0], point)
+        raise KilledError("killed") if struck[0] == KILL else StoreUnavailable("the connection was cut")
+
+
 class Swarm:
     """All nodes, their clock, what happens to them, and what they have done."""
 
@@ -361,6 +402,7 @@ class Swarm:
         self.clock = clock
         self._reverses_rows = reverses_rows
         self.nodes: dict[str, SwarmNode] = {}
+        self._feeder: Feeder | None = None
         self.seen: Counter[str] = Counter()
         # The ledger, outside of what is tested: every run that has ended, and every one-off that was acknowledged and not lost since.
         self.runs: list[tuple[ExecutionId, ClaimId, Outcome]] = []
@@ -413,6 +455,15 @@ class Swarm:
             node = self.nodes[name] = kind(self, await open_store(env), name)
             self.watch(node.store, name)
             env.fault = node.fault
+        if any(deed.what is What.FEED for deed in self.plan.deeds):
+            store = await open_store(Env(self.clock, self.plan.chance("feeder")))
+            self._feeder = Feeder(self, store)
+            self.watch(store, "feeder")
+
+    async def feed(self, faults: Sequence[Fault] = ()) -> None:
+        """A step of the operations that are there; nothing in a plan without them."""
+        if self._feeder is not None:
+            await self._feeder.act(faults)
 
     def watch(self, store: Store, name: str) -> None:
         """Note every statement with its values; each is sent when the loop is quiet."""
@@ -463,6 +514,10 @@ class Swarm:
                 await self._fall_back(store, self._saved)
             case What.FALL_BACK:
                 pass
+            case What.BACKFILL:
+                await self._backfill(store, deed)
+            case What.FEED:
+                await self.feed(deed.faults)
             case What.CALENDAR:
                 await self._change_calendar(store, deed)
             case _ as never:
@@ -522,6 +577,24 @@ class Swarm:
             # The work was left out of a smaller plan.
             return
         self.seen["calendar followed" if written.is_followed else "calendar not followed at once"] += 1
+
+    async def backfill_again(self, store: Store) -> bool:
+        """The backfills of the plan once more, when all is healed: most occurrences have their end only then. False without any."""
+        backfills = [deed for deed in self.plan.deeds if deed.what is What.BACKFILL]
+        for deed in backfills:
+            await self._backfill(store, deed)
+        return bool(backfills)
+
+    async def _backfill(self, store: Store, deed: Deed) -> None:
+        """Run again what is missing of a schedule, if it is there, or all of it."""
+        job = await store.jobs.find_by_name(deed.work)
+        if job is None:
+            return
+        now = self.clock.now()
+        backfill = Backfill(
+            job_id=job.id, since=START, until=now, only=BackfillSelection(deed.only), max_running=deed.amount
+        )
+        await Commands(store, store.env).backfills.start(backfill)
 
     def _freeze(self, deed: Deed) -> None:
         self.seen["frozen"] += 1

@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from timeball.domain.backfill import BackfillSelection
 from timeball.domain.freeze import Afterwards
 from timeball.domain.policies import Misfire, Overlap
 
@@ -34,6 +35,9 @@ PLAIN, NARROW, POISON = "plain", "narrow", "poison"
 EVERYTHING, QUEUE = "everything", "queue"
 # The share of seeds with freezes and pauses. They are drawn apart, so that the other seeds mean what they always meant.
 _HELD_SHARE = 0.3
+# The share of seeds with backfills, drawn apart likewise.
+_BACKFILLED_SHARE = 0.3
+SELECTIONS = tuple(selection.value for selection in BackfillSelection)
 
 CUT, KILL = "cut", "kill"
 # Of so many points of one turn each may be struck; none of them passes more.
@@ -61,6 +65,8 @@ class What(StrEnum):
     SAVE = "save"
     FALL_BACK = "fall back"
     CALENDAR = "calendar"
+    BACKFILL = "backfill"
+    FEED = "feed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +91,9 @@ class Deed:
     afterwards: str = ""
     # The day on which a schedule does not run; none if it is empty. The days of a calendar are changed to it.
     closed: str = ""
-    # How many are made, or how often a node that wakes goes on before it looks at any clock.
+    # Which occurrences of *work* a backfill runs.
+    only: str = ""
+    # How many are made, how many of a backfill may be unfinished, or how often a node that wakes goes on before it looks at any clock.
     amount: int = 0
 
     def __str__(self) -> str:
@@ -189,7 +197,32 @@ def draw(seed: int) -> Plan:
             deeds.append(
                 Deed(what=What.WORK, work=PLAIN, amount=rng.choice((1, 5)), within=expiry.choice((0, 0, 1, 4)))
             )
-    return Plan(seed=seed, nodes=nodes, ends=rng.choice((0.1, 0.5)), deeds=tuple(_with_freezes(seed, deeds)))
+    deeds = _with_backfills(seed, _with_freezes(seed, deeds))
+    return Plan(seed=seed, nodes=nodes, ends=rng.choice((0.1, 0.5)), deeds=tuple(deeds))
+
+
+def _with_backfills(seed: int, deeds: list[Deed]) -> list[Deed]:
+    """Among the deeds of some seeds: backfills, of which several may fill in one schedule, and the steps that feed them."""
+    rng = Random(f"{seed} backfills")
+    if rng.random() >= _BACKFILLED_SHARE:
+        return deeds
+    # Late enough for something to be missing.
+    first = len(deeds) // 2
+    for number in range(rng.randint(1, 3)):
+        place = rng.randint(first, len(deeds))
+        backfill = Deed(
+            what=What.BACKFILL,
+            number=number,
+            work=rng.choice(SCHEDULES),
+            only=rng.choice(SELECTIONS),
+            amount=rng.choice((1, 3)),
+        )
+        deeds = [*deeds[:place], backfill, *deeds[place:]]
+    for number in range(rng.randint(5, 20)):
+        place = rng.randint(first, len(deeds))
+        struck = ((rng.choice((CUT, KILL)), rng.randint(0, 12)),) if rng.random() < 0.4 else ()
+        deeds = [*deeds[:place], Deed(what=What.FEED, number=number, faults=struck), *deeds[place:]]
+    return deeds
 
 
 def _with_freezes(seed: int, deeds: list[Deed]) -> list[Deed]:

@@ -17,6 +17,7 @@ from tests.engine.simulation.swarm import OpenStore, Swarm, timers_by
 from tests.engine.simulation.swarm_plan import Deed, Plan
 from tests.support.factories import ALWAYS, table
 from timeball.domain.execution import Succeeded
+from timeball.domain.values.ids import filling_id
 from timeball.env import Env
 from timeball.store.store import Store
 from timeball.store.verify.proof import verify
@@ -86,11 +87,17 @@ async def _live(swarm: Swarm, store: Store, open_store: OpenStore) -> dict[str, 
     for deed in swarm.plan.deeds:
         await swarm.do(deed, store)
     left = await _heal(swarm, store)
+    if await swarm.backfill_again(store):
+        left = await _heal(swarm, store)
     finished = sorted(await table(store, "finished"), key=lambda row: row["id"])
     if any(row["state"] == "dead" and row["lost"] == 3 for row in finished):
         swarm.seen["poison dead-lettered"] += 1
     swarm.seen.update(f"skipped: {row['reason']}" for row in await table(store, "skip_range"))
     swarm.seen.update(f"skipped: {row['reason']}" for row in finished if row["state"] == "skipped")
+    for row in finished:
+        if row["origin"] == "backfill":
+            is_filling = row["id"] == filling_id(row["job_id"], row["scheduled_for"])
+            swarm.seen["filled in" if is_filling else "run again by a backfill"] += 1
     for row in finished:
         swarm.note(*(row[column] for column in ("id", "state", "attempts", "lost", "fence", "claim_id", "finished_at")))
     broken = dict(_broken_in_the_ledger(swarm, finished, left))
@@ -111,6 +118,7 @@ async def _heal(swarm: Swarm, store: Store) -> int:
             # No node has anything to do until then: leap there.
             swarm.clock.advance_to(wakes_at - _A_SECOND)
         await swarm.do(deed, store)
+        await swarm.feed()
     return (await _unfinished(store))[0]
 
 
@@ -159,10 +167,11 @@ async def _unfinished(store: Store) -> tuple[int, datetime]:
     """How many executions have not ended and dead nodes not been buried, and when the first of them is due, if it only waits for that."""
     async with store.database.connection() as connection:
         row = await connection.fetchrow(
-            "SELECT waiting + busy AS left, CASE WHEN busy = 0 THEN wakes_at END AS wakes_at "
+            "SELECT waiting + busy + fed AS left, CASE WHEN busy + fed = 0 THEN wakes_at END AS wakes_at "
             "FROM (SELECT count(*) AS waiting, min(run_at) AS wakes_at FROM timeball.due) AS due, "
             "(SELECT (SELECT count(*) FROM timeball.ready) + (SELECT count(*) FROM timeball.blocked) "
-            "+ (SELECT count(*) FROM timeball.running) + (SELECT count(*) FROM timeball.node WHERE lease_until < $1) AS busy) AS others",
+            "+ (SELECT count(*) FROM timeball.running) + (SELECT count(*) FROM timeball.node WHERE lease_until < $1) AS busy) AS others, "
+            "(SELECT count(*) AS fed FROM timeball.operation WHERE finished_at IS NULL) AS operations",
             store.env.clock.now(),
         )
     return row["left"], row["wakes_at"] or ALWAYS

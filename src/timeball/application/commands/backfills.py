@@ -1,8 +1,8 @@
 """Backfills: start one, say what it would do, and feed it step by step.
 
 A step is short: it notes which executions have ended, and creates others in the free places, looking at a few thousand occurrences at
-most. Then the operation rests, and any API process takes the next step. So a backfill goes on after a crash of any process, and other
-operations do not wait for it.
+most. Then the operation rests, and any API process takes the next step, or the scheduler that keeps house. So a backfill goes on after a
+crash of any process, and other operations do not wait for it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class BackfillCommands:
         *,
         is_unchecked: bool = False,
     ) -> Operation:
-        """Store a backfill as an operation; the API processes feed it.
+        """Store a backfill as an operation; the API processes feed it, or a scheduler.
 
         A payload that the handler's published contract refuses is accepted only if *is_unchecked*.
         """

@@ -130,6 +130,11 @@ class OperationCommands:
         """Give the oldest operation that no live process runs to *holder*, if there is one."""
         return await self._store.operations.take(holder)
 
+    async def work(self, holder: UUID) -> Operation | None:
+        """Carry out one operation that no live process runs, or one step of a backfill; None if there is none."""
+        operation = await self.claim(holder)
+        return None if operation is None else await self.run(operation, holder)
+
     async def run(self, operation: Operation, holder: UUID) -> Operation:
         """Run the rest of an operation that *holder* holds, or one step of a backfill; returns it as it is afterwards.
 

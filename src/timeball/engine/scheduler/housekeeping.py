@@ -1,9 +1,14 @@
-"""The housekeeping of the whole installation, by the scheduler that owns the first shard: rescue, retention, rollups, calendars."""
+"""The housekeeping of the whole installation, by the scheduler that owns the first shard.
+
+It rescues what dead nodes held, trims history, writes rollups, lets jobs follow their calendars, and carries out operations.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, date, datetime, time, timedelta
+from typing import TYPE_CHECKING
+from uuid import UUID
 
 from timeball.config.settings import HousekeepingSettings
 from timeball.domain.execution import ErrorInfo, FinishedAttempt, Lost, TimeoutOutcome
@@ -27,6 +32,9 @@ from timeball.telemetry.events import (
     RecordsTrimmed,
 )
 
+if TYPE_CHECKING:
+    from timeball.domain.bulk_operation import Operation
+
 _REAP_BATCH = 500
 _EXPIRY_SECONDS = 5.0
 _JANITOR_INTERVAL = timedelta(minutes=5)
@@ -36,6 +44,9 @@ _ROLLUP_TRIM_SECONDS = 300.0
 _WHEN_OVER = AuditEntry("timeball", "the end had come")
 _FOLLOW_INTERVAL = timedelta(seconds=30)
 _FOLLOW_BATCH = 10_000
+_OPERATIONS_INTERVAL = timedelta(seconds=30)
+# As an API process does while it feeds a backfill: a place may come free at any time.
+_FEED_INTERVAL = timedelta(milliseconds=250)
 
 
 class Reaper(Service):
@@ -221,6 +232,40 @@ class CalendarFollower(Service):
             await self._jobs.follow_calendar(name, version, audit, _FOLLOW_BATCH)
         self._next_look = self.env.clock.monotonic() + _FOLLOW_INTERVAL.total_seconds()
         return _FOLLOW_INTERVAL
+
+
+class OperationRunner(Service):
+    """Carries out operations that no API process does: a program without a server may have started a backfill.
+
+    API processes look once a second, so this comes into play where there is none. *work* does one operation, or one step of a backfill,
+    under a lease.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        emit: Emit,
+        has_operations: Callable[[], Awaitable[bool]],
+        work: Callable[[UUID], Awaitable[Operation | None]],
+        is_housekeeper: Callable[[], bool],
+    ) -> None:
+        super().__init__(env, emit)
+        self._has_operations = has_operations
+        self._work = work
+        self._holder = env.new_id()
+        self._is_housekeeper = is_housekeeper
+        self._next_look = float("-inf")
+
+    async def tick(self) -> timedelta:
+        if not self._is_housekeeper() or not self.is_time(self._next_look):
+            return _OPERATIONS_INTERVAL
+        # Asked first: what carries operations out is imported when there is one.
+        if await self._has_operations():
+            operation = await self._work(self._holder)
+            is_resting = operation is None or (operation.backfill is not None and not operation.is_over)
+            return _FEED_INTERVAL if is_resting else AT_ONCE
+        self._next_look = self.env.clock.monotonic() + _OPERATIONS_INTERVAL.total_seconds()
+        return _OPERATIONS_INTERVAL
 
 
 class RollupWriter(Service):

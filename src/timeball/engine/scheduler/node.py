@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from timeball.brokers.base import Broker, BrokerHealth
 from timeball.config.life_signs import LifeSign
 from timeball.config.settings import HousekeepingSettings, SchedulerSettings
 from timeball.domain.node import Node
 from timeball.engine.node import BaseNode, Service
-from timeball.engine.scheduler.housekeeping import CalendarFollower, Janitor, Reaper, RollupWriter
+from timeball.engine.scheduler.housekeeping import CalendarFollower, Janitor, OperationRunner, Reaper, RollupWriter
 from timeball.engine.scheduler.scheduler import Scheduler
 from timeball.engine.scheduler.shards import ShardBalancer
 from timeball.env import Env
 from timeball.telemetry.events import Emit
 
 if TYPE_CHECKING:
+    from timeball.domain.bulk_operation import Operation
     from timeball.engine.tickets import TicketPublisher
     from timeball.store.store import Store
 
@@ -32,6 +34,7 @@ class SchedulerNode(BaseNode):
         node: Node,
         settings: SchedulerSettings,
         housekeeping: HousekeepingSettings,
+        work_on_operations: Callable[[UUID], Awaitable[Operation | None]],
         broker: Broker | None = None,
         life_sign: LifeSign | None = None,
     ) -> None:
@@ -45,6 +48,9 @@ class SchedulerNode(BaseNode):
         self.rollup_writer = RollupWriter(env, emit, store.rollups, housekeeping, self._is_housekeeper)
         self.janitor = Janitor(env, emit, store.history, store.retention, housekeeping, self._is_housekeeper)
         self.calendar_follower = CalendarFollower(env, emit, store.calendars, store.jobs, self._is_housekeeper)
+        self.operation_runner = OperationRunner(
+            env, emit, store.has_operations, work_on_operations, self._is_housekeeper
+        )
         self.ticket_publisher: TicketPublisher | None = None
         if broker is not None and broker_health is not None:
             from timeball.engine.tickets import TicketPublisher
@@ -63,6 +69,7 @@ class SchedulerNode(BaseNode):
             self.janitor,
             self.rollup_writer,
             self.calendar_follower,
+            self.operation_runner,
             *publishers,
         )
 

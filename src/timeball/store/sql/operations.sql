@@ -46,6 +46,16 @@ WHERE id = (
 )
 RETURNING *;
 
+-- name: has_operations
+-- Whether there is an unfinished operation that a process may carry out, now or after a rest, without a living holder.
+SELECT EXISTS (
+    SELECT
+    FROM timeball.operation
+    WHERE finished_at IS NULL
+      AND (holder IS NULL OR lease_until <= coalesce(:now, now()))
+      AND (state <> 'paused' OR cancel_requested)
+) AS has_operations;
+
 -- name: items_left
 SELECT number, execution_id, job_id, status, made, error
 FROM timeball.operation_item
