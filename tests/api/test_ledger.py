@@ -201,3 +201,5 @@ async def test_stats_and_metrics_count_what_was_missed_and_what_ran(
     assert 'timeball_occurrences_total{reason="misfire",verdict="skipped"} 5.0' in text
     assert 'timeball_occurrences_total{reason="overlap",verdict="skipped"} 0.0' in text
     assert 'timeball_occurrences_total{reason="",verdict="ran"} 9.0' in text
+    # What calendars leave out is not recorded, and not counted.
+    assert 'reason="calendar"' not in text

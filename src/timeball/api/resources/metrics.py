@@ -282,7 +282,9 @@ def _of_occurrences(rollups: Sequence[Rollup]) -> Metric:
         labels=("verdict", "reason"),
     )
     occurrences.add_metric((Verdict.RAN.value, ""), total.ran)
-    for reason in dict.fromkeys((*SkipReason, *total.skipped)):
+    # What a schedule leaves out is not recorded: a zero would say that there was none.
+    recorded = (reason for reason in SkipReason if not reason.is_left_out)
+    for reason in dict.fromkeys((*recorded, *total.skipped)):
         occurrences.add_metric((Verdict.SKIPPED.value, str(reason)), total.skipped.get(reason, 0))
     return occurrences
 
