@@ -53,7 +53,7 @@ SELECT EXISTS (
     FROM timeball.operation
     WHERE finished_at IS NULL
       AND (holder IS NULL OR lease_until <= coalesce(:now, now()))
-      AND (state <> 'paused' OR cancel_requested)
+      AND (cancel_requested OR state <> 'paused')
 ) AS has_operations;
 
 -- name: items_left
