@@ -304,6 +304,11 @@ class InlineRuns:
             check_connection(request.connection, verb)
         run_at = spec.scheduled_at or now if request.delay is None else now + request.delay
         job = define_job(replace(spec, scheduled_at=run_at), JobId(self._env.new_id()), now, _SHARDS)
+        for call in (job.on_success, job.on_failure):
+            if call is not None and "handler" not in call:
+                raise InlineOnly(
+                    f"what follows {spec.handler} is more than one call, and what they wait for together is kept in a database"
+                )
         handler = self._find_handler(spec.handler)
         if handler is None:
             raise InvalidInput(
