@@ -103,6 +103,20 @@ async def test_what_needs_a_human_is_said_with_the_way_there(browser: Browser, s
     assert 'href="/queues/one?name=mail">Open' in page
 
 
+async def test_runs_that_tell_their_progress_are_shown_with_it(browser: Browser, store: Store) -> None:
+    await make_recurring(store, 3600, name="there")
+    for _ in range(2):
+        await enqueue(store)
+    (claimed, _) = await claim_all(store)
+    assert "In progress" not in (await browser.get("/")).text
+    await store.executions.report_progress(claimed, 0.42, HOSTILE)
+
+    page = (await browser.get("/?part=now", headers=PARTIAL)).text
+
+    assert page.count("42 % done") == 1
+    assert HOSTILE not in page
+
+
 async def test_starts_show_how_late_they_were(browser: Browser, store: Store, clock: VirtualClock) -> None:
     await make_job(store, name=HOSTILE)
     await enqueue(store, handler="tests:noop")

@@ -85,6 +85,18 @@ def test_an_enqueue_returns_a_run_that_has_ended(tb: Timeball) -> None:
     assert run.cancel() is False
 
 
+async def test_an_inline_run_tells_what_a_run_tells(tb: Timeball) -> None:
+    @tb.handler
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    run = add.options(meta={"tenant": "acme"}).enqueue(1, 2)
+
+    info = run.info()
+    assert (info.id, info.state, info.attempts, info.meta) == (run.id, "succeeded", 1, {"tenant": "acme"})
+    assert (run.progress(), await run.aprogress(), await run.ainfo()) == (None, None, info)
+
+
 def test_arguments_and_results_make_the_round_trip_through_json(tb: Timeball) -> None:
     seen: list[Any] = []
 

@@ -36,6 +36,8 @@ router = PageRouter()
 
 _MAX_STARTS = 18
 _MAX_NEXT = 6
+_MAX_RUNNING = 50
+_MAX_ADVANCING = 6
 
 
 # Starts later than this are marked in the chart.
@@ -114,7 +116,18 @@ async def _now_of(context: PageContext, overview: Overview) -> dict[str, Any]:
         "concerns": concerns,
         "page_of": target_url,
         "freezes": await freeze_rows(context, [one for one in freezes.freezes if one.covers(now)]),
+        "advancing": await _advancing(context) if overview.now.running else [],
     }
+
+
+async def _advancing(context: PageContext) -> list[dict[str, Any]]:
+    """Running executions that tell how far they are: of the latest ones, a few."""
+    running = ExecutionFilter(where(status=ExecutionState.RUNNING))
+    page = await context.shared(
+        "running", lambda: context.site.queries.executions.page(running, PageRequest(limit=_MAX_RUNNING))
+    )
+    told = [execution for execution in page.items if execution.progress is not None]
+    return await named_execution_rows(context, told[:_MAX_ADVANCING])
 
 
 async def _charts(context: PageContext) -> dict[str, Any]:
