@@ -504,7 +504,7 @@ MUTANTS = (
         f"{_SQL}/unique_keys.sql",
         "WHERE key = ANY (:keys::text[])\n  AND has_ended\n",
         "WHERE key = ANY (:keys::text[])\n",
-        f"{_KEYS}::test_a_key_is_held_for_as_long_as_its_execution_is_unfinished",
+        f"{_KEYS}::test_only_what_has_ended_forgets_its_key",
     ),
     _one(
         "an edit that gives a waiting one the key of another",

@@ -382,6 +382,16 @@ async def test_a_key_is_held_for_as_long_as_its_execution_is_unfinished(store: S
     assert (await again(store, if_exists="replace")).is_new
 
 
+async def test_only_what_has_ended_forgets_its_key(store: Store, clock: VirtualClock) -> None:
+    """Between the look at a key and this statement another enqueue may have taken it."""
+    await again(store, unique_for_seconds=5)
+    clock.advance("300s")
+
+    await store.database.fetch("free_keys", keys=["k"])
+
+    assert len(await table(store, "live_key")) == 1
+
+
 @pytest.mark.parametrize("end", ["failed", "cancelled", "expired"])
 async def test_a_key_is_held_whatever_ends_its_execution(
     store: Store, clock: VirtualClock, commands: Commands, end: str

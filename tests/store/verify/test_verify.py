@@ -1294,6 +1294,42 @@ async def test_a_missing_key_is_named(history: History) -> None:
     assert format_execution_id(history.keyed) in broken["keys"][0]
 
 
+async def test_a_key_that_is_held_after_the_end_breaks_no_promise(history: History) -> None:
+    await history.sql(
+        "INSERT INTO timeball.live_key (key, execution_id, held_until, has_ended) VALUES ('old', $1, now(), true)",
+        history.done,
+    )
+
+    assert await history.broken() == {}
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        (
+            "UPDATE timeball.live_key SET has_ended = true, held_until = now()",
+            "an unfinished execution does not hold its key",
+        ),
+        ("UPDATE timeball.live_key SET has_ended = true", "a key is held for ever by what has ended"),
+    ],
+)
+async def test_a_key_that_is_taken_from_what_is_unfinished_is_named(history: History, statement: str, why: str) -> None:
+    await history.sql(statement)
+
+    assert any(line.startswith(why) for line in (await history.broken())["keys"])
+
+
+async def test_one_that_awaits_the_key_that_it_has_is_named(history: History) -> None:
+    await history.sql(
+        "UPDATE timeball.due SET unique_key = 'mine', awaits_key = true, origin = 'enqueue' WHERE id = $1",
+        history.waiting,
+    )
+    await history.sql("INSERT INTO timeball.live_key (key, execution_id) VALUES ('mine', $1)", history.waiting)
+
+    broken = await history.broken()
+    assert any(line.startswith("an execution awaits a key that it has") for line in broken["keys"])
+
+
 async def test_two_executions_of_one_key_are_named(history: History) -> None:
     await history.sql("UPDATE timeball.due SET unique_key = 'invoice-7' WHERE id = $1", history.waiting)
 
