@@ -1355,8 +1355,8 @@ MUTANTS = (
     _one(
         "an error that is raised in our own code",
         "engine/runners/interrupt.py",
-        "if thread is None or not is_in_handler(sys._current_frames().get(thread)):",
-        "if thread is None:",
+        "            return has_entered and filename.startswith(_CALLERS)",
+        "            return has_entered",
         f"{_THREADS}::test_code_of_ours_that_a_handler_has_called_is_not_interrupted",
     ),
     _one(
@@ -1382,9 +1382,9 @@ MUTANTS = (
     ),
     _one(
         "a child that is used for ever",
-        "engine/runners/process.py",
-        "        if is_reusable and child.is_alive and limits.allows(child.runs, child.memory):",
-        "        if is_reusable and child.is_alive:",
+        "domain/handler.py",
+        "        return runs < self.runs_per_child and (self.memory is None or memory <= self.memory)",
+        "        return True",
         f"{_PROCESSES}::test_a_child_is_replaced_after_so_many_runs",
         f"{_PROCESSES}::test_a_child_is_replaced_after_the_run_that_left_it_with_too_much_memory",
     ),
