@@ -38,7 +38,7 @@ _KEYS = "tests/store/test_if_exists.py"
 _FREEZES = "tests/engine/scheduler/test_freezes.py"
 _EXECUTOR, _HEARTBEAT = "tests/engine/worker/test_executor.py", "tests/engine/test_lease.py"
 _LIFECYCLE, _OCCURRENCES = "tests/domain/test_lifecycle.py", "tests/domain/scheduling/test_occurrences.py"
-_FOLLOW_UPS = "tests/store/test_follow_ups.py"
+_FOLLOW_UPS, _GROUPS = "tests/store/test_follow_ups.py", "tests/store/test_groups.py"
 _SCHEDULES = "tests/sdk/test_schedule_calls.py"
 _RULES = "tests/domain/scheduling/test_rrule.py"
 _CALENDARS, _CALENDAR_STORE = "tests/engine/scheduler/test_calendars.py", "tests/store/test_calendars.py"
@@ -375,6 +375,34 @@ MUTANTS = (
         "RETURN nullif(calls -> CASE WHEN state = 'succeeded' THEN",
         "RETURN nullif(calls -> CASE WHEN state <> 'dead' THEN",
         f"{_FOLLOW_UPS}::test_every_other_end_is_followed_as_a_failure",
+    ),
+    _one(
+        "a join that is counted twice",
+        "store/migrations/0001_initial.sql",
+        "    WHERE execution_group.id = close_group.group_id\n      AND execution_group.state = 'open'\n    FOR UPDATE;",
+        "    WHERE execution_group.id = close_group.group_id\n    FOR UPDATE;",
+        f"{_GROUPS}::test_a_group_that_is_closed_is_not_closed_again",
+    ),
+    _one(
+        "a group that is closed while parts of it run",
+        "store/migrations/0001_initial.sql",
+        "       OR EXISTS (SELECT 1 FROM timeball.group_part WHERE group_part.group_id = close_group.group_id",
+        "       OR EXISTS (SELECT 1 FROM timeball.group_part WHERE false AND group_part.group_id = close_group.group_id",
+        f"{_GROUPS}::test_a_group_that_is_closed_is_not_closed_again",
+    ),
+    _one(
+        "a group whose last parts ended side by side, that no transaction closes",
+        "store/executions.py",
+        '            await self._database.fetch("close_ended_groups", causes=causes)\n',
+        "",
+        f"{_GROUPS}::test_a_large_group_whose_last_parts_ended_in_two_transactions_is_closed_after_them[recorder]",
+    ),
+    _one(
+        "a group that the reaper leaves open",
+        "store/queues.py",
+        '                await self._database.fetch("close_group", id=row["group_id"])\n',
+        "                pass\n",
+        f"{_GROUPS}::test_a_large_group_whose_last_parts_ended_in_two_transactions_is_closed_after_them[reaper]",
     ),
     _one(
         "a limited call that goes past its limit",

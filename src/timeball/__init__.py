@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from timeball.handlers.dependencies import Depends
     from timeball.sdk.app import FailedRun, Timeball
     from timeball.sdk.enqueue_hooks import PendingEnqueue
+    from timeball.sdk.groups import Chain, Group, GroupRun
     from timeball.sdk.handlers import AsyncHandlerHandle, Call, Enqueueable, HandlerHandle, SyncHandlerHandle
     from timeball.sdk.inline_runs import InlineRun
     from timeball.sdk.jobs import Job, ScheduledJob
@@ -51,6 +52,7 @@ __all__ = [
     "Call",
     "Cancel",
     "Cancelled",
+    "Chain",
     "Client",
     "Conflict",
     "ConnectionUnknown",
@@ -58,6 +60,8 @@ __all__ = [
     "Enqueueable",
     "ExecutionFailed",
     "FailedRun",
+    "Group",
+    "GroupRun",
     "HandlerHandle",
     "InlineOnly",
     "InlineRun",
@@ -94,6 +98,7 @@ __all__ = [
 _MODULES = {
     "ActiveRun": "current",
     "AsyncClient": "client",
+    "Chain": "sdk.groups",
     "Client": "client",
     "AsyncHandlerHandle": "sdk.handlers",
     "Call": "sdk.handlers",
@@ -103,6 +108,8 @@ _MODULES = {
     "Depends": "handlers.dependencies",
     "Enqueueable": "sdk.handlers",
     "FailedRun": "sdk.app",
+    "Group": "sdk.groups",
+    "GroupRun": "sdk.groups",
     "HandlerHandle": "sdk.handlers",
     "InlineRun": "sdk.inline_runs",
     "Isolate": "domain.handler",

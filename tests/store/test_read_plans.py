@@ -21,6 +21,7 @@ import pytest
 
 from tests.store import test_plans
 from tests.support import full_database, query_plans
+from tests.support.factories import WHOLE_CALL
 from tests.support.full_database import (
     DAYS,
     DELETED,
@@ -73,6 +74,7 @@ def json(value: Any) -> str:
 
 
 _JOB = {"job_id": id_(JOB + 77)}
+_GROUP = {"id": id_(OTHER + 77)}
 # A one-off that follows an execution.
 _FOLLOWING = {"job_id": id_(JOB + RECURRING + 20)}
 # A job has few records here, so the page is a small one.
@@ -213,6 +215,14 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "own_words": ({"id": id_(ENDED + 77)}, 1),
     "cause_of": (_FOLLOWING, 2),
     "links_of_execution": (_FOLLOWING | {"id": id_(ENDED + 80)}, 1),
+    "close_ended_groups": ({"causes": ids(ENDED)}, PAGE),
+    "close_group": (_GROUP, 1),
+    "find_group": (_GROUP, 1),
+    "unfinished_of_group": (_GROUP, 1),
+    "size_of_results": (_GROUP, 1),
+    "ends_of_group": (_GROUP, 1),
+    "trim_group": ({"before": NOW, "limit": PAGE}, PAGE),
+    "begin_group": ({"work": json({"group": [WHOLE_CALL]}), "root": id_(OTHER), "at": NOW, "created_by": "me"}, PAGE),
     "placed_follow_ups": ({"causes": ids(ENDED)}, PAGE),
     "put_follow_up": ({"execution_id": id_(ENDED + 77), "on_success": "{}", "on_failure": None}, 1),
     "execution_extras": ({"id": id_(ENDED + 77)}, 3),

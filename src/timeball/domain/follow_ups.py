@@ -1,8 +1,10 @@
-"""What follows the end of an execution: calls that are not yet made.
+"""What follows the end of an execution: calls that are not yet made, chains of them, and groups.
 
 A call is a JSON object: a handler, a payload, and what a one-off may say beside them, other calls among it.
 
     {"handler": "report.send", "payload": {"file": {"$cause": "result"}}, "queue": "mail", "on_failure": {...}}
+    {"chain": [WORK, WORK, ...], "on_failure": WORK}           one after the other, as long as each succeeds
+    {"group": [WORK, ...], "then": WORK, "on_failure": WORK}   side by side, and what follows when all have ended
 
 A job keeps one for its success and one for any other end. They are checked when the job is written, and stored with every field that a
 one-off has; so the statement that ends an execution can write what follows it, whatever ended it (`timeball.follow_up` in the schema).
@@ -11,14 +13,17 @@ Only the payload refers to the run before it, and its references are resolved wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final, TypeAlias
+from uuid import UUID
 
 import orjson
 
 from timeball.domain.job_fields import OPTION_FIELDS, SPEC_FIELDS, JobSpec
-from timeball.domain.payload_references import OF_FAILURE, OF_SUCCESS, check_references
+from timeball.domain.payload_references import OF_FAILURE, OF_GROUP, OF_SUCCESS, CauseReference, check_references
 from timeball.domain.values.field_errors import did_you_mean, list_choices, nearest_names, unexpected_value
 from timeball.domain.values.ids import ExecutionId
 from timeball.domain.values.json_text import to_json
@@ -39,6 +44,11 @@ CALL_FIELDS: Final = (
 # Set by us: the payload names secrets, and its author is no administrator. A caller may only confine a call.
 CONFINED: Final = "bound_secrets_only"
 
+# How many parts a group has, or steps a chain; and how deep they stand in each other.
+MAX_PARTS: Final = 10_000
+MAX_DEPTH: Final = 20
+_CHAIN_KEYS = frozenset({"chain", "on_failure"})
+_GROUP_KEYS = frozenset({"group", "then", "on_failure"})
 _EXAMPLE = 'a call such as {"handler": "mail.send", "payload": {}}'
 
 
@@ -53,18 +63,80 @@ class ExecutionLinks:
 NO_LINKS: Final = ExecutionLinks()
 
 
-def check_call(value: object, field: str, define: Callable[[JobSpec], Mapping[str, Any]]) -> dict[str, Any]:
-    """A call as it is stored; InvalidInput, with a pointer, if it cannot be made.
+Define: TypeAlias = Callable[[JobSpec], Mapping[str, Any]]
+
+
+def check_call(value: object, field: str, define: Define) -> dict[str, Any]:
+    """A call, chain or group as it is stored; InvalidInput, with a pointer, if it cannot be made.
 
     *field* says whose end it follows. *define* checks its fields as those of a one-off, the calls that follow it included.
     """
+    stored = _check_work(value, field, FOLLOW_UP_FIELDS[field], define)
+    to_json(stored, field)
+    return stored
+
+
+def check_group(value: Mapping[str, Any], define: Define) -> dict[str, Any]:
+    """A group that begins something, as it is stored: no run comes before it."""
+    return _check_work(value, "group", frozenset(), define)
+
+
+def _check_work(
+    value: object, field: str, of_cause: Collection[CauseReference], define: Define, depth: int = 0
+) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise unexpected_value(field, value, _EXAMPLE)
-    call: Mapping[str, Any] = value
+    if depth > MAX_DEPTH:
+        raise InvalidInput(f"chains and groups are more than {MAX_DEPTH} deep, expected at most that", field=field)
+    if "chain" not in value and "group" not in value:
+        return _check_one(value, field, of_cause, define)
+    kind, known_keys = ("chain", _CHAIN_KEYS) if "chain" in value else ("group", _GROUP_KEYS)
+    try:
+        for name in value:
+            if name not in known_keys:
+                raise InvalidInput(f"{quote_text(str(name))} is unknown beside a {kind}", field=quote_text(str(name)))
+        stored: dict[str, Any] = {kind: _check_steps(kind, value[kind], of_cause, define, depth)}
+        if value.get("then") is not None:
+            stored["then"] = _check_work(value["then"], "then", OF_GROUP, define, depth + 1)
+        if value.get("on_failure") is not None:
+            stored["on_failure"] = _check_work(value["on_failure"], "on_failure", OF_FAILURE, define, depth + 1)
+    except InvalidInput as error:
+        raise error.below(field) from None
+    return stored
+
+
+def _check_steps(
+    kind: str, steps: object, of_cause: Collection[CauseReference], define: Define, depth: int
+) -> list[dict[str, Any]]:
+    if not isinstance(steps, list) or not steps:
+        raise InvalidInput(f"the {kind} is empty, expected one or more calls", field=kind)
+    if len(steps) > MAX_PARTS:
+        raise InvalidInput(f"the {kind} has {len(steps):,} calls, expected at most {MAX_PARTS:,}", field=kind)
+    stored: list[dict[str, Any]] = []
+    known = of_cause
+    for number, step in enumerate(steps):
+        stored.append(_check_work(step, f"{kind}/{number}", known, define, depth + 1))
+        if kind == "chain":
+            known = _known_after(stored[-1])
+    return stored
+
+
+def _known_after(work: Mapping[str, Any]) -> Collection[CauseReference]:
+    """What is known of the end of work to the step after it."""
+    if "chain" in work:
+        return _known_after(work["chain"][-1])
+    if "group" in work:
+        return _known_after(work["then"]) if "then" in work else OF_GROUP
+    return OF_SUCCESS
+
+
+def _check_one(
+    call: Mapping[str, Any], field: str, of_cause: Collection[CauseReference], define: Define
+) -> dict[str, Any]:
     try:
         _check_names(call)
         payload = to_json(call.get("payload", {}))
-        check_references(payload, FOLLOW_UP_FIELDS[field])
+        check_references(payload, of_cause)
         given = {name: given for name, given in call.items() if name not in ("payload", CONFINED)}
         if given.get("max_running") is not None:
             # All calls of the handler share the limit; the limit of a single one-off would limit nothing.
@@ -77,7 +149,6 @@ def check_call(value: object, field: str, define: Callable[[JobSpec], Mapping[st
     stored |= {"payload": orjson.loads(payload), "tags": list(checked["tags"])}
     if call.get(CONFINED):
         stored[CONFINED] = True
-    to_json(stored, field)
     return stored
 
 
@@ -102,18 +173,27 @@ def _check_names(call: Mapping[str, Any]) -> None:
 
 
 def calls_in(fields: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Every call in what follows a job or a call, the outer ones first."""
-    for name in FOLLOW_UP_FIELDS:
-        call = fields.get(name)
-        if isinstance(call, Mapping):
-            yield call
-            yield from calls_in(call)
+    """Every call in what follows a job, or in a call, chain or group, the outer ones first."""
+    for name in (*FOLLOW_UP_FIELDS, "then", "chain", "group"):
+        value = fields.get(name)
+        for work in value if isinstance(value, list) else (value,):
+            if isinstance(work, Mapping):
+                if "handler" in work:
+                    yield work
+                yield from calls_in(work)
 
 
-def map_calls(call: Mapping[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """A call with *change* made to it and to every call in it, the inner ones first."""
-    inner = {name: map_calls(call[name], change) for name in FOLLOW_UP_FIELDS if isinstance(call.get(name), Mapping)}
-    return change({**call, **inner})
+def map_calls(work: Mapping[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """A call, chain or group with *change* made to every call in it, the inner ones first."""
+    inner: dict[str, Any] = {}
+    for name in (*FOLLOW_UP_FIELDS, "then"):
+        if isinstance(work.get(name), Mapping):
+            inner[name] = map_calls(work[name], change)
+    for name in ("chain", "group"):
+        if isinstance(work.get(name), list):
+            inner[name] = [map_calls(one, change) if isinstance(one, Mapping) else one for one in work[name]]
+    whole = {**work, **inner}
+    return change(whole) if "handler" in work else whole
 
 
 def confine_calls(
@@ -125,6 +205,32 @@ def confine_calls(
         return {**call, CONFINED: True} if is_confined(to_json(call["payload"])) else call
 
     return {name: None if call is None else map_calls(call, confine) for name, call in fields.items()}
+
+
+class GroupState(StrEnum):
+    """Whether all parts of a group have ended, and how."""
+
+    OPEN = "open"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStatus:
+    """A group as it stands: how many parts it has, and how many of them have ended so far."""
+
+    id: UUID
+    state: GroupState
+    total: int
+    succeeded: int
+    failed: int
+    created_at: datetime
+    closed_at: datetime | None
+
+    @property
+    def waits_for(self) -> int:
+        """How many parts have not ended."""
+        return self.total - self.succeeded - self.failed
 
 
 def shown_call(call: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from uuid import UUID
 import orjson
 
 from timeball.domain.expiry import Expiry
-from timeball.domain.follow_ups import FOLLOW_UP_FIELDS, check_call
+from timeball.domain.follow_ups import FOLLOW_UP_FIELDS, check_call, check_group
 from timeball.domain.job_fields import (
     GROWING_BACKOFF,
     MAX_META_BYTES,
@@ -484,6 +484,11 @@ def _define_call(spec: JobSpec) -> dict[str, Any]:
     """The checked fields of a call, which is a one-off without an instant of its own."""
     now = datetime(2000, 1, 1, tzinfo=UTC)
     return spec_values(define_job(replace(spec, scheduled_at=now), JobId(UUID(int=0)), now, 1))
+
+
+def check_group_work(work: Mapping[str, Any]) -> dict[str, Any]:
+    """A group that begins something, as it is stored; InvalidInput if it cannot be made."""
+    return check_group(work, _define_call)
 
 
 def check_calls(fields: Mapping[str, Any]) -> dict[str, dict[str, Any] | None]:

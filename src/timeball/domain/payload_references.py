@@ -39,7 +39,7 @@ from timeball.domain.values.field_errors import (
     nearest_names,
     summarize,
 )
-from timeball.domain.values.ids import ExecutionId, JobId, format_execution_id, occurrence_id
+from timeball.domain.values.ids import ExecutionId, JobId, format_execution_id, format_id, occurrence_id
 from timeball.domain.values.json_text import MAX_PAYLOAD_BYTES, missing_result
 from timeball.errors import InvalidInput, quote_text
 
@@ -79,6 +79,8 @@ class CauseReference(StrEnum):
 
     # What the handler returned.
     RESULT = "result"
+    # What the parts of a group returned, in their order.
+    RESULTS = "results"
     EXECUTION_ID = "execution_id"
     # How it ended: dead, cancelled or skipped.
     STATE = "state"
@@ -88,6 +90,7 @@ class CauseReference(StrEnum):
 
 # What is known of a run that has succeeded, and of one that has ended otherwise.
 OF_SUCCESS = frozenset({CauseReference.RESULT, CauseReference.EXECUTION_ID})
+OF_GROUP = frozenset({CauseReference.RESULTS, CauseReference.EXECUTION_ID})
 OF_FAILURE = frozenset({CauseReference.EXECUTION_ID, CauseReference.STATE, CauseReference.ERROR})
 
 
@@ -109,24 +112,30 @@ class VersionSchedule(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CauseRecord:
-    """The run that another one follows, as its record tells. Without a state the record is gone. *result* is JSON text."""
+    """The run or the group that another run follows, as its record tells. Without a state the record is gone. *result* is JSON text."""
 
-    id: ExecutionId
+    id: UUID
     state: str | None
     result: str | None
     error: str | None
+    is_group: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its id with its prefix."""
+        return format_id("grp", self.id) if self.is_group else format_execution_id(self.id)
 
     def value_of(self, name: str) -> Any:
         """What a reference to it stands for; InvalidInput if that is not known any more."""
         if name == CauseReference.EXECUTION_ID:
-            return format_execution_id(self.id)
+            return self.name
         if self.state is None:
             raise InvalidInput(
-                f"the record of {format_execution_id(self.id)}, which this run follows, is gone: its retention has passed",
+                f"the record of {self.name}, which this run follows, is gone: its retention has passed",
                 field="payload",
             )
         match CauseReference(name):
-            case CauseReference.RESULT:
+            case CauseReference.RESULT | CauseReference.RESULTS:
                 return self._result()
             case CauseReference.STATE:
                 return self.state
@@ -138,7 +147,7 @@ class CauseRecord:
         why_missing = missing_result(result)
         if why_missing is not None:
             raise InvalidInput(
-                f"the result of {format_execution_id(self.id)}, which this run follows, is not there: {why_missing}",
+                f"the result of {self.name}, which this run follows, is not there: {why_missing}",
                 field="payload",
                 hint="store it elsewhere, and return where it is",
             )

@@ -35,6 +35,7 @@ from timeball.handlers.hooks import ProcessHooks, RunHook, check_process_hook, s
 from timeball.handlers.registry import Registry, default_name, make_handler
 from timeball.sdk.enqueue import EnqueueClient, SdkRuntime
 from timeball.sdk.enqueue_hooks import check_enqueue_hook
+from timeball.sdk.groups import Chain, Group, GroupRun
 from timeball.sdk.handlers import (
     AsyncHandlerHandle,
     Enqueueable,
@@ -49,6 +50,7 @@ from timeball.sdk.handlers import (
 from timeball.sdk.inline import InlineBlock, InlineChoice, InlinePolicy, program_scope
 from timeball.sdk.options import (
     EnqueueOptions,
+    FollowUpCall,
     HandlerDeclaration,
     InstantInput,
     ScheduleOptions,
@@ -421,6 +423,29 @@ class Timeball:
     def result(self) -> Any:
         """Stands in `on_success=archive.call(tb.result)` for what the run returns before it; and inside of arguments, too."""
         return {"$cause": CauseReference.RESULT.value}
+
+    @property
+    def results(self) -> Any:
+        """Stands in `tb.group(...).then(join.call(tb.results))` for the list of what the parts of the group returned."""
+        return {"$cause": CauseReference.RESULTS.value}
+
+    def chain(self, *steps: FollowUpCall) -> Chain:
+        """Calls that run one after the other, as long as each succeeds: `tb.chain(a.call(1), b.call(tb.result)).enqueue()`.
+
+        A step may be a chain or a group itself.
+        """
+        return Chain(self._enqueue_client, steps)
+
+    def group(self, parts: Iterable[FollowUpCall]) -> Group:
+        """Calls that run side by side: `tb.group(a.call(n) for n in range(20)).then(join.call(tb.results)).enqueue()`.
+
+        A part may be a chain or a group itself.
+        """
+        return Group(self._enqueue_client, list(parts))
+
+    def get_group(self, group_id: str) -> GroupRun:
+        """The group of an id (`grp_...`), which another process may have enqueued; the database is not asked yet."""
+        return GroupRun(self._enqueue_client, parse_id("grp", group_id))
 
     @property
     def failed(self) -> FailedRun:

@@ -477,6 +477,7 @@ class ExecutionStore:
             return
         # A failure here must not look like one of the statement before it: workers find the rows with their next poll.
         with suppress(StoreUnavailable):
+            await self._database.fetch("close_ended_groups", causes=causes)
             rows = await self._database.fetch("placed_follow_ups", causes=causes)
             await self.announce_placed(rows, is_ready_announced=False)
 

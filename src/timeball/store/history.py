@@ -56,6 +56,10 @@ class RetentionStore:
         """Delete unique keys that executions which have ended held until an instant before this one."""
         return await self._trim("trim_live_key", before)
 
+    async def groups(self, before: datetime) -> int:
+        """Delete groups that were closed by then."""
+        return await self._trim("trim_group", before)
+
     async def audit(self, before: datetime) -> int:
         """Delete audit rows."""
         return await self._trim("trim_audit", before)

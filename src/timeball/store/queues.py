@@ -80,7 +80,8 @@ class QueueStore:
         self._notifier.tell(Wakeup(look_everywhere=True))
 
     async def tend(self, audit: AuditEntry) -> list[JobId]:
-        """Make executions count for the limits of their queues, resume the queues whose pause is over, and note which freezes are.
+        """Make executions count for the limits of their queues, resume the queues whose pause is over, note which freezes are, and close
+        groups whose parts have all ended.
 
         Each is resumed and noted once, however many nodes try. Returns the jobs of which an execution has died, if they are to be
         paused after some: see `JobStore.pause_if_failing`.
@@ -89,6 +90,8 @@ class QueueStore:
         for row in await self._database.fetch("tend_queues"):
             if row["freeze_id"] is not None:
                 await self._freezes.note_end(FreezeId(row["freeze_id"]), audit)
+            elif row["group_id"] is not None:
+                await self._database.fetch("close_group", id=row["group_id"])
             elif row["job_id"] is not None:
                 failing.append(JobId(row["job_id"]))
             else:

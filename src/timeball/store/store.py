@@ -81,7 +81,7 @@ class Store:
         self.enqueuer = Enqueuer(self.database, self.notifier, self.executions, self.promotion_window)
         self.jobs = JobStore(self.database, self.notifier, self.executions, self.promotion_window)
         self.freezes = FreezeStore(self.database, self.notifier)
-        self.follow_ups = FollowUpStore(self.database)
+        self.follow_ups = FollowUpStore(self.database, self.notifier)
         self.queues = QueueStore(self.database, self.notifier, self.executions, self.freezes)
         self.nodes = NodeStore(self.database, self.notifier)
         self.retention = RetentionStore(self.database)

@@ -13,6 +13,7 @@ from timeball.application.commands.bulk import OperationCommands
 from timeball.application.commands.calendars import CalendarCommands
 from timeball.application.commands.executions import ExecutionCommands
 from timeball.application.commands.freezes import FreezeCommands
+from timeball.application.commands.groups import GroupCommands
 from timeball.application.commands.jobs import JobCommands
 from timeball.application.commands.requests import LOCAL, Actor, ContractChecks
 from timeball.application.commands.templates import TemplateCommands
@@ -80,6 +81,7 @@ class Commands:
         self.executions = ExecutionCommands(store, env, self.contracts, self.jobs)
         self.backfills = BackfillCommands(store, env, self.contracts, self.jobs)
         self.operations = OperationCommands(store, env, self.jobs, self.executions, self.backfills)
+        self.groups = GroupCommands(store, env, self.contracts, self.executions)
         self.templates = TemplateCommands(store, env, self.contracts, self.jobs)
         self.calendars = CalendarCommands(store)
         self.queues = QueueCommands(store)

@@ -118,9 +118,13 @@ CREATE TABLE timeball.job (
     bound_secrets_only       boolean     NOT NULL DEFAULT false,
     -- Whether something follows the end of its executions; they take it over. NULL for nearly all.
     has_follow_ups           boolean,
-    -- The execution that this one-off follows, and by which of its calls: `on_success` or `on_failure`. NULL for nearly all.
+    -- The execution or group that this one-off follows, and as what: `on_success`, `on_failure`, or its place in a chain or a group. NULL for nearly all.
     follows                  uuid,
-    follows_as               text
+    follows_as               text,
+    -- What goes on when this one-off has ended: the rest of a chain, or the group that it is a part of. NULL for nearly all.
+    continuation             jsonb,
+    -- The innermost group that it belongs to.
+    group_id                 uuid
 );
 
 -- enqueued_with_key: the one-offs that were enqueued with a key.
@@ -148,6 +152,8 @@ CREATE INDEX job_by_limit ON timeball.job (limit_key) WHERE limit_key IS NOT NUL
 CREATE INDEX job_by_calendar ON timeball.job USING gin (calendars) WHERE calendars IS NOT NULL;
 -- follow_up, which writes what follows an end once; follow_ups_of: what followed an execution.
 CREATE UNIQUE INDEX job_by_cause ON timeball.job (follows, follows_as) WHERE follows IS NOT NULL;
+-- members_of_group: the one-offs of a group.
+CREATE INDEX job_by_group ON timeball.job (group_id) WHERE group_id IS NOT NULL;
 -- deleted_jobs: the janitor deletes them for good.
 CREATE INDEX job_deleted ON timeball.job (id) WHERE deleted_at IS NOT NULL;
 
@@ -194,8 +200,10 @@ CREATE DOMAIN timeball.sound_job AS timeball.job
     CONSTRAINT job_start_within_seconds_check CHECK ((VALUE).start_within_seconds >= 1)
     CONSTRAINT job_pause_after_failures_check CHECK ((VALUE).pause_after_failures >= 1)
     CONSTRAINT meta_is_an_object CHECK (jsonb_typeof((VALUE).meta) = 'object')
-    CONSTRAINT follow_ups_are_calls CHECK ((VALUE).on_success ? 'handler' IS NOT FALSE AND (VALUE).on_failure ? 'handler' IS NOT FALSE)
-    CONSTRAINT follow_ups_are_noted CHECK (((VALUE).has_follow_ups IS TRUE) = (num_nonnulls((VALUE).on_success, (VALUE).on_failure) > 0))
+    CONSTRAINT follow_ups_are_calls CHECK ((VALUE).on_success ?| '{handler,chain,group}' IS NOT FALSE
+                                         AND (VALUE).on_failure ?| '{handler,chain,group}' IS NOT FALSE)
+    CONSTRAINT follow_ups_are_noted CHECK (((VALUE).has_follow_ups IS TRUE)
+                                           = (num_nonnulls((VALUE).on_success, (VALUE).on_failure, (VALUE).continuation) > 0))
     CONSTRAINT a_one_off_follows CHECK (num_nonnulls((VALUE).follows, (VALUE).follows_as) = 0
                                         OR ((VALUE).kind = 'once' AND num_nulls((VALUE).follows, (VALUE).follows_as) = 0))
     CONSTRAINT only_a_one_off_expires_at_an_instant CHECK ((VALUE).expires_at IS NULL OR (VALUE).kind = 'once');
@@ -222,7 +230,7 @@ ALTER TABLE timeball.job
         kind = 'once'
         AND num_nonnulls(name, owner, schedule, interval_seconds, on_gap, on_repeat, skip_on, only_on, shift, calendars, max_executions, jitter_seconds, misfire,
                          misfire_grace_seconds, misfire_cap, misfire_max_age_seconds, overlap, max_running, if_exists, unique_for_seconds,
-                         start_within_seconds, pause_after_failures, on_success, on_failure, has_follow_ups, follows, follows_as, backoff_ms) = 0
+                         start_within_seconds, pause_after_failures, on_success, on_failure, has_follow_ups, follows, follows_as, continuation, group_id, backoff_ms) = 0
         AND (meta IS NULL OR jsonb_typeof(meta) = 'object')
         AND least(handler, queue) > ''
         AND length(handler || queue) <= 200
@@ -472,6 +480,44 @@ CREATE TABLE timeball.follow_up (
     on_failure   jsonb,
     CONSTRAINT something_follows CHECK (num_nonnulls(on_success, on_failure) > 0)
 );
+
+-- Parts that run side by side, and what follows when all of them have ended. Each part is a call, a chain or a group. A chain of its own is a group of one.
+CREATE TABLE timeball.execution_group (
+    id           uuid        PRIMARY KEY,
+    -- It is closed once: `succeeded` if all parts have, otherwise `failed`.
+    state        text        NOT NULL CHECK (state IN ('open', 'succeeded', 'failed')),
+    total        integer     NOT NULL CHECK (total >= 1),
+    -- How many parts have failed; known when it is closed.
+    failed       integer,
+    -- What follows: the calls, chains or groups of domain/follow_ups.py.
+    next_step    jsonb,
+    on_failure   jsonb,
+    -- What goes on when it has ended, and the innermost group that it belongs to.
+    continuation jsonb,
+    group_id     uuid,
+    meta         jsonb,
+    created_by   text,
+    created_at   timestamptz NOT NULL,
+    closed_at    timestamptz
+);
+
+-- tend_queues, open groups in lists: the few that are not closed.
+CREATE INDEX execution_group_open ON timeball.execution_group (id) WHERE state = 'open';
+-- groups_in: the groups of a group.
+CREATE INDEX execution_group_by_group ON timeball.execution_group (group_id) WHERE group_id IS NOT NULL;
+
+-- The parts of a group. A part ends with an execution, or with a group if it is one.
+CREATE TABLE timeball.group_part (
+    group_id uuid    NOT NULL REFERENCES timeball.execution_group (id) ON DELETE CASCADE,
+    number   integer NOT NULL,
+    ended_by uuid,
+    state    text    CHECK (state IN ('succeeded', 'failed')),
+    PRIMARY KEY (group_id, number),
+    CONSTRAINT ended_in_a_state CHECK ((ended_by IS NULL) = (state IS NULL))
+);
+
+-- end_part, close_group, tend_queues: the parts of a group that have not ended.
+CREATE INDEX group_part_open ON timeball.group_part (group_id, number) WHERE state IS NULL;
 
 -- The execution that has each unique key: an unfinished one, or one that has ended and keeps its key until an instant.
 CREATE TABLE timeball.live_key (
@@ -1026,7 +1072,9 @@ RETURN (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0')
         || 'b' || substr(md5(cause::text || follows_as), 4, 15))::uuid;
 
 -- Write the one-off that a call asks for, with its execution: into `blocked` if it is limited, otherwise into `ready`. Nothing if it was written before.
-CREATE FUNCTION timeball.make_call(call jsonb, cause uuid, follows_as text, at timestamptz, meta jsonb, created_by text)
+-- Without a cause it is the beginning of something, under an id that the caller has chosen (`root`).
+CREATE FUNCTION timeball.make_call(call jsonb, root uuid, cause uuid, follows_as text, at timestamptz, meta jsonb, created_by text, continuation jsonb,
+                                   group_id uuid)
 RETURNS void
 LANGUAGE plpgsql
 VOLATILE
@@ -1037,7 +1085,7 @@ DECLARE
     job timeball.job := jsonb_populate_record(NULL::timeball.job, call);
     expires_at timestamptz := timeball.expiry(at, job.start_within_seconds, NULL);
 BEGIN
-    job.id := timeball.follow_up_id(cause, follows_as, at);
+    job.id := timeball.follow_up_id(root, follows_as, at);
     job.kind := 'once';
     job.payload := call -> 'payload';
     job.scheduled_at := at;
@@ -1051,9 +1099,11 @@ BEGIN
     job.updated_at := at;
     job.created_by := created_by;
     job.bound_secrets_only := coalesce(job.bound_secrets_only, false);
-    job.has_follow_ups := CASE WHEN num_nonnulls(job.on_success, job.on_failure) > 0 THEN true END;
+    job.continuation := continuation;
+    job.group_id := group_id;
+    job.has_follow_ups := CASE WHEN num_nonnulls(job.on_success, job.on_failure, continuation) > 0 THEN true END;
     job.follows := cause;
-    job.follows_as := follows_as;
+    job.follows_as := CASE WHEN cause IS NOT NULL THEN follows_as END;
     INSERT INTO timeball.job
     SELECT job.*
     ON CONFLICT DO NOTHING;
@@ -1075,21 +1125,191 @@ BEGIN
 END
 $$;
 
+-- Begin a call, a chain or a group: the one-offs that can start now are written, and keep what goes on after them.
+CREATE FUNCTION timeball.begin_work(work jsonb, root uuid, cause uuid, follows_as text, at timestamptz, meta jsonb, created_by text, continuation jsonb,
+                                    group_id uuid)
+RETURNS void
+LANGUAGE plpgsql
+VOLATILE
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    new_group uuid;
+    part record;
+BEGIN
+    IF work ? 'chain' THEN
+        PERFORM timeball.begin_work(
+            work -> 'chain' -> 0, root, cause, follows_as, at, meta, created_by,
+            jsonb_build_object('steps', (work -> 'chain') - 0, 'on_failure', work -> 'on_failure', 'outer', continuation), group_id
+        );
+    ELSIF work ? 'group' THEN
+        new_group := timeball.follow_up_id(root, follows_as, at);
+        INSERT INTO timeball.execution_group (id, state, total, next_step, on_failure, continuation, group_id, meta, created_by, created_at)
+        VALUES (new_group, 'open', jsonb_array_length(work -> 'group'), nullif(work -> 'then', 'null'), nullif(work -> 'on_failure', 'null'),
+                continuation, begin_work.group_id, begin_work.meta, begin_work.created_by, at)
+        ON CONFLICT DO NOTHING;
+        IF NOT FOUND THEN
+            RETURN;
+        END IF;
+        INSERT INTO timeball.group_part (group_id, number)
+        SELECT new_group, number
+        FROM generate_series(1, jsonb_array_length(work -> 'group')) AS number;
+        FOR part IN SELECT * FROM jsonb_array_elements(work -> 'group') WITH ORDINALITY AS each (work, number) LOOP
+            PERFORM timeball.begin_work(
+                part.work, root, cause, follows_as || ' ' || part.number, at, meta, created_by,
+                jsonb_build_object('group', new_group, 'number', part.number), new_group
+            );
+        END LOOP;
+    ELSE
+        PERFORM timeball.make_call(work, root, cause, follows_as, at, meta, created_by, continuation, group_id);
+    END IF;
+END
+$$;
+
+-- Close a group whose parts have all ended, and begin what follows it. Whichever transaction comes last closes it: each locks the group, and looks afresh.
+CREATE FUNCTION timeball.close_group(group_id uuid, at timestamptz)
+RETURNS boolean
+LANGUAGE plpgsql
+VOLATILE
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    closing timeball.execution_group;
+    failures integer;
+BEGIN
+    SELECT *
+    INTO closing
+    FROM timeball.execution_group
+    WHERE execution_group.id = close_group.group_id
+      AND execution_group.state = 'open'
+    FOR UPDATE;
+    IF NOT FOUND
+       OR EXISTS (SELECT 1 FROM timeball.group_part WHERE group_part.group_id = close_group.group_id AND group_part.state IS NULL) THEN
+        RETURN false;
+    END IF;
+    SELECT count(*)
+    INTO failures
+    FROM timeball.group_part
+    WHERE group_part.group_id = close_group.group_id
+      AND group_part.state = 'failed';
+    UPDATE timeball.execution_group
+    SET state = CASE WHEN failures = 0 THEN 'succeeded' ELSE 'failed' END,
+        failed = failures,
+        closed_at = at
+    WHERE execution_group.id = close_group.group_id;
+    IF failures = 0 AND closing.next_step IS NOT NULL THEN
+        PERFORM timeball.begin_work(closing.next_step, closing.id, closing.id, 'then', at, closing.meta, closing.created_by, closing.continuation,
+                                    closing.group_id);
+        RETURN true;
+    END IF;
+    IF failures > 0 AND closing.on_failure IS NOT NULL THEN
+        PERFORM timeball.begin_work(closing.on_failure, closing.id, closing.id, 'on_failure', at, closing.meta, closing.created_by, NULL, NULL);
+    END IF;
+    IF closing.continuation IS NOT NULL THEN
+        PERFORM timeball.go_on(closing.continuation, closing.id, failures = 0, at, closing.meta, closing.created_by, closing.group_id);
+    END IF;
+    RETURN true;
+END
+$$;
+
+-- A part of a group has ended. The group is locked only when few parts are left, so that its end is no queue of all the others. Where two transactions
+-- end the last parts at once and both see many of the other, the one that announces its follow-ups, or the reaper, closes the group.
+CREATE FUNCTION timeball.end_part(group_id uuid, number integer, ended_by uuid, has_succeeded boolean, at timestamptz)
+RETURNS void
+LANGUAGE plpgsql
+VOLATILE
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    this text := group_id::text || ' ' || pg_current_xact_id()::text || ' ';
+    -- How many open parts this transaction has seen, less those that it has ended since.
+    seen text := current_setting('timeball.open_parts', true);
+    left_over integer;
+BEGIN
+    UPDATE timeball.group_part
+    SET ended_by = end_part.ended_by,
+        state = CASE WHEN has_succeeded THEN 'succeeded' ELSE 'failed' END
+    WHERE group_part.group_id = end_part.group_id
+      AND group_part.number = end_part.number
+      AND group_part.state IS NULL;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF starts_with(seen, this) THEN
+        left_over := split_part(seen, ' ', 3)::integer - 1;
+    END IF;
+    IF left_over IS NULL OR left_over <= 500 THEN
+        SELECT count(*)
+        INTO left_over
+        FROM (
+            SELECT 1
+            FROM timeball.group_part
+            WHERE group_part.group_id = end_part.group_id
+              AND group_part.state IS NULL
+            LIMIT 1000
+        ) AS open_part;
+    END IF;
+    IF left_over > 500 THEN
+        PERFORM set_config('timeball.open_parts', this || left_over, true);
+    ELSE
+        PERFORM timeball.close_group(group_id, at);
+    END IF;
+END
+$$;
+
+-- Go on after a step of a chain, or after a part of a group.
+CREATE FUNCTION timeball.go_on(continuation jsonb, cause uuid, has_succeeded boolean, at timestamptz, meta jsonb, created_by text, group_id uuid)
+RETURNS void
+LANGUAGE plpgsql
+VOLATILE
+AS $$
+DECLARE
+    rest jsonb := continuation;
+    depth integer := 0;
+BEGIN
+    WHILE jsonb_typeof(rest) = 'object' LOOP
+        IF rest ? 'group' THEN
+            PERFORM timeball.end_part((rest ->> 'group')::uuid, (rest ->> 'number')::integer, cause, has_succeeded, at);
+            RETURN;
+        ELSIF NOT has_succeeded AND jsonb_typeof(rest -> 'on_failure') = 'object' THEN
+            PERFORM timeball.begin_work(rest -> 'on_failure', cause, cause, 'failure of chain ' || depth, at, meta, created_by, NULL, NULL);
+        ELSIF has_succeeded AND jsonb_array_length(rest -> 'steps') > 0 THEN
+            PERFORM timeball.begin_work(rest -> 'steps' -> 0, cause, cause, 'next', at, meta, created_by,
+                                        rest || jsonb_build_object('steps', (rest -> 'steps') - 0), group_id);
+            RETURN;
+        END IF;
+        rest := rest -> 'outer';
+        depth := depth + 1;
+    END LOOP;
+END
+$$;
+
 -- Write what follows an execution that has ended, in the statement that ends it.
 CREATE FUNCTION timeball.follow_up()
 RETURNS trigger
 LANGUAGE plpgsql
 VOLATILE
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     call jsonb := timeball.call_after(NEW.id, NEW.job_id, NEW.version, NEW.state);
+    has_succeeded boolean := NEW.state = 'succeeded';
+    own record;
 BEGIN
+    SELECT job.created_by, job.continuation, job.group_id, coalesce(NEW.meta, timeball.meta_of(NEW.job_id, NEW.version)) AS meta
+    INTO own
+    FROM timeball.job
+    WHERE job.id = NEW.job_id;
     IF call IS NOT NULL THEN
-        PERFORM timeball.make_call(
-            call, NEW.id, CASE WHEN NEW.state = 'succeeded' THEN 'on_success' ELSE 'on_failure' END, NEW.finished_at,
-            coalesce(NEW.meta, timeball.meta_of(NEW.job_id, NEW.version)),
-            coalesce(NEW.created_by, (SELECT job.created_by FROM timeball.job WHERE job.id = NEW.job_id))
-        );
+        PERFORM timeball.begin_work(call, NEW.id, NEW.id, CASE WHEN has_succeeded THEN 'on_success' ELSE 'on_failure' END, NEW.finished_at, own.meta,
+                                    coalesce(NEW.created_by, own.created_by), NULL, NULL);
+    END IF;
+    IF own.continuation IS NOT NULL THEN
+        PERFORM timeball.go_on(own.continuation, NEW.id, has_succeeded, NEW.finished_at, own.meta, coalesce(NEW.created_by, own.created_by), own.group_id);
     END IF;
     RETURN NULL;
 END

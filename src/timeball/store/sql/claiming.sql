@@ -276,22 +276,27 @@ WHERE queue.name = running.queue
 
 -- name: tend_queues
 -- What the housekeeping does for queues, in one statement: make executions count for the limits of their queues, and find the pauses and freezes whose
--- end has come, and the jobs of which an execution has died.
+-- end has come, the jobs of which an execution has died, and the groups that are open although all of their parts have ended.
 WITH marked AS (
     {counted_for_limit}
 )
-SELECT name, NULL::uuid AS freeze_id, NULL::uuid AS job_id
+SELECT name, NULL::uuid AS freeze_id, NULL::uuid AS job_id, NULL::uuid AS group_id
 FROM timeball.queue
 WHERE paused_until <= coalesce(:now, now())
 UNION ALL
-SELECT NULL, id, NULL
+SELECT NULL, id, NULL, NULL
 FROM timeball.freeze_period
 WHERE ended_at IS NULL
   AND until_at <= coalesce(:now, now())
 UNION ALL
-SELECT NULL, NULL, job_id
+SELECT NULL, NULL, job_id, NULL
 FROM timeball.failing_job
-ORDER BY name, freeze_id, job_id;
+UNION ALL
+SELECT NULL, NULL, NULL, id
+FROM timeball.execution_group
+WHERE state = 'open'
+  AND NOT EXISTS (SELECT 1 FROM timeball.group_part WHERE group_part.group_id = execution_group.id AND group_part.state IS NULL)
+ORDER BY name, freeze_id, job_id, group_id;
 
 -- name: read_back_claim
 -- The executions of a claim whose reply was lost, in the order of the reply.

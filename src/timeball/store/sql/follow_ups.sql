@@ -15,11 +15,93 @@ CROSS JOIN LATERAL (
     WHERE blocked.id = ANY (ARRAY[job.id])
     OFFSET 0
 ) AS placed
-WHERE job.follows = ANY (:causes::uuid[]);
+WHERE job.follows = ANY (:causes::uuid[])
+   OR job.follows = ANY (ARRAY(SELECT own.group_id FROM timeball.job AS own WHERE own.id = ANY (:causes::uuid[]) AND own.group_id IS NOT NULL));
+
+-- name: close_ended_groups
+-- Close the groups of these executions whose parts have all ended: two transactions that ended the last parts at once may both have left that to the other.
+SELECT timeball.close_group(ended.id, coalesce(:now, now())) AS is_closed
+FROM (
+    SELECT DISTINCT job.group_id AS id
+    FROM timeball.job
+    WHERE job.id = ANY (:causes::uuid[])
+      AND job.group_id IS NOT NULL
+) AS ended
+WHERE EXISTS (SELECT 1 FROM timeball.execution_group WHERE execution_group.id = ended.id AND execution_group.state = 'open')
+  AND NOT EXISTS (SELECT 1 FROM timeball.group_part WHERE group_part.group_id = ended.id AND group_part.state IS NULL);
+
+-- name: close_group
+SELECT timeball.close_group(:id::uuid, coalesce(:now, now())) AS is_closed;
+
+-- name: begin_group
+-- Write a group and the one-offs that can start now. Done once under the same root; returns the id of the group.
+SELECT timeball.follow_up_id(:root::uuid, 'group', :at::timestamptz) AS id,
+       timeball.begin_work(:work::text::jsonb, :root::uuid, NULL, 'group', :at::timestamptz, NULL, :created_by::text, NULL, NULL)::text AS begun;
+
+-- name: find_group
+SELECT execution_group.id, execution_group.state, execution_group.total, execution_group.created_at, execution_group.closed_at, execution_group.group_id,
+       count(*) FILTER (WHERE group_part.state = 'succeeded') AS succeeded,
+       count(*) FILTER (WHERE group_part.state = 'failed') AS failed
+FROM timeball.execution_group
+JOIN timeball.group_part ON group_part.group_id = execution_group.id
+WHERE execution_group.id = :id
+GROUP BY execution_group.id;
+
+-- name: unfinished_of_group
+-- The unfinished executions of a group, and of the groups in it.
+WITH RECURSIVE groups_in AS (
+    SELECT :id::uuid AS id
+    UNION ALL
+    SELECT execution_group.id
+    FROM groups_in
+    JOIN timeball.execution_group ON execution_group.group_id = groups_in.id
+)
+SELECT job.id
+FROM groups_in
+JOIN timeball.job ON job.group_id = groups_in.id
+WHERE NOT EXISTS (SELECT 1 FROM timeball.finished WHERE finished.id = job.id)
+ORDER BY job.id;
+
+-- name: size_of_results
+-- How many bytes the results of a group take, with those of the groups in it.
+WITH RECURSIVE parts AS (
+    SELECT group_part.ended_by
+    FROM timeball.group_part
+    WHERE group_part.group_id = :id
+    UNION ALL
+    SELECT group_part.ended_by
+    FROM parts
+    JOIN timeball.group_part ON group_part.group_id = parts.ended_by
+)
+SELECT coalesce(sum(length(finished.result::text) + 1), 0) AS size
+FROM parts
+JOIN timeball.finished ON finished.id = parts.ended_by;
+
+-- name: ends_of_group
+-- How each part of a group ended, in order. A part that is a group has neither result nor state of an execution.
+SELECT group_part.number, group_part.state AS part_state, group_part.ended_by, finished.state, finished.result::text AS result,
+       coalesce(finished.error, finished.reason) AS error,
+       EXISTS (SELECT 1 FROM timeball.execution_group WHERE execution_group.id = group_part.ended_by) AS is_group
+FROM timeball.group_part
+LEFT JOIN timeball.finished ON finished.id = group_part.ended_by
+WHERE group_part.group_id = :id
+ORDER BY group_part.number;
+
+-- name: trim_group
+-- Groups that were closed before the beginning of the history.
+DELETE FROM timeball.execution_group
+WHERE id IN (
+    SELECT id
+    FROM timeball.execution_group
+    WHERE closed_at < :before
+    LIMIT :limit
+)
+RETURNING id;
 
 -- name: cause_of
--- The execution that an execution follows, and how it ended; its state is NULL if its record is gone. No row if it follows none.
-SELECT job.follows AS cause_id, cause.state, cause.result::text AS result, coalesce(cause.error, cause.reason) AS error, cause.error_type
+-- The execution or group that an execution follows, and how it ended; its state is NULL if its record is gone. No row if it follows none.
+SELECT job.follows AS cause_id, cause.state, cause.result::text AS result, coalesce(cause.error, cause.reason) AS error, cause.error_type,
+       (SELECT execution_group.state FROM timeball.execution_group WHERE execution_group.id = job.follows) AS group_state
 FROM timeball.job
 LEFT JOIN LATERAL (
     SELECT finished.state, finished.result, finished.error_type, finished.error, finished.reason
@@ -32,11 +114,12 @@ WHERE job.id = :job_id
   AND job.follows IS NOT NULL;
 
 -- name: links_of_execution
--- The execution that one follows, and those that follow it.
+-- The execution that one follows, and those that follow it. What follows a group follows no single execution.
 SELECT job.follows AS id, 'follows' AS link
 FROM timeball.job
 WHERE job.id = :job_id
   AND job.follows IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM timeball.execution_group WHERE execution_group.id = job.follows)
 UNION ALL
 SELECT job.id, job.follows_as
 FROM timeball.job

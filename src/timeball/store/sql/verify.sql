@@ -128,34 +128,93 @@ JOIN timeball.skip_range ON skip_range.job_id = asked.job_id AND asked.at BETWEE
 ORDER BY job_id, at, id;
 
 -- name: verify_follow_ups
--- Executions whose end is not followed as it should be: by the call for this end, once, and by no other.
+-- Executions and groups whose end is not followed as it should be: by what is for this end, once, and by nothing else.
 WITH ended AS (
     SELECT id, job_id, state, version, CASE WHEN state = 'succeeded' THEN 'on_success' ELSE 'on_failure' END AS follows_as
     FROM timeball.finished
     WHERE has_follow_ups
       AND (:history_from::timestamptz IS NULL OR finished_at >= :history_from)
 ),
+followed AS (
+    SELECT DISTINCT follows, CASE WHEN follows_as LIKE 'failure of chain%' THEN 'failure of chain' ELSE split_part(follows_as, ' ', 1) END AS follows_as
+    FROM timeball.job
+    WHERE follows IS NOT NULL
+),
+closed AS (
+    SELECT execution_group.*, CASE WHEN state = 'succeeded' THEN 'then' ELSE 'on_failure' END AS follows_as,
+           CASE WHEN state = 'succeeded' THEN next_step ELSE execution_group.on_failure END AS follow_up
+    FROM timeball.execution_group
+    WHERE state <> 'open'
+      AND (:history_from::timestamptz IS NULL OR closed_at >= :history_from)
+),
 broken AS (
-    SELECT 'nothing follows an execution that ' || follows_as || ' was to follow' AS why, ended.id AS execution_id, ended.job_id, NULL::uuid AS following_execution_id
+    SELECT 'nothing follows an execution that ' || follows_as || ' was to follow' AS why, ended.id AS execution_id, ended.job_id,
+           NULL::uuid AS following_execution_id, NULL::uuid AS group_id, NULL::integer AS part
     FROM ended
-    WHERE NOT EXISTS (SELECT 1 FROM timeball.job WHERE job.follows = ended.id AND job.follows_as = ended.follows_as)
+    WHERE NOT EXISTS (SELECT 1 FROM followed WHERE followed.follows = ended.id AND followed.follows_as = ended.follows_as)
       AND timeball.call_after(ended.id, ended.job_id, ended.version, ended.state) IS NOT NULL
     UNION ALL
-    SELECT 'what follows an execution is for another end of it', finished.id, finished.job_id, job.id
+    SELECT 'the next step does not follow an execution of a chain', ended.id, ended.job_id, NULL, NULL, NULL
+    FROM ended
+    JOIN timeball.job ON job.id = ended.job_id
+    WHERE ended.state = 'succeeded'
+      AND jsonb_array_length(coalesce(job.continuation -> 'steps', '[]')) > 0
+      AND NOT EXISTS (SELECT 1 FROM followed WHERE followed.follows = ended.id AND followed.follows_as = 'next')
+    UNION ALL
+    SELECT 'what follows an execution is for another end of it', finished.id, finished.job_id, job.id, NULL, NULL
     FROM timeball.job
     JOIN timeball.finished ON finished.id = job.follows
     WHERE job.follows IS NOT NULL
-      AND (finished.state = 'succeeded') <> (job.follows_as = 'on_success')
+      AND (finished.state = 'succeeded') <> (split_part(job.follows_as, ' ', 1) IN ('on_success', 'next'))
     UNION ALL
-    SELECT 'something follows an execution that has not ended', execution.id, execution.job_id, job.id
+    SELECT 'something follows an execution that has not ended', execution.id, execution.job_id, job.id, NULL, NULL
     FROM timeball.job
     JOIN timeball.execution ON execution.id = job.follows
     WHERE job.follows IS NOT NULL
       AND execution.finished_at IS NULL
+    UNION ALL
+    SELECT 'nothing follows a group that ' || follows_as || ' was to follow', NULL, NULL, NULL, closed.id, NULL
+    FROM closed
+    WHERE follow_up IS NOT NULL
+      AND NOT EXISTS (SELECT 1 FROM followed WHERE followed.follows = closed.id AND followed.follows_as = closed.follows_as)
+    UNION ALL
+    SELECT 'something follows a group that has not ended', NULL, NULL, job.id, execution_group.id, NULL
+    FROM timeball.job
+    JOIN timeball.execution_group ON execution_group.id = job.follows
+    WHERE job.follows IS NOT NULL
+      AND execution_group.state = 'open'
+    UNION ALL
+    SELECT 'a group is closed, and its state is not that of its parts', NULL, NULL, NULL, closed.id, NULL
+    FROM closed
+    JOIN timeball.group_part ON group_part.group_id = closed.id
+    GROUP BY closed.id, closed.state, closed.total, closed.failed
+    HAVING count(*) <> closed.total
+        OR count(group_part.state) <> closed.total
+        OR count(*) FILTER (WHERE group_part.state = 'failed') <> closed.failed
+        OR (closed.failed = 0) <> (closed.state = 'succeeded')
+    UNION ALL
+    SELECT 'a part of a group has ended otherwise than what it ended with', finished.id, finished.job_id, NULL, group_part.group_id, group_part.number
+    FROM timeball.group_part
+    JOIN timeball.finished ON finished.id = group_part.ended_by
+    WHERE (finished.state = 'succeeded') <> (group_part.state = 'succeeded')
+    UNION ALL
+    SELECT 'two parts of a group have ended with the same execution', group_part.ended_by, NULL, NULL, group_part.group_id, max(group_part.number)
+    FROM timeball.group_part
+    WHERE group_part.ended_by IS NOT NULL
+    GROUP BY group_part.group_id, group_part.ended_by
+    HAVING count(*) > 1
+    UNION ALL
+    SELECT 'an execution has ended, and the part of the group that it is has not', finished.id, finished.job_id, NULL, group_part.group_id, group_part.number
+    FROM timeball.group_part
+    JOIN timeball.job ON job.group_id = group_part.group_id
+                     AND (job.continuation ->> 'group')::uuid = group_part.group_id
+                     AND (job.continuation ->> 'number')::integer = group_part.number
+    JOIN timeball.finished ON finished.id = job.id
+    WHERE group_part.state IS NULL
 )
 SELECT broken.*, count(*) OVER () AS total
 FROM broken
-ORDER BY execution_id
+ORDER BY execution_id, group_id
 LIMIT :listed;
 
 -- name: verify_backfills
@@ -880,6 +939,12 @@ stuck AS (
     SELECT 'the pause of a queue is over, and no scheduler resumes it', 'scheduler', NULL, NULL, name, paused_until
     FROM timeball.queue
     WHERE paused_until < :now::timestamptz - :patience::interval
+    UNION ALL
+    SELECT 'all parts of a group have ended, and no scheduler closes it', 'scheduler', NULL, NULL, execution_group.id::text, execution_group.created_at
+    FROM timeball.execution_group
+    WHERE execution_group.state = 'open'
+      AND execution_group.created_at < :now::timestamptz - :patience::interval
+      AND NOT EXISTS (SELECT 1 FROM timeball.group_part WHERE group_part.group_id = execution_group.id AND group_part.state IS NULL)
     UNION ALL
     SELECT 'an execution waits for a place, and its limit has one', 'scheduler', first.id, first.job_id, free_limit.key, first.queued_at
     FROM free_limit

@@ -1,0 +1,231 @@
+"""Groups: parts that end, and what is written when the last of them has, once, whichever transaction comes last."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tests.support.factories import FAILURE, HANDLER, OPERATOR, claim_all, found, record, seconds, table
+from timeball.application.commands import Commands
+from timeball.domain.execution import ClaimedExecution, Failed
+from timeball.domain.follow_ups import GroupState
+from timeball.domain.job import check_group_work
+from timeball.domain.values.ids import ClaimId
+from timeball.store.store import Store
+from timeball.store.verify.proof import verify
+from timeball.testing import VirtualClock
+
+PART = {"handler": HANDLER, "payload": {}}
+THEN = {"handler": "then", "payload": {}}
+FAILED = {"handler": "failed", "payload": {}}
+WORK: dict[str, Any] = {"then": THEN, "on_failure": FAILED}
+
+
+async def begin(store: Store, parts: int, **work: Any) -> UUID:
+    return await Commands(store, store.env).groups.begin({"group": [PART] * parts, **WORK, **work})
+
+
+async def state_of(store: Store, group_id: UUID) -> GroupState:
+    status = await store.follow_ups.find_group(group_id)
+    assert status is not None
+    return status.state
+
+
+async def following(store: Store) -> list[str]:
+    return [job["handler"] for job in await table(store, "job") if job["follows"] is not None]
+
+
+async def finish(store: Store, claims: list[ClaimedExecution], connection: Any = None) -> None:
+    assert await store.executions.finish_succeeded([found(claimed) for claimed in claims], connection) == []
+
+
+async def test_the_last_part_closes_the_group_and_writes_what_follows(store: Store) -> None:
+    group_id = await begin(store, 3)
+    claims = await claim_all(store)
+
+    for claimed in claims[:2]:
+        await finish(store, [claimed])
+    before = (await state_of(store, group_id), await following(store))
+    await finish(store, claims[2:])
+
+    assert before == (GroupState.OPEN, [])
+    assert (await state_of(store, group_id), await following(store)) == (GroupState.SUCCEEDED, ["then"])
+    assert (await verify(store.database)).check("follow-ups").holds
+
+
+async def test_what_follows_is_written_by_the_statement_that_ends_the_last_part(store: Store) -> None:
+    """A crash after it loses nothing: no other statement has run."""
+    group_id = await begin(store, 2)
+    claims = await claim_all(store)
+
+    async with store.database.transaction() as connection:
+        values = [found(claimed) for claimed in claims]
+        await store.database.fetch(
+            "finish_succeeded",
+            connection,
+            ids=[each.claimed.id for each in values],
+            fences=[each.claimed.fence for each in values],
+            claim_ids=[each.claimed.claim_id for each in values],
+            started=[each.started_at for each in values],
+            finished=[each.finished_at for each in values],
+            results=None,
+        )
+
+    assert (await state_of(store, group_id), await following(store)) == (GroupState.SUCCEEDED, ["then"])
+
+
+async def test_a_part_that_fails_fails_the_group_when_all_have_ended(store: Store) -> None:
+    group_id = await begin(store, 3)
+    claims = await claim_all(store)
+
+    await record(store, [found(claims[0], Failed(FAILURE, is_retryable=False))])
+    before = await following(store)
+    await finish(store, claims[1:])
+
+    assert (before, await following(store)) == ([], ["failed"])
+    assert await state_of(store, group_id) is GroupState.FAILED
+
+
+async def test_a_stale_outcome_ends_no_part(store: Store) -> None:
+    group_id = await begin(store, 1)
+    (claimed,) = await claim_all(store)
+    stale = claimed._replace(claim_id=ClaimId(store.env.new_id()))
+
+    assert len(await store.executions.finish_succeeded([found(stale)])) == 1
+
+    assert (await state_of(store, group_id), await following(store)) == (GroupState.OPEN, [])
+
+
+async def test_parts_that_end_at_once_close_the_group_once(store: Store) -> None:
+    group_id = await begin(store, 40)
+    claims = await claim_all(store)
+
+    async def finish_some(start: int) -> None:
+        for claimed in claims[start::8]:
+            await finish(store, [claimed])
+
+    await asyncio.gather(*map(finish_some, range(8)))
+
+    assert (await state_of(store, group_id), await following(store)) == (GroupState.SUCCEEDED, ["then"])
+
+
+async def test_a_transaction_that_ends_the_last_parts_waits_for_the_one_beside_it(store: Store) -> None:
+    group_id = await begin(store, 2)
+    first, last = await claim_all(store)
+
+    async with store.database.transaction() as connection:
+        await finish(store, [first], connection)
+        beside = asyncio.ensure_future(finish(store, [last]))
+        await asyncio.sleep(0)
+        seen = await following(store)
+
+    await beside
+    assert seen == []
+    assert (await state_of(store, group_id), await following(store)) == (GroupState.SUCCEEDED, ["then"])
+
+
+@pytest.mark.parametrize("closer", ["recorder", "reaper"])
+async def test_a_large_group_whose_last_parts_ended_in_two_transactions_is_closed_after_them(
+    store: Store, clock: VirtualClock, closer: str
+) -> None:
+    """Neither locks the group, because each sees hundreds of parts that the other ends."""
+    group_id = await begin(store, 1_200)
+    claims = sorted(await claim_all(store, slots=1_200), key=lambda claimed: claimed.id.int)
+
+    async with store.database.transaction() as one, store.database.transaction() as other:
+        await finish(store, claims[:600], one)
+        await finish(store, claims[600:], other)
+    before = (await state_of(store, group_id), await following(store))
+    if closer == "recorder":
+        await store.executions.announce_follow_ups([claims[0].id])
+    else:
+        await store.queues.tend(OPERATOR)
+        await store.queues.tend(OPERATOR)
+
+    assert before == (GroupState.OPEN, [])
+    assert (await state_of(store, group_id), await following(store)) == (GroupState.SUCCEEDED, ["then"])
+    assert (await verify(store.database)).check("follow-ups").holds
+
+
+async def test_a_group_that_is_closed_is_not_closed_again(store: Store, clock: VirtualClock) -> None:
+    group_id = await begin(store, 2)
+    claims = await claim_all(store)
+    await finish(store, claims[:1])
+    too_early = await store.database.fetch_value("close_group", id=group_id)
+    await finish(store, claims[1:])
+    clock.advance(seconds(60))
+
+    again = await store.database.fetch_value("close_group", id=group_id)
+
+    assert (too_early, again) == (False, False)
+    assert await following(store) == ["then"]
+
+
+async def test_a_group_is_begun_once_under_one_root(store: Store, clock: VirtualClock) -> None:
+    root, work = store.env.new_id(), check_group_work({"group": [PART] * 3})
+
+    ids = {await store.follow_ups.begin_group(work, root, clock.now(), "me") for _ in range(2)}
+
+    assert len(ids) == 1
+    assert len(await table(store, "ready")) == 3
+
+
+async def test_a_retry_by_hand_of_a_failed_part_does_not_open_its_group_again(store: Store) -> None:
+    group_id = await begin(store, 1)
+    (claimed,) = await claim_all(store)
+    await record(store, [found(claimed, Failed(FAILURE, is_retryable=False))])
+
+    await Commands(store, store.env).executions.retry(claimed.id)
+    (again,) = await claim_all(store)
+    await finish(store, [again])
+
+    assert (await state_of(store, group_id), await following(store)) == (GroupState.FAILED, ["failed"])
+
+
+async def test_closed_groups_are_deleted_when_the_history_is(store: Store, clock: VirtualClock) -> None:
+    closed = await begin(store, 1)
+    await finish(store, await claim_all(store))
+    waiting = await begin(store, 2)
+
+    assert await store.retention.groups(clock.now() - seconds(60)) == 0
+    assert await store.retention.groups(clock.now() + seconds(60)) == 1
+
+    assert await store.follow_ups.find_group(closed) is None
+    assert await state_of(store, waiting) is GroupState.OPEN
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("DELETE FROM timeball.job WHERE handler = 'then'", "nothing follows a group that then was to follow"),
+        ("UPDATE timeball.execution_group SET state = 'failed'", "a group is closed, and its state is not that of its parts"),
+        ("UPDATE timeball.group_part SET state = NULL, ended_by = NULL WHERE number = 1", "its state is not that of its parts"),
+        ("UPDATE timeball.group_part SET state = 'failed' WHERE number = 1", "ended otherwise than what it ended with"),
+        ("UPDATE timeball.group_part SET ended_by = (SELECT ended_by FROM timeball.group_part WHERE number = 1)", "the same"),
+        ("UPDATE timeball.execution_group SET state = 'open'", "something follows a group that has not ended"),
+    ],
+)  # fmt: skip
+async def test_verify_names_a_group_that_is_not_as_its_parts_are(store: Store, change: str, why: str) -> None:
+    await begin(store, 3)
+    await finish(store, await claim_all(store))
+    assert (await verify(store.database)).check("follow-ups").holds
+
+    async with store.database.connection() as connection:
+        await connection.execute(change)
+
+    violations = (await verify(store.database)).check("follow-ups").violations
+    assert any(why in str(violation) for violation in violations)
+
+
+async def test_verify_names_a_chain_without_its_next_step(store: Store) -> None:
+    await Commands(store, store.env).groups.begin({"group": [{"chain": [PART, {**PART, "queue": "second"}]}]})
+    await finish(store, await claim_all(store))
+
+    async with store.database.connection() as connection:
+        await connection.execute("DELETE FROM timeball.job WHERE queue = 'second'")
+
+    (violation,) = (await verify(store.database)).check("follow-ups").violations
+    assert "the next step does not follow an execution of a chain" in str(violation)
