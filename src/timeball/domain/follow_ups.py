@@ -145,7 +145,12 @@ def _check_one(
     except InvalidInput as error:
         raise error.below(field) from None
     # What is empty stays away: the row of the call has NULL there, as that of any other job.
-    stored = {name: checked[name] for name in CALL_FIELDS if checked[name] not in (None, ())}
+    stored = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name in CALL_FIELDS
+        for value in (checked[name],)
+        if value not in (None, ())
+    }
     stored |= {"payload": orjson.loads(payload), "tags": list(checked["tags"])}
     if call.get(CONFINED):
         stored[CONFINED] = True

@@ -1090,6 +1090,7 @@ BEGIN
     job.payload := call -> 'payload';
     job.scheduled_at := at;
     job.tags := nullif(job.tags, '{}');
+    job.backoff_ms := nullif(job.backoff_ms, '{}');
     job.meta := nullif(coalesce(meta, '{}') || coalesce(job.meta, '{}'), '{}');
     job.at_most_once := call ->> 'delivery' = 'at_most_once';
     -- The last bits of an id, as `shard_of` counts them.
