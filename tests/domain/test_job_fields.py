@@ -314,7 +314,7 @@ async def test_every_field_has_its_column(store: Store) -> None:
     assert {line.column: types[line.column] for line in SPEC_FIELDS.values()} == {
         line.column: line.column_type for line in SPEC_FIELDS.values()
     }
-    of_the_cause = {"follows", "follows_as"}
+    of_the_cause = {"follows", "follows_as", "continuation", "group_id"}
     assert job_columns(a_job()).keys() | {"created_at", "updated_at"} | of_the_cause == types.keys()
     # A column that is NULL for some jobs may be.
     required = {row["name"] for row in columns if row["is_required"]}
