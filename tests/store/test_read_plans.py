@@ -313,6 +313,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "named_jobs": ({"ids": ids(JOB)}, PAGE),
     "find_job_by_name": ({"name": "job 77"}, 1),
     "find_jobs_by_name": ({"names": [f"job {n}" for n in range(1, 6)]}, 5),
+    "jobs_of_owner": ({"owner": "query:17", "with_ended": False}, PAGE),
     "undeclared_jobs": ({"modules": ["module 7"], "names": ["job 7"]}, RECURRING // 100),
     "jobs_declared_by": ({"declared_by": "module 7"}, RECURRING // 100),
     "lock_job": ({"id": id_(JOB + 77)}, 1),
