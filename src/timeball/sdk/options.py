@@ -185,16 +185,21 @@ def check_options(options: Mapping[str, Any], known: type[Any], where: str) -> N
     words = known.__optional_keys__
     for word in options:
         if word not in words:
-            from timeball.domain.values.field_errors import (  # for who has mistyped something
-                did_you_mean,
-                nearest_names,
-            )
-
             raise InvalidInput(
                 f"{where} has no option {word!r}; known are {', '.join(sorted(words))}",
                 field=word,
-                hint=did_you_mean(nearest_names(word, sorted(words))) or "leave it out",
+                hint=_advice(word, sorted(words)),
             )
+
+
+def _advice(word: str, words: Sequence[str]) -> str:
+    # Imported here: only a word that is not known needs them.
+    from timeball.domain.values.field_errors import did_you_mean, nearest_names
+    from timeball.sdk.counterparts import COUNTERPARTS
+
+    if word in COUNTERPARTS:
+        return f"{word} of other job queues is here: {COUNTERPARTS[word]}"
+    return did_you_mean(nearest_names(word, words)) or "leave it out"
 
 
 def job_fields(options: Mapping[str, Any]) -> dict[str, Any]:
