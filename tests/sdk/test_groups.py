@@ -108,7 +108,7 @@ def test_a_group_fails_when_all_parts_have_ended_and_one_has_failed(
         group = tb.group([add.call(1), add.call(-2), add.call(3)])
         run = group.then(total.call(tb.results)).on_failure(failed).enqueue()
 
-        assert ledger.read() == [(run.id, "failed", "1 of 3 failed; part 2: a is negative")]
+        assert ledger.read() == [(run.id, "failed", "1 of 3 failed; part 2: ValueError: a is negative")]
     status = tb.get_group(run.id).status()
     assert (status.state, status.succeeded, status.failed, status.waits_for) == ("failed", 2, 1, 0)
 

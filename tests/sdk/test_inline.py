@@ -417,7 +417,7 @@ def test_what_follows_a_run_runs_after_it(tb: Timeball) -> None:
     asyncio.run(start.aenqueue("tuesday"))
 
     assert made.state() == "succeeded"
-    assert told[:2] == [["monday.csv", "ada", {"tenant": "acme"}], [failed.id, "dead", "no such day"]]
+    assert told[:2] == [["monday.csv", "ada", {"tenant": "acme"}], [failed.id, "dead", "ValueError: no such day"]]
     assert [run.handler for run in runs] == [make.name, tell.name]
     assert [len(told), told[3][0]] == [4, "tuesday.csv"]
 
@@ -648,3 +648,92 @@ def test_a_variable_makes_a_program_run_inline_and_nothing_is_started(tmp_path: 
 
     assert done.stdout.splitlines() == [line, "1", "[]", "[]"]
     assert not (tmp_path / ".timeball").exists()
+
+
+# chains and groups
+
+
+@pytest.fixture
+def made() -> list[str]:
+    """What the handlers below have done, in order."""
+    return []
+
+
+@pytest.fixture
+def parts(made: list[str]) -> Timeball:
+    """A program whose handlers count words."""
+    program = Timeball(inline=True)
+
+    @program.handler(name="count")
+    def count(words: str) -> int:
+        made.append(f"count {words}")
+        if not words:
+            raise ValueError("nothing to count")
+        return len(words.split())
+
+    @program.handler(name="add")
+    def add(numbers: list[int]) -> int:
+        made.append(f"add {numbers}")
+        return sum(numbers)
+
+    @program.handler(name="tell")
+    def tell(what: str) -> None:
+        made.append(f"tell {what}")
+
+    return program
+
+
+def handle(program: Timeball, name: str) -> Any:
+    return program._handles[name]
+
+
+def test_a_group_is_made_part_after_part_and_joined(parts: Timeball, made: list[str]) -> None:
+    count, add = handle(parts, "count"), handle(parts, "add")
+
+    group = parts.group([count.call("one two"), count.call("three")]).then(add.call(parts.results)).enqueue()
+
+    assert made == ["count one two", "count three", "add [2, 1]"]
+    assert (group.status().state, group.status().total, group.status().succeeded) == ("succeeded", 2, 2)
+    assert group.results() == [2, 1]
+    assert group.cancel() == 0
+
+
+def test_a_part_that_fails_is_followed_once_when_all_have_ended(parts: Timeball, made: list[str]) -> None:
+    count, add, tell = (handle(parts, name) for name in ("count", "add", "tell"))
+    calls = [count.call(""), count.call("three")]
+
+    group = parts.group(calls).then(add.call(parts.results)).on_failure(tell.call(parts.failed.error)).enqueue()
+
+    assert made == ["count ", "count three", "tell 1 of 2 failed; part 1: ValueError: nothing to count"]
+    assert (group.status().state, group.status().failed) == ("failed", 1)
+    with pytest.raises(ExecutionFailed, match="1 of 2 failed"):
+        group.results()
+
+
+def test_errors_are_raised_once_all_has_ended(parts: Timeball, made: list[str]) -> None:
+    count, tell = handle(parts, "count"), handle(parts, "tell")
+
+    with parts.inline(raise_errors=True), pytest.raises(ValueError, match="nothing to count"):
+        parts.group([count.call(""), count.call("three")]).on_failure(tell.call("failed")).enqueue()
+
+    assert made == ["count ", "count three", "tell failed"]
+
+
+async def test_a_chain_ends_with_the_step_that_fails(parts: Timeball, made: list[str]) -> None:
+    count, tell = handle(parts, "count"), handle(parts, "tell")
+
+    chain = parts.chain(tell.call("first"), count.call(""), tell.call("never")).on_failure(tell.call("failed"))
+    group = await chain.aenqueue()
+
+    assert made == ["tell first", "count ", "tell failed"]
+    assert (await group.astatus()).state == "failed"
+
+
+def test_a_chain_with_a_group_in_it_follows_a_run(parts: Timeball, made: list[str]) -> None:
+    count, add, tell = (handle(parts, name) for name in ("count", "add", "tell"))
+    both = parts.group([count.call("a b"), parts.chain(tell.call("x"), count.call("c"))]).then(add.call(parts.results))
+
+    run = tell.options(on_success=parts.chain(both, tell.call("done"))).enqueue("begin")
+
+    assert made == ["tell begin", "count a b", "tell x", "count c", "add [2, 1]", "tell done"]
+    assert run.state() == "succeeded"

@@ -37,13 +37,21 @@ class _Work:
 
     def enqueue(self, *, connection: Any = None) -> GroupRun:
         """Enqueue all of it; it is committed when this returns, or written in the transaction of *connection*."""
+        client = self._enqueue_client
+        if (scope := client.inline_scope()) is not None:
+            _check_connection(connection, "enqueue")
+            return client.inline_runs.run_group(scope, self._as_group())
         work = partial(_begin, self._as_group())
-        return self._run(self._enqueue_client.call_within(connection, work, "enqueue"))
+        return self._run(client.call_within(connection, work, "enqueue"))
 
     async def aenqueue(self, *, connection: Any = None) -> GroupRun:
         """Like `enqueue`, for coroutines."""
+        client = self._enqueue_client
+        if (scope := client.inline_scope()) is not None:
+            _check_connection(connection, "aenqueue")
+            return await client.inline_runs.arun_group(scope, self._as_group())
         work = partial(_begin, self._as_group())
-        return self._run(await self._enqueue_client.acall_within(connection, work, "enqueue"))
+        return self._run(await client.acall_within(connection, work, "enqueue"))
 
     def _as_group(self) -> dict[str, Any]:
         work = self.as_follow_up()
@@ -192,6 +200,14 @@ class GroupRun:
             raise PayloadError(f"{self.id} has succeeded, but {why}", field="results")
         found: list[Any] = results
         return found
+
+
+def _check_connection(connection: Any, verb: str) -> None:
+    """Refuse inline what would be refused where there is a database."""
+    if connection is not None:
+        from timeball.sdk.transactions import check_connection
+
+        check_connection(connection, verb)
 
 
 async def _begin(work: dict[str, Any], runtime: SdkRuntime, connection: CallerConnection | None) -> UUID:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
@@ -33,9 +33,9 @@ from timeball.domain.execution import (
     Succeeded,
 )
 from timeball.domain.expiry import Expiry
-from timeball.domain.follow_ups import CALL_FIELDS
+from timeball.domain.follow_ups import CALL_FIELDS, GroupState
 from timeball.domain.handler import Handler
-from timeball.domain.job import Job, define_job
+from timeball.domain.job import Job, check_group_work, define_job
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.lifecycle import AttemptFacts, Finish, decide
 from timeball.domain.payload_references import CauseRecord, ReferenceValues, resolve_references
@@ -51,6 +51,7 @@ from timeball.handlers.binding import is_async
 from timeball.handlers.registry import invoke
 from timeball.sdk.enqueue import EnqueueRequest
 from timeball.sdk.inline import MOST_KEPT, InlinePolicy, InlineScope
+from timeball.sdk.inline_groups import InlineGroupRun, InlineStep, Steps, end_of_group, steps_of
 from timeball.sdk.runs import Run, execution_value
 
 if TYPE_CHECKING:
@@ -304,11 +305,6 @@ class InlineRuns:
             check_connection(request.connection, verb)
         run_at = spec.scheduled_at or now if request.delay is None else now + request.delay
         job = define_job(replace(spec, scheduled_at=run_at), JobId(self._env.new_id()), now, _SHARDS)
-        for call in (job.on_success, job.on_failure):
-            if call is not None and "handler" not in call:
-                raise InlineOnly(
-                    f"what follows {spec.handler} is more than one call, and what they wait for together is kept in a database"
-                )
         handler = self._find_handler(spec.handler)
         if handler is None:
             raise InvalidInput(
@@ -352,7 +348,9 @@ class InlineRuns:
         payload: str,
         convert: Convert,
         cause: CauseRecord | None = None,
+        failures: list[_Attempts] | None = None,
     ) -> InlineRun:
+        """A run, and all that follows it. What failed is raised or logged after that, or left to the caller in *failures*."""
         run, is_new = self._begin(scope, job, payload, convert, cause)
         if is_new:
             attempts = _Attempts(run, job, scope.policy, self._env)
@@ -361,9 +359,11 @@ class InlineRuns:
                     attempts.end(*self._call(handler, context))
             finally:
                 self._forget_key(job)
-            if (follow_up := self._follow_up(run, job)) is not None:
-                self._run(scope, *follow_up)
-            attempts.raise_error()
+            failed = [] if failures is None else failures
+            failed.append(attempts)
+            self._make(scope, self._follow_ups(run, job), job.meta, failed)
+            if failures is None:
+                _raise_errors(failed)
         return run
 
     async def _arun(
@@ -374,6 +374,7 @@ class InlineRuns:
         payload: str,
         convert: Convert,
         cause: CauseRecord | None = None,
+        failures: list[_Attempts] | None = None,
     ) -> InlineRun:
         run, is_new = self._begin(scope, job, payload, convert, cause)
         if is_new:
@@ -383,24 +384,57 @@ class InlineRuns:
                     attempts.end(*await self._acall(handler, context))
             finally:
                 self._forget_key(job)
-            if (follow_up := self._follow_up(run, job)) is not None:
-                await self._arun(scope, *follow_up)
-            attempts.raise_error()
+            failed = [] if failures is None else failures
+            failed.append(attempts)
+            await self._amake(scope, self._follow_ups(run, job), job.meta, failed)
+            if failures is None:
+                _raise_errors(failed)
         return run
 
-    def _follow_up(self, run: InlineRun, job: Job) -> _FollowUp | None:
-        """What follows the end of a run: its handler, its job, its payload, and the run as its cause."""
+    def _follow_ups(self, run: InlineRun, job: Job) -> Steps | None:
+        """The calls that follow the end of a run."""
         ended = run.execution
-        call = job.on_success if ended.state is ExecutionState.SUCCEEDED else job.on_failure
-        if call is None:
-            return None
-        fields = {name: value for name, value in call.items() if name in CALL_FIELDS}
+        work = job.on_success if ended.state is ExecutionState.SUCCEEDED else job.on_failure
+        return None if work is None else steps_of(work, _end_of(run), self._env.new_id)
+
+    def _make(
+        self, scope: InlineScope, steps: Steps | None, meta: Mapping[str, Any] | None, failures: list[_Attempts]
+    ) -> None:
+        """Make the calls of a chain, a group or a single follow-up, each with the end of the one before it."""
+        end: CauseRecord | None = None
+        while steps is not None and (step := _next_step(steps, end)) is not None:
+            end = _end_of(self._run(scope, *self._of_step(step, meta), None, step.cause, failures))
+
+    async def _amake(
+        self, scope: InlineScope, steps: Steps | None, meta: Mapping[str, Any] | None, failures: list[_Attempts]
+    ) -> None:
+        end: CauseRecord | None = None
+        while steps is not None and (step := _next_step(steps, end)) is not None:
+            end = _end_of(await self._arun(scope, *self._of_step(step, meta), None, step.cause, failures))
+
+    def _of_step(self, step: InlineStep, meta: Mapping[str, Any] | None) -> tuple[Handler, Job, str]:
+        """The handler, the job and the payload of a call."""
+        fields = {name: value for name, value in step.call.items() if name in CALL_FIELDS}
         payload = to_json(fields.pop("payload"))
-        fields["meta"] = ((job.meta or {}) | (call.get("meta") or {})) or None
-        handler, follower = self._prepare(EnqueueRequest(JobSpec(**fields)), verb="enqueue")
-        result = None if ended.result is None else to_json(ended.result)
-        cause = CauseRecord(id=ended.id, state=ended.state, result=result, error=ended.error or ended.reason)
-        return handler, follower, payload, None, cause
+        fields["meta"] = {**(meta or {}), **(step.call.get("meta") or {})} or None
+        return *self._prepare(EnqueueRequest(JobSpec(**fields)), verb="enqueue"), payload
+
+    # groups
+
+    def run_group(self, scope: InlineScope, work: Mapping[str, Any]) -> InlineGroupRun:
+        """Make a group, part after part, and what follows it."""
+        began = _InlineGroup(work, self._env)
+        failures: list[_Attempts] = []
+        self._make(scope, began.steps, None, failures)
+        _raise_errors(failures)
+        return began.ended(self._client)
+
+    async def arun_group(self, scope: InlineScope, work: Mapping[str, Any]) -> InlineGroupRun:
+        began = _InlineGroup(work, self._env)
+        failures: list[_Attempts] = []
+        await self._amake(scope, began.steps, None, failures)
+        _raise_errors(failures)
+        return began.ended(self._client)
 
     def _forget_key(self, job: Job) -> None:
         if job.unique_key is not None:
@@ -440,7 +474,49 @@ async def _await_call(call: Callable[[], Awaitable[Any]]) -> Any:
     return await call()
 
 
-_FollowUp = tuple[Handler, Job, str, None, CauseRecord]
+class _InlineGroup:
+    """A group while it is made: it remembers how its parts ended."""
+
+    def __init__(self, work: Mapping[str, Any], env: Env) -> None:
+        self._work = check_group_work(work)
+        self._env = env
+        self._id = env.new_id()
+        self._began_at = env.clock.now()
+        self._parts: list[CauseRecord] = []
+        self.steps = self._steps()
+
+    def _steps(self) -> Steps:
+        for part in self._work["group"]:
+            self._parts.append((yield from steps_of(part, None, self._env.new_id)))
+        end = end_of_group(self._parts, self._id)
+        follows = "then" if end.state == GroupState.SUCCEEDED else "on_failure"
+        return (yield from steps_of(self._work[follows], end, self._env.new_id)) if follows in self._work else end
+
+    def ended(self, client: EnqueueClient) -> InlineGroupRun:
+        return InlineGroupRun(client, self._id, self._parts, self._began_at, self._env.clock.now())
+
+
+def _next_step(steps: Steps, end: CauseRecord | None) -> InlineStep | None:
+    try:
+        return next(steps) if end is None else steps.send(end)
+    except StopIteration:
+        return None
+
+
+def _end_of(run: InlineRun) -> CauseRecord:
+    """The end of a run, as what follows it refers to it."""
+    ended = run.execution
+    result = None if ended.result is None else to_json(ended.result)
+    error = f"{ended.error_type}: {ended.error}" if ended.error_type and ended.error else ended.error or ended.reason
+    return CauseRecord(id=ended.id, state=ended.state, result=result, error=error)
+
+
+def _raise_errors(failures: Sequence[_Attempts]) -> None:
+    """Log the errors of these runs, or raise the first."""
+    for attempts in failures:
+        attempts.raise_error()
+
+
 _Ended = tuple[Outcome, BaseException | None]
 # Others, such as Ctrl-C, are the caller's.
 _ENDS_OF_A_HANDLER: Final = (Exception, ControlSignal, SystemExit)

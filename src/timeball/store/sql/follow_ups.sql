@@ -80,7 +80,7 @@ JOIN timeball.finished ON finished.id = parts.ended_by;
 -- name: ends_of_group
 -- How each part of a group ended, in order. A part that is a group has neither result nor state of an execution.
 SELECT group_part.number, group_part.state AS part_state, group_part.ended_by, finished.state, finished.result::text AS result,
-       coalesce(finished.error, finished.reason) AS error,
+       coalesce(finished.error_type || ': ' || finished.error, finished.error, finished.reason) AS error,
        EXISTS (SELECT 1 FROM timeball.execution_group WHERE execution_group.id = group_part.ended_by) AS is_group
 FROM timeball.group_part
 LEFT JOIN timeball.finished ON finished.id = group_part.ended_by
