@@ -25,6 +25,14 @@ def test_an_example_passes_its_own_tests(servers: Servers, folder: str, tmp_path
     )
 
 
+@pytest.mark.slow
+def test_the_django_example_passes_its_own_tests(servers: Servers) -> None:
+    server = servers.postgres("pg15")
+    connection = {"PGHOST": server.host, "PGPORT": "5432", "PGUSER": "timeball"}
+
+    run_tests([sys.executable, "manage.py", "test"], "django_documents", os.environ | connection)
+
+
 def run_tests(command: list[str], folder: str, environment: dict[str, str]) -> None:
     done = subprocess.run(
         command,
