@@ -307,8 +307,8 @@ MUTANTS = (
     _one(
         "an inline run that nothing follows",
         "sdk/inline_runs.py",
-        "call = job.on_success if ended.state is ExecutionState.SUCCEEDED else job.on_failure",
-        "call = None",
+        "work = job.on_success if ended.state is ExecutionState.SUCCEEDED else job.on_failure",
+        "work = None",
         "tests/sdk/test_inline.py::test_what_follows_a_run_runs_after_it",
     ),
     _one(
