@@ -18,6 +18,7 @@ from timeball.errors import ExecutionFailed, InvalidInput, PayloadError, ResultT
 from timeball.sdk.options import FollowUpCall
 
 if TYPE_CHECKING:
+    from timeball.domain.payload_references import CauseRecord
     from timeball.sdk.enqueue import EnqueueClient, SdkRuntime
     from timeball.store.db.database import CallerConnection
 
@@ -200,6 +201,37 @@ class GroupRun:
             raise PayloadError(f"{self.id} has succeeded, but {why}", field="results")
         found: list[Any] = results
         return found
+
+
+class InlineGroupRun(GroupRun):
+    """A group or chain that was made inline: it has ended when `enqueue` returns it."""
+
+    def __init__(self, client: EnqueueClient, status: GroupStatus, end: CauseRecord) -> None:
+        super().__init__(client, status.id)
+        self._final_status = status
+        self._end = end
+
+    def status(self) -> GroupStatus:
+        return self._final_status
+
+    async def astatus(self) -> GroupStatus:
+        return self._final_status
+
+    def results(self, timeout: Duration | None = None) -> list[Any]:
+        if self._end.result is None:
+            raise ExecutionFailed(self.id, self._final_status.state.value, self._end.error)
+        results: list[Any] = orjson.loads(self._end.result)
+        return results
+
+    async def aresults(self, timeout: Duration | None = None) -> list[Any]:
+        return self.results()
+
+    def cancel(self, reason: str | None = None) -> int:
+        """0: everything has ended."""
+        return 0
+
+    async def acancel(self, reason: str | None = None) -> int:
+        return 0
 
 
 def _check_connection(connection: Any, verb: str) -> None:

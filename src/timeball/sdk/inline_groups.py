@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import orjson
 
-from timeball.domain.follow_ups import GroupState, GroupStatus
+from timeball.domain.follow_ups import GroupState
 from timeball.domain.payload_references import CauseRecord
-from timeball.errors import ExecutionFailed
-from timeball.sdk.groups import GroupRun
-
-if TYPE_CHECKING:
-    from timeball.domain.values.wording import Duration
-    from timeball.sdk.enqueue import EnqueueClient
 
 _MOST_NAMED = 5
 
@@ -76,50 +69,3 @@ def end_of_group(ends: Sequence[CauseRecord], group_id: UUID) -> CauseRecord:
         return CauseRecord(id=group_id, state=GroupState.FAILED, result=None, error=error, is_group=True)
     results = orjson.dumps([orjson.loads(end.result or "null") for end in ends]).decode()
     return CauseRecord(id=group_id, state=GroupState.SUCCEEDED, result=results, error=None, is_group=True)
-
-
-class InlineGroupRun(GroupRun):
-    """A group or chain that was made inline: it has ended when `enqueue` returns it."""
-
-    def __init__(
-        self,
-        client: EnqueueClient,
-        group_id: UUID,
-        parts: Sequence[CauseRecord],
-        began_at: datetime,
-        ended_at: datetime,
-    ) -> None:
-        super().__init__(client, group_id)
-        self._end = end_of_group(parts, group_id)
-        failed = sum(part.state != GroupState.SUCCEEDED for part in parts)
-        self._final_status = GroupStatus(
-            id=group_id,
-            state=GroupState.FAILED if failed else GroupState.SUCCEEDED,
-            total=len(parts),
-            succeeded=len(parts) - failed,
-            failed=failed,
-            created_at=began_at,
-            closed_at=ended_at,
-        )
-
-    def status(self) -> GroupStatus:
-        return self._final_status
-
-    async def astatus(self) -> GroupStatus:
-        return self._final_status
-
-    def results(self, timeout: Duration | None = None) -> list[Any]:
-        if self._end.result is None:
-            raise ExecutionFailed(self.id, self._final_status.state.value, self._end.error)
-        results: list[Any] = orjson.loads(self._end.result)
-        return results
-
-    async def aresults(self, timeout: Duration | None = None) -> list[Any]:
-        return self.results()
-
-    def cancel(self, reason: str | None = None) -> int:
-        """0: everything has ended."""
-        return 0
-
-    async def acancel(self, reason: str | None = None) -> int:
-        return 0

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from threading import Lock
@@ -19,7 +19,6 @@ import orjson
 from timeball.current import RUNNING, AttemptContext, ControlSignal
 from timeball.domain.execution import (
     Attempt,
-    BufferedLogLine,
     CancelOutcome,
     ClaimedExecution,
     ErrorInfo,
@@ -33,7 +32,7 @@ from timeball.domain.execution import (
     Succeeded,
 )
 from timeball.domain.expiry import Expiry
-from timeball.domain.follow_ups import CALL_FIELDS, GroupState
+from timeball.domain.follow_ups import CALL_FIELDS, GroupState, GroupStatus
 from timeball.domain.handler import Handler
 from timeball.domain.job import Job, check_group_work, define_job
 from timeball.domain.job_fields import JobSpec
@@ -50,8 +49,10 @@ from timeball.errors import ExecutionFailed, InlineOnly, InvalidInput, ResultTim
 from timeball.handlers.binding import is_async
 from timeball.handlers.registry import invoke
 from timeball.sdk.enqueue import EnqueueRequest
+from timeball.sdk.groups import InlineGroupRun
 from timeball.sdk.inline import MOST_KEPT, InlinePolicy, InlineScope
-from timeball.sdk.inline_groups import InlineGroupRun, InlineStep, Steps, end_of_group, steps_of
+from timeball.sdk.inline_context import InlineContext, InlineRecord, inline_context
+from timeball.sdk.inline_groups import InlineStep, Steps, end_of_group, steps_of
 from timeball.sdk.runs import Run, execution_value
 
 if TYPE_CHECKING:
@@ -66,20 +67,6 @@ _MOST_NESTED = 30
 # There is no schedule to divide.
 _SHARDS = 1
 _logger = logging.getLogger("timeball.inline")
-
-
-@dataclass(slots=True)
-class InlineRecord:
-    """What is known of an inline run, from its enqueue to its end."""
-
-    execution: Execution
-    payload: str
-    # What the handler raised, with its traceback, if its last attempt failed.
-    exception: BaseException | None = None
-    attempts: list[Attempt] = field(default_factory=list)
-    lines: list[BufferedLogLine] = field(default_factory=list)
-    # The run that this one follows.
-    cause: CauseRecord | None = None
 
 
 class InlineRun(Run[Any]):
@@ -172,38 +159,6 @@ class InlineRun(Run[Any]):
 
     async def acancel(self, reason: str | None = None) -> bool:
         return False
-
-
-class InlineContext(AttemptContext):
-    """The attempt of an inline run, as `timeball.current` shows it."""
-
-    __slots__ = ("depth", "is_last", "record")
-
-    def __init__(self, record: InlineRecord, claimed: ClaimedExecution, env: Env, *, depth: int, is_last: bool) -> None:
-        super().__init__(claimed, env.clock, lambda _: _InlineSink(record))
-        self.record = record
-        self.depth = depth
-        # Whether no other attempt follows if this one fails.
-        self.is_last = is_last
-
-
-def inline_context() -> InlineContext | None:
-    """The inline run that the caller is in, if it is in one."""
-    context = RUNNING.get(None)
-    return context if isinstance(context, InlineContext) else None
-
-
-class _InlineSink:
-    """Keeps log lines with the run."""
-
-    def __init__(self, record: InlineRecord) -> None:
-        self._record = record
-
-    def emit_log(self, at: datetime, level: str, message: str) -> None:
-        self._record.lines.append(BufferedLogLine(at, level, message))
-
-    def report_progress(self, fraction: float, note: str | None) -> None:
-        """A run that has ended when its caller sees it has no progress."""
 
 
 class CallMethods:
@@ -493,7 +448,17 @@ class _InlineGroup:
         return (yield from steps_of(self._work[follows], end, self._env.new_id)) if follows in self._work else end
 
     def ended(self, client: EnqueueClient) -> InlineGroupRun:
-        return InlineGroupRun(client, self._id, self._parts, self._began_at, self._env.clock.now())
+        failed = sum(part.state != GroupState.SUCCEEDED for part in self._parts)
+        status = GroupStatus(
+            id=self._id,
+            state=GroupState.FAILED if failed else GroupState.SUCCEEDED,
+            total=len(self._parts),
+            succeeded=len(self._parts) - failed,
+            failed=failed,
+            created_at=self._began_at,
+            closed_at=self._env.clock.now(),
+        )
+        return InlineGroupRun(client, status, end_of_group(self._parts, self._id))
 
 
 def _next_step(steps: Steps, end: CauseRecord | None) -> InlineStep | None:

@@ -32,7 +32,7 @@ from timeball.store.db.columns import changed_fields, execution_request_columns,
 from timeball.store.db.notifier import WAKEUP_MARGIN, Notifier
 from timeball.store.db.rows import job_from, pending_from, rule_from, timetable_from, version_from
 from timeball.store.enqueue import name_conflict
-from timeball.store.types import PARKED_AT, AuditEntry, ExecutionRequest
+from timeball.store.types import PARKED_AT, AuditEntry, ExecutionRequest, OccurrenceRaceError
 
 if TYPE_CHECKING:
     from timeball.domain.job import Job
@@ -513,7 +513,3 @@ class _NothingToFollow(Exception):
 
 class _KeyFreedError(Exception):
     """The key was taken at the first statement, and free when its execution was looked up: the transaction is repeated."""
-
-
-class OccurrenceRaceError(Exception):
-    """A scheduler has inserted the next occurrence of the job in between: the transaction is repeated."""

@@ -219,3 +219,7 @@ class FoldResult:
 
     records: int
     has_more: bool
+
+
+class OccurrenceRaceError(Exception):
+    """A scheduler has inserted the next occurrence of the job in between: the transaction is repeated."""

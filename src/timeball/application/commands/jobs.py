@@ -37,8 +37,7 @@ from timeball.domain.wakeup import Wakeup
 from timeball.errors import Conflict, InvalidInput, NotFound, StoreUnavailable
 from timeball.store.db.database import retry_write
 from timeball.store.enqueue import CalendarChanged, prepare_job
-from timeball.store.jobs import OccurrenceRaceError
-from timeball.store.types import AuditEntry, EnqueueRow, FirstExecution, PreparedJob
+from timeball.store.types import AuditEntry, EnqueueRow, FirstExecution, OccurrenceRaceError, PreparedJob
 from timeball.store.types import CreatedJob as CreatedJob
 
 if TYPE_CHECKING:

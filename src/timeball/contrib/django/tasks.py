@@ -52,7 +52,7 @@ from timeball.handlers.binding import SignatureBinder, style_of
 from timeball.handlers.dependencies import with_dependencies
 from timeball.handlers.registry import check_stopping
 from timeball.sdk.enqueue import SdkRuntime
-from timeball.sdk.inline_runs import InlineRecord, inline_context
+from timeball.sdk.inline_context import InlineRecord, inline_context
 from timeball.sdk.options import handler_options
 
 _POSITIONAL = "$args"

@@ -65,6 +65,7 @@ from timeball.domain.scheduling.civil_time import (
     MICROSECOND,
     SECOND,
     OffsetPeriod,
+    WallPattern,
     WallTimeRepeat,
     offset_periods_back_from,
     offset_periods_from,
@@ -443,40 +444,6 @@ def parse_cron(text: str) -> CronPattern:
     if not any(map(pattern.matches_day, _days(_FIRST_DAY.date(), _LAST_DAY))):
         raise _never_fires(canonical)
     return pattern
-
-
-class WallPattern:
-    """The wall times that the text of a schedule names: without a zone, in whole seconds."""
-
-    __slots__ = ()
-
-    # It means a rhythm: clock changes neither move nor repeat it.
-    follows_elapsed: bool
-
-    def walls_after(self, wall: datetime) -> Iterator[datetime]:
-        """The named wall times strictly after *wall*, in order."""
-        raise NotImplementedError
-
-    def walls_before(self, wall: datetime) -> Iterator[datetime]:
-        """The named wall times strictly before *wall*, latest first."""
-        raise NotImplementedError
-
-    def count_between(self, start: datetime, end: datetime) -> int:
-        """The number of named wall times in [start, end); the cost grows with the days, not with the wall times."""
-        raise NotImplementedError
-
-    def moved_from(self, wall: datetime) -> datetime | None:
-        """The wall time that a calendar moved to *wall*; None if *wall* itself is named."""
-        raise NotImplementedError
-
-    def first_between(self, start: datetime, end: datetime) -> datetime | None:
-        """The first named wall time in [start, end)."""
-        wall = next(self.walls_after(start - MICROSECOND), None)
-        return wall if wall is not None and wall < end else None
-
-    def matches(self, wall: datetime) -> bool:
-        """Whether *wall* is one of the named wall times."""
-        return self.first_between(wall, wall + MICROSECOND) is not None
 
 
 class CronPattern(WallPattern):

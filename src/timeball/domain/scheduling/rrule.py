@@ -42,8 +42,15 @@ from timeball.domain.scheduling.calendars import (
     NamedDays,
     YearDays,
 )
-from timeball.domain.scheduling.civil_time import DAY, MAX_INSTANT, MICROSECOND, MIN_INSTANT, SECOND, load_zone
-from timeball.domain.scheduling.cron import WallPattern
+from timeball.domain.scheduling.civil_time import (
+    DAY,
+    MAX_INSTANT,
+    MICROSECOND,
+    MIN_INSTANT,
+    SECOND,
+    WallPattern,
+    load_zone,
+)
 from timeball.domain.values.wording import ordinal
 from timeball.errors import NeverFires, ScheduleError, quote_text
 
