@@ -122,6 +122,7 @@ _TRY_EXAMPLE = {
     "traceback": None,
     "top_frame": None,
     "fingerprint": None,
+    "is_expected": False,
 }
 _LOG_EXAMPLE = {"at": INSTANT_EXAMPLE, "attempt_fence": 1, "number": 1, "level": "info", "message": "sent"}
 
