@@ -70,6 +70,10 @@ AUDITED: dict[str, tuple[str, Callable[[World], Awaitable[Any]]]] = {
     "jobs.pause": ("job.pause", lambda w: w.commands.jobs.pause(w.job_id, actor=ADA)),
     "jobs.resume": ("job.resume", lambda w: w.commands.jobs.resume(w.paused_id, ADA)),
     "jobs.delete": ("job.delete", lambda w: w.commands.jobs.delete(w.job_id, ADA)),
+    "jobs.pause_all": ("job.pause", lambda w: w.commands.jobs.pause_all("row:1", actor=ADA)),
+    "jobs.resume_all": ("job.resume", lambda w: w.commands.jobs.resume_all("row:2", ADA)),
+    "jobs.delete_all": ("job.delete", lambda w: w.commands.jobs.delete_all("row:1", ADA)),
+    "groups.cancel": ("execution.cancel", lambda w: w.commands.groups.cancel(w.group_id, ADA)),
     "jobs.skip_next": ("job.skip_next", lambda w: w.commands.jobs.skip_next(w.job_id, ADA)),
     "executions.trigger": ("job.trigger", lambda w: w.commands.executions.trigger(w.job_id, actor=ADA)),
     "executions.trigger_with_id": (
@@ -141,6 +145,11 @@ UNAUDITED = {
     "operations.claim",
     "operations.find_started",
     "operations.run",
+    "operations.work",
+    "groups.begin",
+    "groups.status",
+    "groups.results",
+    "contracts.resolve_calls",
     "operations.apply_to_job",
     "operations.retry_once",
     "contracts.resolve",
@@ -179,6 +188,10 @@ class World:
         await commands.queues.pause("shut")
         later = self.store.env.clock.now() + timedelta(days=1)
         self.freeze_id = (await commands.freezes.add(FreezeScope.QUEUE, "frozen", until=later)).id
+        for owner in ("row:1", "row:2"):
+            await commands.jobs.create(JobSpec(handler=HANDLER, interval_seconds=60, owner=owner))
+        await commands.jobs.pause_all("row:2")
+        self.group_id = await commands.groups.begin({"group": [{"handler": HANDLER, "payload": {}}]})
         self.template = await commands.templates.create("t", {"handler": HANDLER})
         await commands.calendars.create("closed", DaysRequest(days=["sat"]))
         self.key_id = (await self.keys.create("viewer", "old", None, ENTRY))[0].id

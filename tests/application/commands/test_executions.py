@@ -82,6 +82,8 @@ async def test_a_trigger_is_ready_at_once_with_a_payload_of_its_own(store: Store
         "retry_of": ended,
         "created_by": "me",
         "bound_secrets_only": True,
+        "meta": None,
+        "has_follow_ups": None,
         "expires_at": None,
     }
     (claimed,) = [each for each in await claim_all(store, handlers=["app:h"]) if each.id == wanted.id]

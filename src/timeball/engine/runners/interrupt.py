@@ -9,7 +9,6 @@ A thread that waits inside of a call in C gets the error when that returns; the 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import operator
 import os
 import sys
@@ -101,5 +100,7 @@ class ThreadInterrupt:
 
 
 def _set_error(thread: int, error: type[BaseException] | None) -> None:
+    import ctypes  # here and not above: an idle worker has no use for it
+
     pending = None if error is None else ctypes.py_object(error)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), pending)
