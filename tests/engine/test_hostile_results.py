@@ -159,7 +159,7 @@ def test_progress_is_a_number_from_0_to_1(fraction: Any) -> None:
 
 
 def _through_the_wire(outcome: Outcome) -> Outcome:
-    message = OutcomeMessage.of(1, outcome, has_noticed=False, is_reusable=True)
+    message = OutcomeMessage.of(1, outcome, has_noticed=False, is_reusable=True, memory=0)
     received = _FROM_CHILD.validate_json(_FROM_CHILD.dump_json(message))
     assert isinstance(received, OutcomeMessage)
     return received.outcome
@@ -172,7 +172,7 @@ def scratch(fresh_database: FreshDatabase) -> Iterator[psycopg.Connection[Any]]:
 
 
 def test_a_result_is_checked_again_when_it_comes_from_a_child() -> None:
-    ended = OutcomeMessage.of(1, Succeeded("no JSON"), has_noticed=False, is_reusable=True)
+    ended = OutcomeMessage.of(1, Succeeded("no JSON"), has_noticed=False, is_reusable=True, memory=0)
 
     assert isinstance(ended.outcome, Succeeded)
     assert ended.outcome.result is not None
