@@ -231,6 +231,7 @@ async def test_a_failure_is_recorded_and_waits_for_its_retry(store: Store, runni
         watermark=None,
         executions_left=None,
         frozen_run_at=None,
+        awaits_key=False,
     )
     assert await only_row(store, "attempt") == {
         "execution_id": running.claimed.id,

@@ -248,6 +248,9 @@ class EnqueueClient:
 
     def inline_scope(self) -> InlineScope | None:
         """The scope in which what the caller enqueues runs inline; None if it goes to the database."""
+        # One call less for each enqueue once the program is known not to run inline.
+        if self._knows_program_scope and self._program_scope is None:
+            return innermost_scope(self)
         return innermost_scope(self) or self.program_scope()
 
     def program_scope(self) -> InlineScope | None:
@@ -290,6 +293,9 @@ class EnqueueClient:
 
     def _open(self) -> AbstractAsyncContextManager[SdkRuntime]:
         return _open_sdk_runtime(self._settings(), self._env())
+
+    # Whether `joined` may change a request.
+    joins = False
 
     def joined(self, request: EnqueueRequest) -> EnqueueRequest:
         """The request as it is written; a framework that knows of an open transaction puts it there."""

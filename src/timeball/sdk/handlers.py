@@ -137,7 +137,8 @@ class Enqueueable(Generic[P, R]):
         client, request = self._enqueue_client, self._request_of((payload,))
         if (scope := client.inline_scope()) is not None:
             return client.inline_runs.run(scope, request, payload, self._target.returns)
-        request = client.joined(request)
+        if client.joins:
+            request = client.joined(request)
         return self._run(request, client.send(request, payload))
 
     async def aenqueue_payload(self, payload: str) -> Run[R]:
@@ -145,7 +146,8 @@ class Enqueueable(Generic[P, R]):
         client, request = self._enqueue_client, self._request_of((payload,))
         if (scope := client.inline_scope()) is not None:
             return await client.inline_runs.arun(scope, request, payload, self._target.returns)
-        request = await client.ajoined(request)
+        if client.joins:
+            request = await client.ajoined(request)
         return self._run(request, await client.asend(request, payload))
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[P, R]:
@@ -177,7 +179,8 @@ class Enqueueable(Generic[P, R]):
         request = self._request_for_many(payloads)
         if (scope := client.inline_scope()) is not None:
             return [*client.inline_runs.run_many(scope, request, payloads, self._target.returns)]
-        request = client.joined(request)
+        if client.joins:
+            request = client.joined(request)
         return self._runs(request, client.send_many(request, payloads))
 
     async def aenqueue_many(self, calls: Iterable[Call[P, R]]) -> list[Run[R]]:
@@ -186,7 +189,8 @@ class Enqueueable(Generic[P, R]):
         request = self._request_for_many(payloads)
         if (scope := client.inline_scope()) is not None:
             return [*await client.inline_runs.arun_many(scope, request, payloads, self._target.returns)]
-        request = await client.ajoined(request)
+        if client.joins:
+            request = await client.ajoined(request)
         return self._runs(request, await client.asend_many(request, payloads))
 
     def _payloads(self, calls: Iterable[object]) -> list[str]:

@@ -38,6 +38,8 @@ Answer = TypeVar("Answer")
 class DjangoEnqueueClient(EnqueueClient):
     """Joins the transaction that is open on Django's database of this alias, unless a call names another connection."""
 
+    joins = True
+
     def __init__(
         self,
         settings: Callable[[], Settings],
