@@ -151,7 +151,7 @@ async def test_the_editor_shows_what_a_schedule_does(browser: Browser, store: St
     assert "10 of 10 move 30 min earlier" in preview.text
     assert "does not exist" in preview.text
     assert "comes twice" in preview.text
-    assert "nothing else" in preview.text
+    assert "Nothing else is scheduled" in preview.text
     assert "No worker serves its queue now." in preview.text
     wrong = await browser.submit("/parts/schedule", kind="cron", schedule="99 * * * *", timezone="UTC")
     assert "expected 0-59" in wrong.text
