@@ -476,7 +476,7 @@ def _check_name(name: object) -> str:
 
 
 def check_meta(value: object) -> dict[str, Any]:
-    """The meta of a job or of one execution; InvalidInput if it is no JSON object, or too large."""
+    """The meta of a job or of one execution; InvalidInput if it is not a JSON object, or is too large."""
     return check_small_object(value, "meta", MAX_META_BYTES)
 
 
