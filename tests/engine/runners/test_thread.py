@@ -414,7 +414,33 @@ def test_an_error_that_has_not_arrived_when_the_handler_returns_is_taken_back(mo
     monkeypatch.setattr(interrupt_module, "_set_error", lambda thread, error: sent.append((thread, error)))
 
     assert interrupt.call(handler) == "returned"
-    assert sent == [(threading.get_ident(), None)]
+    assert sent[0] == (threading.get_ident(), None)
+
+
+TRACED_AFTERWARDS = """
+import sys
+from timeball.engine.runners.interrupt import ThreadInterrupt
+
+interrupt = ThreadInterrupt()
+
+def handler():
+    interrupt._has_sent = True
+    return "returned"
+
+assert interrupt.call(handler) == "returned"
+sys.setprofile(lambda *event: None)
+handler()
+print("done")
+"""
+
+
+def test_a_debugger_goes_on_after_an_error_was_taken_back() -> None:
+    """Python 3.11 repeats one bytecode for ever under a tracer while it believes that an error is on its way."""
+    program = subprocess.run(
+        [sys.executable, "-c", TRACED_AFTERWARDS], capture_output=True, text=True, check=True, timeout=pace.patience(30)
+    )
+
+    assert program.stdout == "done\n"
 
 
 def test_a_return_stands_even_if_the_error_comes_while_it_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ class ThreadInterrupt:
             thread, self._thread = self._thread, None
             if self._has_sent and thread is not None:
                 # The error may still be on its way: it must not arrive after this.
-                _set_error(thread, None)
+                _take_back_error(thread)
 
     def send(self, error: type[Stopped]) -> bool:
         """Raise an error in the call; True if that is done, or the call is over. An error is raised once at most."""
@@ -95,8 +95,25 @@ class ThreadInterrupt:
             _set_error(thread, error)
             self._has_sent = is_in_handler(sys._current_frames().get(thread))
             if not self._has_sent:
-                _set_error(thread, None)
+                _take_back_error(thread)
             return self._has_sent
+
+
+class _Flush(BaseException):
+    """Raised in the thread that takes an error back, and caught there."""
+
+
+def _take_back_error(thread: int) -> None:
+    """Let no error arrive in a thread.
+
+    Python sets a flag while an error is on its way, and only an error that arrives resets it. With the flag set all threads are slower, and Python
+    3.11 hangs under a debugger or a profiler. So an error of our own arrives here.
+    """
+    _set_error(thread, None)
+    with contextlib.suppress(_Flush):
+        _set_error(get_ident(), _Flush)
+        for _ in range(100):
+            """The error comes between two bytecodes of a loop."""
 
 
 def _set_error(thread: int, error: type[BaseException] | None) -> None:
