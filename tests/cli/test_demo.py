@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -33,9 +34,8 @@ def demo(cli: Cli, tmp_path: Path) -> Iterator[str]:
     )
     try:
         assert process.stderr is not None
-        yield next(
-            word.removesuffix("/api/v1") for line in process.stderr for word in line.split() if word.endswith("/api/v1")
-        )
+        events = (json.loads(line) for line in process.stderr)
+        yield next(event["address"] for event in events if event["event"] == "api.started")
     finally:
         process.terminate()
         process.communicate(timeout=patience(60))

@@ -216,8 +216,10 @@ def manage(
     for name, text in {"__init__": "", "tasks": _TASKS.format(**values), "tests": _TESTS}.items():
         (tmp_path / "shop" / f"{name}.py").write_text(text)
 
-    (tmp_path / "conftest.py").write_text(_CONFTEST)
-    (tmp_path / "test_with_pytest.py").write_text(_PYTEST_TESTS)
+    # No package: the runner of Django does not look into it.
+    (tmp_path / "for_pytest").mkdir()
+    (tmp_path / "for_pytest" / "conftest.py").write_text(_CONFTEST)
+    (tmp_path / "for_pytest" / "test_with_pytest.py").write_text(_PYTEST_TESTS)
 
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         program = ["-m", *arguments] if arguments[0] == "pytest" else ["manage.py", *arguments]
@@ -264,7 +266,7 @@ def test_tests_do_not_touch_the_database_of_timeball_s_settings(
 def test_the_fixture_of_pytest_uses_django_s_test_database(
     manage: Callable[..., subprocess.CompletedProcess[str]], postgres_server: PostgresServer, role: str
 ) -> None:
-    done = manage("pytest", "-q", "-p", "no:cacheprovider", "test_with_pytest.py", PYTHONPATH=str(SOURCES))
+    done = manage("pytest", "-q", "-p", "no:cacheprovider", "for_pytest", PYTHONPATH=str(SOURCES))
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "5 passed" in done.stdout

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.servers import ServiceMissing, give_up_on
-from tests.system.cluster import LONG_LEASES, Cluster, Process, enqueue, eventually
+from tests.system.cluster import LONG_LEASES, Cluster, Process, enqueue
 from timeball.application.commands import Commands
 from timeball.store.embedded.cluster import installed
 
@@ -146,15 +145,8 @@ async def test_ctrl_c_ends_everything_that_up_has_started(
 
 
 async def address_of(process: Process) -> str:
-    """The address of the embedded server, from the greeting."""
-
-    def greeted() -> re.Match[str] | None:
-        assert process.is_running, process.tail()
-        return re.search(r"TIMEBALL_DATABASE_URL='(.+)'", process.log.read_text())
-
-    found = await eventually(greeted, "up greets", 60)
-    assert found is not None
-    return found[1]
+    """The address of the embedded server."""
+    return str((await process.event("api.started", 60))["embedded_database"])
 
 
 def processes_below(folder: Path) -> list[int]:

@@ -36,9 +36,7 @@ def pid_of_api(process: Process) -> int:
 
 
 def address_of(process: Process) -> str:
-    found = re.search(r"Dashboard: (http://\S+)/ ", process.text)
-    assert found is not None, process.tail()
-    return found[1]
+    return str(process.events("api.started")[0]["address"])
 
 
 def answers(address: str) -> bool:

@@ -214,7 +214,8 @@ async def _serve_api(settings: Settings, link: SupervisorLink | None) -> None:
         _on_stop_signals(server.stop)
         _tune_garbage_collector()
         address = server.address
-        emit(ApiStarted(address))
+        is_embedded = settings.database_url is None
+        emit(ApiStarted(address, runtime.store.database.dsn if is_embedded else None))
         if link is not None:
             link.report_started(address)
         # Where every line of the log is JSON, the event has to do.

@@ -68,11 +68,12 @@ class NodeExpired(TelemetryEvent):
 
 @dataclass(frozen=True, slots=True)
 class ApiStarted(TelemetryEvent):
-    """API and dashboard take requests."""
+    """API and dashboard take requests. *embedded_database* is the URL of the embedded PostgreSQL for other programs."""
 
     log_name = "api.started"
 
     address: str
+    embedded_database: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,7 @@ class AttemptFailed(TelemetryEvent):
 class AttemptFailedAsExpected(AttemptFailed):
     """The same, for an error that the handler has declared as expected: no news, so its log line is no warning."""
 
+    log_name = "attempt.failed_as_expected"
     log_level = logging.INFO
 
 

@@ -106,8 +106,8 @@ class _Flush(BaseException):
 def _take_back_error(thread: int) -> None:
     """Let no error arrive in a thread.
 
-    Python sets a flag while an error is on its way, and only an error that arrives resets it. With the flag set all threads are slower, and Python
-    3.11 hangs under a debugger or a profiler. So an error of our own arrives here.
+    Python sets a flag while an error is on its way, and only an error that arrives resets it. With the flag set all
+    threads are slower, and Python 3.11 hangs under a debugger or a profiler. So an error of our own arrives here.
     """
     _set_error(thread, None)
     with contextlib.suppress(_Flush):
