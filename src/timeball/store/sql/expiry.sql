@@ -4,6 +4,7 @@
 -- Record the first waiting executions whose time to begin has passed as skipped, up to :limit of each table, and free their unique keys.
 -- A row that has `expires_at` has never begun. One that is being claimed, promoted or cancelled is locked, and passed over: the other statement wins.
 -- A pending occurrence of a schedule is not taken. A scheduler decides about it, and writes the occurrence after it in the same statement.
+-- An occurrence that was to run later counts towards max_executions, as if it had been queued.
 WITH moment AS MATERIALIZED (
     SELECT coalesce(:now, now()) AS at
 ),
@@ -35,7 +36,8 @@ locked_blocked AS MATERIALIZED (
 from_due AS (
     DELETE FROM timeball.due
     WHERE ctid = ANY (ARRAY(SELECT tid FROM locked_due))
-    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at
+    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for,
+              CASE WHEN origin = 'schedule' THEN coalesce(queued_at, :now, now()) ELSE queued_at END AS queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at
 ),
 from_ready AS (
     DELETE FROM timeball.ready

@@ -515,13 +515,15 @@ RETURNING id, holder;
 
 -- name: cancel_waiting
 -- Move these executions into the history as cancelled, if they wait. Another statement asks the running ones to stop.
--- The pending occurrence of a recurring job is left alone: it is skipped through its job.
+-- The pending occurrence of a recurring job is left alone: it is skipped through its job. One that was to run later counts towards max_executions, as if
+-- it had been queued.
 WITH from_due AS (
     DELETE FROM timeball.due
     WHERE due.id = ANY (:ids::uuid[])
       AND kind <> 'resume'
       AND NOT (kind = 'occurrence' AND origin = 'schedule')
-    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups
+    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for,
+              CASE WHEN origin = 'schedule' THEN coalesce(queued_at, :now, now()) ELSE queued_at END AS queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups
 ),
 from_ready AS (
     DELETE FROM timeball.ready

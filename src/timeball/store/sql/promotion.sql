@@ -275,7 +275,8 @@ unkeyed AS (
 skipped AS (
     INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, finished_at,
                                    attempts, lost, fence, tzdata, reason, expires_at, meta, has_follow_ups)
-    SELECT skip.id, taken.job_id, 'skipped', taken.origin, taken.version, taken.queue, taken.priority, taken.handler, skip.scheduled_for, NULL::timestamptz,
+    SELECT skip.id, taken.job_id, 'skipped', taken.origin, taken.version, taken.queue, taken.priority, taken.handler, skip.scheduled_for,
+           CASE WHEN taken.kind = 'later' THEN coalesce(taken.queued_at, :now, now()) END,
            greatest(coalesce(:now, now()), skip.scheduled_for), 0, 0, 0,
            CASE WHEN skip.id = taken.id THEN taken.tzdata ELSE :tzdata END, skip.reason,
            skip.scheduled_for + (taken.expires_at - taken.scheduled_for), NULL::jsonb, taken.has_follow_ups

@@ -53,7 +53,8 @@ ORDER BY job_version.job_id, job_version.version;
 -- name: verify_records
 -- Every record of an occurrence, in the order of jobs and time. A pending occurrence is no record.
 -- Executions at equal steps are returned as one run: there may be millions of them.
--- An execution that was to run counts towards max_executions. One that was skipped or cancelled before it was queued does not, unless because of its key.
+-- An execution that was to run counts towards max_executions. One that was skipped or cancelled before it was queued does not, unless because of its key;
+-- one that was to run later is recorded as queued when it ends.
 WITH record AS (
     SELECT job_id, id, scheduled_for AS first_at, scheduled_for AS last_at, version, tzdata, false AS is_range, NULL::bigint AS occurrences,
            queued_at IS NOT NULL OR reason = 'unique_key' OR (state <> 'skipped' AND reason IS DISTINCT FROM 'cancelled') AS is_used
