@@ -113,6 +113,13 @@ MUTANTS = (
         f"{_BACKFILLS}::test_a_backfill_waits_for_another_one_that_creates_executions_of_its_job",
     ),
     _one(
+        "a skip range that counts what its version does not name",
+        "store/backfills.py",
+        "for request in new if request.scheduled_for in in_ranges]",
+        "for request in new]",
+        f"{_BACKFILLS}::test_a_range_counts_only_the_occurrences_that_its_own_version_names",
+    ),
+    _one(
         "a step of a backfill that is repeated",
         f"{_SQL}/operations.sql",
         "\n  AND cursor_at IS NOT DISTINCT FROM :previous::timestamptz",

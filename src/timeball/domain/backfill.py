@@ -178,6 +178,8 @@ class OccurrenceStanding:
     standing: Standing
     verdict: str
     reason: str | None = None
+    # It is one of the occurrences of a skip range, which counts how many of them are filled in.
+    is_in_range: bool = False
 
     def is_chosen(self, only: BackfillSelection) -> bool:
         """Whether a backfill runs it."""
@@ -200,6 +202,8 @@ class Occurrences:
     known_from: datetime | None
     # Waiting or skipped by the present pause, and not recorded yet.
     ahead: Sequence[LedgerLine] = ()
+    # The versions of the job: what a range holds are the instants that its version names.
+    versions: Sequence[VersionPeriod] = ()
     _records: dict[datetime, list[LedgerLine]] = field(default_factory=dict)
     _ranges: list[LedgerLine] = field(default_factory=list)
 
@@ -242,8 +246,8 @@ class Occurrences:
 
     def _without_record(self, at: datetime) -> OccurrenceStanding:
         line = next((line for line in self._ranges if line.first <= at <= line.last), None)
-        if line is not None:
-            return OccurrenceStanding(at, Standing.MISSING, Verdict.SKIPPED, line.reason)
+        if line is not None and self._is_named(at, line.version):
+            return OccurrenceStanding(at, Standing.MISSING, Verdict.SKIPPED, line.reason, is_in_range=True)
         line = next((line for line in self.ahead if line.first <= at <= line.last), None)
         if line is not None:
             return OccurrenceStanding(at, Standing.UNKNOWN, line.verdict, line.reason)
@@ -253,6 +257,13 @@ class Occurrences:
         if self.source is BackfillSource.PRESENT:
             return OccurrenceStanding(at, Standing.MISSING, "unrecorded", "not_scheduled")
         return OccurrenceStanding(at, Standing.UNKNOWN, "unrecorded", "not_scheduled")
+
+    def _is_named(self, at: datetime, version: int) -> bool:
+        """Whether a version names an instant. Instants that come from the versions are named by theirs; the present schedule may be another."""
+        if self.source is BackfillSource.VERSIONS:
+            return True
+        period = next((period for period in self.versions if period.version == version), None)
+        return period is not None and period.rule.next_after(at - MICROSECOND) == at
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ another caller or by a process that died: it is left out. Cursor, items, executi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from uuid import UUID
 from timeball.domain.backfill import unique_key_conflict
 from timeball.domain.bulk_operation import Operation, OperationItem
 from timeball.domain.execution import ExecutionState
-from timeball.domain.values.ids import ExecutionId, filling_id
+from timeball.domain.values.ids import ExecutionId
 from timeball.errors import Conflict, NotFound
 from timeball.store.db.columns import execution_request_columns, json_text
 from timeball.store.operations import OPERATION_LEASE, operation_from
@@ -37,10 +37,16 @@ class BackfillStore:
         self._promotion_window = promotion_window
 
     async def feed(
-        self, operation: Operation, holder: UUID, requests: Sequence[ExecutionRequest], cursor: datetime
+        self,
+        operation: Operation,
+        holder: UUID,
+        requests: Sequence[ExecutionRequest],
+        cursor: datetime,
+        in_ranges: Collection[datetime] = (),
     ) -> Operation | None:
         """Create executions that do not exist yet, and move the cursor; None, and nothing is written, if it is not the holder's turn.
 
+        Those *in_ranges* are occurrences of skip ranges, which count them.
         NotFound if the job does not exist any more, Conflict if it has a unique_key or another handler than the payload was checked for.
         """
         placed: list[Any] = []
@@ -58,7 +64,7 @@ class BackfillStore:
             )
             if row is None or not requests:
                 return None if row is None else operation_from(row)
-            placed.extend(await self._create(connection, operation, requests))
+            placed.extend(await self._create(connection, operation, requests, in_ranges))
             if not placed:
                 return operation_from(row)
             # In the order of the backfill: that of the rows is PostgreSQL's choice.
@@ -71,7 +77,11 @@ class BackfillStore:
         return fed
 
     async def _create(
-        self, connection: Connection, operation: Operation, requests: Sequence[ExecutionRequest]
+        self,
+        connection: Connection,
+        operation: Operation,
+        requests: Sequence[ExecutionRequest],
+        in_ranges: Collection[datetime] = (),
     ) -> list[Any]:
         backfill = operation.backfill
         assert backfill is not None
@@ -96,11 +106,8 @@ class BackfillStore:
                     f"the backfill has a payload for {backfill.handler}, and its job runs {row['handler']} now",
                     hint="start another backfill with a payload for that handler",
                 )
-        filled = [
-            request.scheduled_for
-            for request in new
-            if request.scheduled_for is not None and request.id == filling_id(backfill.job_id, request.scheduled_for)
-        ]
+        # Another instant may lie within a range, too: the present schedule names some that the version of the range does not.
+        filled = [request.scheduled_for for request in new if request.scheduled_for in in_ranges]
         await self._database.fetch("count_filled", connection, job_id=backfill.job_id, instants=filled)
         return rows
 

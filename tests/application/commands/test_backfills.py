@@ -463,6 +463,38 @@ async def test_the_instants_are_those_of_the_versions_or_of_the_present_schedule
     await check_promises(store)
 
 
+async def test_a_range_counts_only_the_occurrences_that_its_own_version_names(
+    store: Store, commands: Commands, loop: OperationLoop, clock: VirtualClock, job: Job
+) -> None:
+    """The present schedule names more instants within the range than were skipped, and one of those that were."""
+    await commands.jobs.update(job.id, {"interval_seconds": 2}, ANA)
+    present = whole(job, by=BackfillSource.PRESENT, max_running=20)
+    edited = (await store.jobs.find([job.id]))[job.id]
+    instants = [one.at for one in edited.rule.occurrences(START - seconds(1), START + seconds(72))]
+    skipped = [at for at in instants if at in [START + seconds(n) for n in MISSED]]
+    ran = [at for at in instants if at in [START + seconds(n) for n in (5, 10, *range(40, 75, 5))]]
+
+    before = await counts(commands, present)
+    await run(store, loop, await commands.backfills.start(present, ANA), clock)
+    by_present = [row["filled"] for row in await table(store, "skip_range")]
+    await check_promises(store)
+    await run(store, loop, await commands.backfills.start(whole(job), ANA), clock)
+    by_versions = [row["filled"] for row in await table(store, "skip_range")]
+
+    assert 0 < len(skipped) < len(MISSED)
+    assert before == {
+        ("ran", None): (len(ran), 0),
+        ("skipped", "misfire"): (len(skipped), len(skipped)),
+        ("unrecorded", "not_scheduled"): (
+            len(instants) - len(ran) - len(skipped),
+            len(instants) - len(ran) - len(skipped),
+        ),
+    }
+    assert (by_present, by_versions) == ([len(skipped)], [len(MISSED)])
+    assert (await commands.backfills.preview(whole(job))).would_run == 0
+    await check_promises(store)
+
+
 async def test_occurrences_whose_records_were_deleted_are_left_alone(
     store: Store, commands: Commands, clock: VirtualClock, job: Job
 ) -> None:

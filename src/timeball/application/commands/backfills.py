@@ -173,7 +173,8 @@ class BackfillCommands:
             )
             for standing in found.chosen
         ]
-        fed = await self._store.backfills.feed(operation, holder, requests, found.cursor)
+        in_ranges = {standing.at for standing in found.chosen if standing.is_in_range}
+        fed = await self._store.backfills.feed(operation, holder, requests, found.cursor, in_ranges)
         if fed is None:
             return await self._as_it_is(operation)
         are_places_filled = fed.total - operation.total == places
@@ -214,6 +215,7 @@ class BackfillCommands:
                 history_from,
                 versions[0].after if versions else None,
                 outlook.certain(since, until),
+                versions,
             )
             occurrences.enter(await self._ledger.all_records(job.id, since, until))
             retries = await self._ledger.retries(job.id, occurrences.ended_badly(page))
