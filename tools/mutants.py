@@ -636,6 +636,13 @@ MUTANTS = (
         f"{_LEDGER}::test_days_that_are_left_out_now_end_with_this_moment",
     ),
     _one(
+        "a ledger that puts a gap in the place of what begins at its end",
+        "domain/scheduling/verdicts.py",
+        "return UUID(int=key.int - 1) if",
+        "return key if",
+        f"{_LEDGER}::test_what_was_missed_from_the_end_of_a_gap_on_is_told_beside_the_gap",
+    ),
+    _one(
         "a ledger that expects what a freeze holds",
         "domain/scheduling/verdicts.py",
         "return self.is_frozen or pending.run_at <= self.now",

@@ -565,6 +565,31 @@ async def test_a_time_that_a_clock_change_skips_is_a_line(
     assert at_the_end.verdict is Verdict.RAN
 
 
+@pytest.mark.parametrize("limit", [1, 2, 200])
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_what_was_missed_from_the_end_of_a_gap_on_is_told_beside_the_gap(
+    store: Store,
+    queries: Queries,
+    node: ManualScheduler,
+    worker: Hands,
+    limit: int,
+    newest_first: bool,
+) -> None:
+    """The range begins at the very instant of the clock change, at which the gap is told, too."""
+    job = await create(store, schedule="0,30 2,3 * * *", timezone="America/New_York", on_gap="skip", misfire="skip")
+    await node.run_until(START + seconds(5 * DAY), worker.work)
+    jump = (datetime(2026, 3, 8, 7, tzinfo=UTC) - START).total_seconds()
+    node.clock.advance_to(START + seconds(jump + 0.8 * HOUR))
+    await node.run_for(1, worker.work)
+
+    query = span(jump - HOUR, jump + HOUR, newest_first=newest_first)
+    lines = told(await read(queries, job, query, limit))
+
+    order = -1 if newest_first else 1
+    gap = (jump, jump, "skipped", "clock_gap", 2)
+    assert lines == [gap, (jump, jump + HOUR / 2, "skipped", "misfire", 2)][::order]
+
+
 async def test_each_version_answers_for_what_it_leaves_out_and_none_for_what_comes_after_the_last_execution(
     store: Store, queries: Queries, node: ManualScheduler, worker: Hands, commands: Commands
 ) -> None:

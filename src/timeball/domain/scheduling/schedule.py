@@ -242,7 +242,8 @@ class _RecurringSchedule(_BoundedSchedule):
 
     def left_out(self, after: datetime, until: datetime) -> Iterator[LeftOut]:
         low, high = self._window(after, until)
-        return merge(self._left_out_by_calendar(low, high), self._left_out_by_gaps(low, high), key=_first)
+        # Of two parts at one instant, the gap comes first.
+        return merge(self._left_out_by_gaps(low, high), self._left_out_by_calendar(low, high), key=_first)
 
     def left_out_back(self, until: datetime, after: datetime) -> Iterator[LeftOut]:
         low, high = self._window(after, until)

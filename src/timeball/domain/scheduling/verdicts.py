@@ -14,7 +14,7 @@ What a version of the job leaves out, by its calendars or at a clock change (`le
 version. It is told as skipped once its time has come, and as expected with its reason before that.
 
 Lines are in the order of their keys. The key of an execution is its id, which begins with its instant; that of a range is the smallest
-id of its first instant. So one id says how far a reader has come, in the records as well as in the schedule.
+id of its first instant, and that of a gap the one before. So one id says how far a reader has come, in the records as well as in the schedule.
 """
 
 from __future__ import annotations
@@ -101,6 +101,12 @@ def describe_skips(counts: Mapping[str, int]) -> str:
 def key_of_range(first: datetime) -> UUID:
     """The place of a range among the ids of executions."""
     return first_id_at(first)
+
+
+def _key_left_out(part: LeftOut) -> UUID:
+    """The place of what is left out. A gap is told at its end, before the range or the execution that may begin there."""
+    key = key_of_range(part.first)
+    return UUID(int=key.int - 1) if part.reason is SkipReason.CLOCK_GAP else key
 
 
 def instants_of(line: LedgerLine, periods: Sequence[VersionPeriod]) -> Iterator[datetime]:
@@ -261,8 +267,7 @@ def left_out_lines(
 
 def _left_out_line(period: VersionPeriod, part: LeftOut, now: datetime) -> LedgerLine:
     return LedgerLine(
-        # Something may be due at the end of a gap, too, and has the id of an occurrence.
-        key=key_of_range(part.first),
+        key=_key_left_out(part),
         first=part.first,
         last=part.last,
         count=part.count,
