@@ -636,6 +636,13 @@ MUTANTS = (
         f"{_LEDGER}::test_days_that_are_left_out_now_end_with_this_moment",
     ),
     _one(
+        "a ledger that takes a trigger for the end of a job",
+        "store/ledger.py",
+        "if last is not None or batch.read_to is None:",
+        "if True:",
+        f"{_LEDGER}::test_a_job_that_has_ended_leaves_out_what_it_left_out_whatever_is_triggered_later",
+    ),
+    _one(
         "a ledger that puts a gap in the place of what begins at its end",
         "domain/scheduling/verdicts.py",
         "return UUID(int=key.int - 1) if",

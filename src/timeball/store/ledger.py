@@ -204,10 +204,15 @@ class LedgerStore:
         return await self._periods(rows)
 
     async def last_recorded_at(self, job_id: JobId) -> datetime | None:
-        """The last occurrence of which there is a record; None if there is none."""
-        window = LedgerWindow.between(MIN_INSTANT, MAX_INSTANT)
-        batch = await self.records(job_id, window, LedgerReads.ALL, 1, backwards=True)
-        return max((line.last for line in batch.lines), default=None)
+        """The last occurrence of the schedule of which there is a record; None if there is none."""
+        window, size = LedgerWindow.between(MIN_INSTANT, MAX_INSTANT), 1
+        while True:
+            batch = await self.records(job_id, window, LedgerReads.ALL, size, backwards=True)
+            last = max((line.last for line in batch.lines if line.origin is Origin.SCHEDULE), default=None)
+            if last is not None or batch.read_to is None:
+                return last
+            # The job was triggered, retried or backfilled after its last occurrence.
+            window, size = window.beyond(batch.read_to, backwards=True), _BATCH
 
     async def version_at(self, job_id: JobId, instant: datetime) -> VersionPeriod | None:
         """The version of a recurring job that was responsible for an instant; None before the first one."""

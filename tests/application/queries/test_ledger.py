@@ -613,6 +613,25 @@ async def test_each_version_answers_for_what_it_leaves_out_and_none_for_what_com
     assert ended == [*first, *(single(at * DAY, "ran") for at in (7.5, 8, 8.5))]
 
 
+async def test_a_job_that_has_ended_leaves_out_what_it_left_out_whatever_is_triggered_later(
+    store: Store, queries: Queries, node: ManualScheduler, worker: Hands, commands: Commands
+) -> None:
+    job = await closed_at_weekends(store, commands, max_executions=10)
+    await node.run_until(START + seconds(9 * DAY), worker.work)
+    before = told(await read(queries, job, span(3.9 * DAY, 30 * DAY)))
+
+    for _ in range(3):
+        triggered = await commands.executions.trigger(job.id, actor=SOMEBODY)
+        await node.run_for(DAY, worker.work)
+    await commands.executions.retry(triggered, actor=SOMEBODY)
+    await node.run_for(1, worker.work)
+    after = told(await read(queries, job, span(3.9 * DAY, 30 * DAY)))
+
+    assert (SATURDAY, SATURDAY + 1.5 * DAY, "skipped", "calendar", 4) in before
+    assert before[-1] == single(7 * DAY, "ran")
+    assert after == before
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_every_instant_that_a_version_names_is_told_once_with_its_verdict(
     store: Store, queries: Queries, node: ManualScheduler, worker: Hands, commands: Commands, seed: int
