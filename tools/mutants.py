@@ -133,6 +133,41 @@ MUTANTS = (
         "",
         f"{_BACKFILLS}::test_a_paused_backfill_creates_nothing_until_it_is_resumed",
     ),
+    _one(
+        "an occurrence that is skipped because a backfill runs",
+        f"{_SQL}/promotion.sql",
+        " AND running.origin <> 'backfill'",
+        "",
+        f"{_BACKFILLS}::test_a_backfill_does_not_make_the_schedule_skip",
+    ),
+    _one(
+        "an occurrence that is skipped because a backfill is ready",
+        f"{_SQL}/promotion.sql",
+        " AND ready.origin <> 'backfill'",
+        "",
+        f"{_BACKFILLS}::test_a_backfill_does_not_make_the_schedule_skip",
+    ),
+    _one(
+        "an occurrence that is skipped because a backfill is tried again",
+        f"{_SQL}/promotion.sql",
+        "AND due.origin <> 'backfill'",
+        "",
+        f"{_BACKFILLS}::test_a_backfill_does_not_make_the_schedule_skip",
+    ),
+    _one(
+        "an occurrence that stops a backfill",
+        f"{_SQL}/limits.sql",
+        "      AND origin <> 'backfill'\n",
+        "",
+        f"{_BACKFILLS}::test_under_a_limit_of_one_the_schedule_and_a_backfill_take_turns",
+    ),
+    _one(
+        "a reaper that stops a backfill",
+        f"{_SQL}/limits.sql",
+        "  AND running.origin <> 'backfill'\n",
+        "",
+        f"{_BACKFILLS}::test_under_a_limit_of_one_the_schedule_and_a_backfill_take_turns",
+    ),
     # what the code that does the work is told
     _one(
         "references resolved by the instant of the attempt",
@@ -900,8 +935,8 @@ MUTANTS = (
     _one(
         "a waiting retry is no overlap",
         f"{_SQL}/promotion.sql",
-        "AND due.job_id <> due.id AND due.kind IN ('retry', 'snooze') OFFSET 0);",
-        "AND false OFFSET 0);",
+        "AND due.job_id <> due.id AND due.kind IN ('retry', 'snooze')\n",
+        "AND false\n",
         f"{_SCHEDULER}::test_a_waiting_retry_is_an_overlap_too",
     ),
     _one(

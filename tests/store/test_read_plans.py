@@ -258,6 +258,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
             "day": NOW - timedelta(days=1),
             "looked_at": PAGE,
             "limit": 20,
+            "with_backfills": False,
         },
         3 * _WAITING_OF_JOB + PAGE + PARTITIONS,
     ),

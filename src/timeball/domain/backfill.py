@@ -259,7 +259,7 @@ class Occurrences:
         return OccurrenceStanding(at, Standing.UNKNOWN, "unrecorded", "not_scheduled")
 
     def _is_named(self, at: datetime, version: int) -> bool:
-        """Whether a version names an instant. Instants that come from the versions are named by theirs; the present schedule may be another."""
+        """Whether a version names an instant. Those that come from the versions are named; the present schedule may be another."""
         if self.source is BackfillSource.VERSIONS:
             return True
         period = next((period for period in self.versions if period.version == version), None)

@@ -96,7 +96,9 @@ class ExplainStore:
         )
         return min(ahead, MAX_AHEAD)
 
-    async def unfinished_at(self, job_id: JobId, instant: datetime, apart_from: ExecutionId) -> list[ExecutionId]:
+    async def unfinished_at(
+        self, job_id: JobId, instant: datetime, apart_from: ExecutionId, *, with_backfills: bool
+    ) -> list[ExecutionId]:
         """The executions of a job that were unfinished at an instant, one of them left out: up to a few."""
         rows = await self._database.fetch(
             "unfinished_at",
@@ -106,6 +108,7 @@ class ExplainStore:
             day=instant.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0),
             looked_at=_MAX_LOOKED_AT,
             limit=MAX_COMPETITORS,
+            with_backfills=with_backfills,
         )
         return [ExecutionId(row["id"]) for row in rows if row["id"] != apart_from]
 

@@ -11,22 +11,25 @@ from uuid import UUID
 
 import pytest
 
-from tests.engine.support import Hands, ManualScheduler, check_promises, create, start_scheduler, start_worker
+from tests.engine.support import Hands, Heard, ManualScheduler, check_promises, create, start_scheduler, start_worker
 from tests.store.racing import PATIENCE_SECONDS
 from tests.support.factories import FAILURE, claim_all, found, record, seconds, table
 from timeball.api.server import OperationLoop
 from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
 from timeball.application.queries.ledger import LedgerQueries, LedgerQuery
+from timeball.config.settings import HousekeepingSettings, Settings
 from timeball.domain.backfill import Backfill, BackfillSelection, BackfillSource
 from timeball.domain.bulk_operation import Operation, OperationAction, OperationState
-from timeball.domain.execution import Failed, Origin, Outcome
+from timeball.domain.execution import ClaimedExecution, Failed, Origin, Outcome
 from timeball.domain.freeze import FreezeScope
 from timeball.domain.job import Job
-from timeball.domain.policies import Verdict
+from timeball.domain.policies import Overlap, Verdict
 from timeball.domain.search import PageRequest
-from timeball.domain.values.ids import IdempotentRequest, filling_id, repetition_id
+from timeball.domain.values.ids import IdempotentRequest, filling_id, occurrence_id, repetition_id
+from timeball.engine.scheduler.housekeeping import Reaper
 from timeball.errors import Conflict, InvalidInput
+from timeball.runtime import make_server_runtime
 from timeball.store.ledger import LedgerStore
 from timeball.store.store import Store
 from timeball.store.types import ExecutionRequest
@@ -285,6 +288,90 @@ async def test_a_freeze_holds_for_a_backfill(
 
     assert offsets(waiting) == MISSED[:3]
     assert (await run(store, loop, operation, clock)).done == 5
+
+
+async def backfilling(
+    store: Store, commands: Commands, loop: OperationLoop, worker: Hands, **fields: Any
+) -> tuple[Job, ClaimedExecution]:
+    """A job with an occurrence each minute, of which five were skipped by a pause; a worker runs the first of them for a backfill."""
+    clock = store.env.clock
+    assert isinstance(clock, VirtualClock)
+    job = await create(store, interval_seconds=60, **fields)
+    await commands.jobs.pause(job.id, actor=ANA)
+    clock.advance(seconds(330))
+    await commands.jobs.resume(job.id, ANA)
+    await commands.backfills.start(Backfill(job_id=job.id, since=START, until=clock.now(), max_running=2), ANA)
+    await loop.round()
+    (claimed,) = await worker.claim(1)
+    assert (claimed.origin, claimed.scheduled_for) == (Origin.BACKFILL, START + seconds(60))
+    return job, claimed
+
+
+@pytest.mark.parametrize("is_tried_again", [False, True])
+async def test_a_backfill_does_not_make_the_schedule_skip(
+    store: Store,
+    commands: Commands,
+    loop: OperationLoop,
+    node: ManualScheduler,
+    worker: Hands,
+    is_tried_again: bool,
+) -> None:
+    """One execution of the backfill runs, or waits to be tried again; another is ready."""
+    job, running = await backfilling(store, commands, loop, worker, initial_backoff_ms=600_000)
+    if is_tried_again:
+        await record(store, [found(running, Failed(FAILURE))])
+        assert [row["origin"] for row in await table(store, "due") if row["kind"] == "retry"] == ["backfill"]
+
+    explanation = await make_server_runtime(Settings(), store, commands).queries.explain.execution(
+        str(occurrence_id(job.id, START + seconds(360)))
+    )
+    await node.run_until(START + seconds(361))
+
+    assert [gate.result.sentence for gate in explanation.gates if gate.name == "overlap"] == [
+        "no earlier execution of the job is unfinished"
+    ]
+    ready = [row["scheduled_for"] for row in await table(store, "ready") if row["origin"] == "schedule"]
+    assert ready == [START + seconds(360)]
+    assert [row["reason"] for row in await table(store, "skip_range")] == ["paused"]
+    await check_promises(store)
+
+
+@pytest.mark.parametrize("overlap", [policy.value for policy in Overlap if policy.is_serial])
+async def test_under_a_limit_of_one_the_schedule_and_a_backfill_take_turns(
+    store: Store, commands: Commands, loop: OperationLoop, node: ManualScheduler, worker: Hands, overlap: str
+) -> None:
+    """No occurrence asks an execution of a backfill to stop, and none takes the place of one that waits; nor do they beside a trigger."""
+    job, running = await backfilling(store, commands, loop, worker, overlap=overlap)
+    await commands.executions.trigger(job.id, actor=ANA)
+
+    await node.run_until(START + seconds(361))
+    reaper = Reaper(
+        store.env,
+        Heard(),
+        store.nodes,
+        store.executions,
+        store.jobs,
+        store.queues,
+        HousekeepingSettings(),
+        lambda: True,
+    )
+    await reaper.tick()
+
+    assert await store.executions.stops(worker.incarnation) == {}
+    waiting = await table(store, "blocked")
+    assert sorted((row["origin"], row["scheduled_for"]) for row in waiting) == [
+        ("backfill", START + seconds(120)),
+        ("schedule", START + seconds(360)),
+        ("trigger", START + seconds(330)),
+    ]
+    await worker.succeed([running])
+    for _ in waiting:
+        claims = await worker.claim()
+        assert len(claims) == 1
+        await worker.succeed(claims)
+    assert await table(store, "blocked") == []
+    assert [row["reason"] for row in await table(store, "skip_range")] == ["paused"]
+    await check_promises(store)
 
 
 @pytest.mark.parametrize("max_running", [1, 2, 4])

@@ -189,7 +189,7 @@ class InstantQueries:
         """Another execution was unfinished: which one, for how long, and why it was late or took so long."""
         job = question.job
         ids = await self._surroundings.unfinished_at(
-            job.id, judgement.judged_at or question.at, judgement.id_of(job, question.at)
+            job.id, judgement.judged_at or question.at, judgement.id_of(job, question.at), with_backfills=job.is_serial
         )
         holder = await self._store.history.find(ids[0]) if ids else None
         if holder is None:
@@ -284,7 +284,9 @@ class InstantQueries:
         """The execution that a serial job finished first."""
         if not job.is_serial:
             return []
-        ids = await self._surroundings.unfinished_at(job.id, facts.promoted_at or facts.due_at, facts.execution.id)
+        ids = await self._surroundings.unfinished_at(
+            job.id, facts.promoted_at or facts.due_at, facts.execution.id, with_backfills=True
+        )
         holder = await self._store.history.find(ids[0]) if ids else None
         return [] if holder is None else [holder]
 

@@ -13,8 +13,9 @@ skip ranges. `JobOutlook` makes the lines for which there is no record yet, from
 What a version of the job leaves out, by its calendars or at a clock change (`left_out_lines`), is no record either: it is proven by the
 version. It is told as skipped once its time has come, and as expected with its reason before that.
 
-Lines are in the order of their keys. The key of an execution is its id, which begins with its instant; that of a range is the smallest
-id of its first instant, and that of a gap the one before. So one id says how far a reader has come, in the records as well as in the schedule.
+Lines are in the order of their keys. The key of an execution is its id, which begins with its instant. That of a range is the smallest
+id of its first instant, and that of a gap the one before. So one id says how far a reader has come, in the records as well as in the
+schedule.
 """
 
 from __future__ import annotations

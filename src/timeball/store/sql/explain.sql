@@ -38,11 +38,13 @@ LEFT JOIN timeball.running_limit ON running_limit.key = :limit_key::text;
 
 -- name: competitors
 -- What may hold an execution up: other executions of its job that run, are ready or will be tried again, and those that have the places of its limit and its queue.
+-- What a backfill runs holds no other execution of the job up, unless it has such a place.
 (
     SELECT 'job' AS relation, id, job_id, handler, 'running' AS state_table, greatest(claimed_at, run_at) AS started_at
     FROM timeball.running
     WHERE job_id = :job_id::uuid
       AND job_id <> id
+      AND origin <> 'backfill'
       AND id <> :id::uuid
     LIMIT :limit
 )
@@ -52,6 +54,7 @@ UNION ALL
     FROM timeball.ready
     WHERE job_id = :job_id::uuid
       AND job_id <> id
+      AND origin <> 'backfill'
       AND id <> :id::uuid
     LIMIT :limit
 )
@@ -61,6 +64,7 @@ UNION ALL
     FROM timeball.due
     WHERE job_id = :job_id::uuid
       AND job_id <> id
+      AND origin <> 'backfill'
       AND id <> :id::uuid
       AND kind IN ('retry', 'snooze')
     LIMIT :limit
@@ -360,8 +364,9 @@ LIMIT :limit;
 -- name: unfinished_at
 -- The executions of a job that were unfinished at an instant: first those that still are, then those that have ended since, the latest first.
 -- Of the latter, the last :looked_at of the days from :day on are looked at, whatever became of them.
+-- What a backfill runs holds up only what has a limit of one with it.
 WITH ended AS MATERIALIZED (
-    SELECT id, finished_at
+    SELECT id, finished_at, origin
     FROM timeball.finished
     WHERE (finished.job_id, finished.id) > (:job_id::uuid, '00000000-0000-0000-0000-000000000000'::uuid)
       AND (finished.job_id, finished.id) < (:job_id::uuid, :before::uuid)
@@ -375,6 +380,7 @@ WITH ended AS MATERIALIZED (
     FROM timeball.running
     WHERE job_id = :job_id::uuid
       AND job_id <> id
+      AND (origin <> 'backfill' OR :with_backfills)
       AND id < :before::uuid
     LIMIT :limit
 )
@@ -384,6 +390,7 @@ UNION ALL
     FROM timeball.ready
     WHERE job_id = :job_id::uuid
       AND job_id <> id
+      AND (origin <> 'backfill' OR :with_backfills)
       AND id < :before::uuid
     LIMIT :limit
 )
@@ -393,6 +400,7 @@ UNION ALL
     FROM timeball.due
     WHERE job_id = :job_id::uuid
       AND job_id <> id
+      AND (origin <> 'backfill' OR :with_backfills)
       AND id < :before::uuid
       AND kind IN ('retry', 'snooze')
     LIMIT :limit
@@ -402,6 +410,7 @@ UNION ALL
     SELECT id
     FROM ended
     WHERE finished_at > :at::timestamptz
+      AND (origin <> 'backfill' OR :with_backfills)
     ORDER BY uuid_send(id) DESC
     LIMIT :limit
 );

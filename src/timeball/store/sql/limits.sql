@@ -92,12 +92,13 @@ WHERE id = ANY (ARRAY(SELECT asked.id FROM asked))
 RETURNING id, holder;
 
 -- name: request_stop_of_jobs
--- Ask the holders of the executions of these jobs to stop; locked in the same order.
+-- Ask the holders of the executions of these jobs to stop, of those that their next occurrences supersede; locked in the same order. A backfill is not superseded.
 WITH asked AS MATERIALIZED (
     SELECT id
     FROM timeball.running
     WHERE job_id = ANY (:job_ids::uuid[])
       AND job_id <> id
+      AND origin <> 'backfill'
       AND stop IS NULL
     ORDER BY uuid_send(id)
     FOR UPDATE
@@ -121,6 +122,7 @@ WHERE running.limit_key = ANY (ARRAY(
             AND running_limit.max_running = 1
       ))
   AND running.stop IS NULL
+  AND running.origin <> 'backfill'
   AND job.id = running.job_id
   AND job.kind IN ('every', 'cron', 'rrule')
   AND job.overlap = 'cancel_running'

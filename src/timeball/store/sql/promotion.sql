@@ -54,14 +54,15 @@ FROM timeball.due
 WHERE due.id = ANY (:ids::uuid[]);
 
 -- name: busy_jobs
--- The jobs among these that have an unfinished execution which is no longer only scheduled.
+-- The jobs among these that have an unfinished execution which is no longer only scheduled. What a backfill runs does not keep occurrences from running.
 -- OFFSET 0: otherwise the planner may read a whole table into a hash table, to look up a few jobs.
 SELECT asked.job_id
 FROM unnest(:job_ids::uuid[]) AS asked (job_id)
-WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND ready.job_id <> ready.id OFFSET 0)
-   OR EXISTS (SELECT 1 FROM timeball.running WHERE running.job_id = asked.job_id AND running.job_id <> running.id OFFSET 0)
-   OR EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.job_id = asked.job_id OFFSET 0)
-   OR EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = asked.job_id AND due.job_id <> due.id AND due.kind IN ('retry', 'snooze') OFFSET 0);
+WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND ready.job_id <> ready.id AND ready.origin <> 'backfill' OFFSET 0)
+   OR EXISTS (SELECT 1 FROM timeball.running WHERE running.job_id = asked.job_id AND running.job_id <> running.id AND running.origin <> 'backfill' OFFSET 0)
+   OR EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.job_id = asked.job_id AND blocked.origin <> 'backfill' OFFSET 0)
+   OR EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = asked.job_id AND due.job_id <> due.id AND due.kind IN ('retry', 'snooze')
+                AND due.origin <> 'backfill' OFFSET 0);
 
 -- name: promote
 -- Take rows out of `due`, insert the following occurrence of each recurring job, and record what becomes of the rows: runs go to `ready` (to `blocked`
