@@ -875,6 +875,20 @@ MUTANTS = (
         f"{_FREEZES}::test_occurrences_of_a_freeze_are_recorded_as_skipped_when_it_is_over",
     ),
     _one(
+        "a pause that holds what a freeze has put back",
+        "store/migrations/0001_initial.sql",
+        "THEN 'retry' ELSE 'put_back' END, gone.origin",
+        "THEN 'retry' ELSE 'snooze' END, gone.origin",
+        f"{_FREEZES}::test_a_trigger_of_a_paused_job_that_a_freeze_puts_back_runs_when_the_freeze_is_over",
+    ),
+    _one(
+        "a trigger that takes the place of an occurrence after a freeze",
+        "domain/scheduling/occurrences.py",
+        "is_replacing = row.origin is Origin.SCHEDULE and _replaces_waiting(job)",
+        "is_replacing = _replaces_waiting(job)",
+        f"{_FREEZES}::test_what_a_freeze_puts_back_takes_the_place_of_no_occurrence_unless_it_is_one",
+    ),
+    _one(
         "a freeze that holds on when it is ended early",
         "store/freezes.py",
         '            await self._database.fetch("thaw", connection, until=before["until_at"])\n',
@@ -935,7 +949,7 @@ MUTANTS = (
     _one(
         "a waiting retry is no overlap",
         f"{_SQL}/promotion.sql",
-        "AND due.job_id <> due.id AND due.kind IN ('retry', 'snooze')\n",
+        "AND due.job_id <> due.id AND due.kind IN ('retry', 'snooze', 'put_back')\n",
         "AND false\n",
         f"{_SCHEDULER}::test_a_waiting_retry_is_an_overlap_too",
     ),

@@ -22,6 +22,8 @@ class DueKind(StrEnum):
     OCCURRENCE = "occurrence"
     LATER = "later"
     SNOOZE = "snooze"
+    # It was queued when a freeze began, and has not failed before.
+    PUT_BACK = "put_back"
     RETRY = "retry"
     RESUME = "resume"
 

@@ -275,7 +275,7 @@ async def test_a_backfill_waits_for_another_one_that_creates_executions_of_its_j
 async def test_a_freeze_holds_for_a_backfill(
     store: Store, commands: Commands, loop: OperationLoop, node: ManualScheduler, clock: VirtualClock, job: Job
 ) -> None:
-    freeze = await commands.freezes.add(FreezeScope.JOB, str(job.id), until=clock.now() + seconds(600), actor=ANA)
+    freeze = await commands.freezes.add(FreezeScope.JOB, job_id=job.id, until=clock.now() + seconds(600), actor=ANA)
     operation = await commands.backfills.start(whole(job, max_running=3), ANA)
     for _ in range(3):
         await loop.round()

@@ -413,7 +413,7 @@ def test_a_policy_without_a_rule_does_not_behave_as_another_one() -> None:
         plan_promotion(row_of(job), unruled, START + seconds(60), is_busy=True)
 
 
-@pytest.mark.parametrize("kind", [DueKind.RETRY, DueKind.SNOOZE])
+@pytest.mark.parametrize("kind", [DueKind.RETRY, DueKind.SNOOZE, DueKind.PUT_BACK])
 def test_a_second_attempt_is_no_overlap(kind: DueKind) -> None:
     job = make(interval_seconds=60)
 

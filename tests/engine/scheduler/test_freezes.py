@@ -20,13 +20,16 @@ from tests.engine.support import (
 from tests.support.factories import FAILURE, HANDLER, due_row, enqueue, found, record, seconds, table, tables_of
 from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
-from timeball.domain.execution import Failed
+from timeball.config.settings import Settings
+from timeball.domain.execution import Failed, Origin
 from timeball.domain.freeze import Afterwards, Freeze, FreezeScope
-from timeball.domain.values.ids import ClaimId, occurrence_id
+from timeball.domain.job import Job
+from timeball.domain.values.ids import ClaimId, filling_id, occurrence_id
 from timeball.engine.scheduler.housekeeping import Reaper
 from timeball.env import Env
+from timeball.runtime import make_server_runtime
 from timeball.store.store import Store
-from timeball.store.types import ClaimRequest
+from timeball.store.types import ClaimRequest, ExecutionRequest
 from timeball.testing import VirtualClock
 from timeball.testing.environment import START
 
@@ -57,6 +60,10 @@ async def freeze_all(commands: Commands, until: float, *, since: float | None = 
     return await commands.freezes.add(
         FreezeScope.INSTALLATION, until=at(until), since=None if since is None else at(since), actor=ANA, **fields
     )
+
+
+async def freeze_job(commands: Commands, job: Job, until: float, **fields: Any) -> Freeze:
+    return await commands.freezes.add(FreezeScope.JOB, job_id=job.id, until=at(until), actor=ANA, **fields)
 
 
 # occurrences of schedules
@@ -262,7 +269,7 @@ async def test_what_a_freeze_puts_back_is_as_it_was(store: Store, commands: Comm
     shared = before.keys() & waiting.keys() - {"run_at"}
     assert {name: waiting[name] for name in shared} == {name: before[name] for name in shared}
     assert (waiting["run_at"], waiting["frozen_run_at"]) == (freeze.until_at, before["run_at"])
-    assert (waiting["kind"], waiting["shard"]) == ("snooze", job.shard)
+    assert (waiting["kind"], waiting["shard"]) == ("put_back", job.shard)
 
     node = await start_scheduler(store)
     await node.run_until(at(100))
@@ -270,6 +277,73 @@ async def test_what_a_freeze_puts_back_is_as_it_was(store: Store, commands: Comm
     assert {name: after[name] for name in before if name != "run_at"} == {
         name: before[name] for name in before if name != "run_at"
     }
+
+
+async def test_a_trigger_of_a_paused_job_that_a_freeze_puts_back_runs_when_the_freeze_is_over(
+    store: Store, commands: Commands, node: ManualScheduler, worker: Hands
+) -> None:
+    """A pause does not hold what is triggered or filled in during it, with or without a freeze."""
+    job = await create(store, interval_seconds=60)
+    await commands.jobs.pause(job.id, actor=ANA)
+    triggered = await commands.executions.trigger(job.id, actor=ANA)
+    filling = ExecutionRequest(id=filling_id(job.id, at(0)), job_id=job.id, origin=Origin.BACKFILL, scheduled_for=at(0))
+    await store.jobs.request([filling], ANA.entry, "job.backfill")
+    await freeze_job(commands, job, until=100)
+    assert await worker.claim() == []
+
+    queries = make_server_runtime(Settings(), store, commands).queries
+    explanation = await queries.explain.execution(str(triggered))
+    await node.run_until(at(101), worker.work)
+
+    assert [gate.result.sentence for gate in explanation.gates if gate.name == "run_time"] == [
+        "it was queued when a freeze began, and goes back to the queue at 12:01:40 UTC, in 1 min 40 s"
+    ]
+    assert [row["state"] for row in await table(store, "finished")] == ["succeeded", "succeeded"]
+
+
+async def test_a_retry_of_a_paused_job_waits_for_its_resumption_behind_a_freeze_too(
+    store: Store, commands: Commands, node: ManualScheduler, worker: Hands
+) -> None:
+    job = await create(store, interval_seconds=60, initial_backoff_ms=1_000, max_backoff_ms=1_000)
+    triggered = await commands.executions.trigger(job.id)
+    (claimed,) = await worker.claim()
+    await commands.jobs.pause(job.id, actor=ANA)
+    await record(store, [found(claimed, Failed(FAILURE))])
+    await freeze_job(commands, job, until=100)
+
+    await node.run_until(at(150), worker.work)
+    assert await tables_of(store, triggered) == ["due"]
+
+    await commands.jobs.resume(job.id, ANA)
+    await node.run_for(1, worker.work)
+    assert await tables_of(store, triggered) == ["finished"]
+
+
+async def test_what_a_freeze_puts_back_takes_the_place_of_no_occurrence_unless_it_is_one(
+    store: Store, commands: Commands, node: ManualScheduler, worker: Hands
+) -> None:
+    """Under `latest`, the newest occurrence waits; what was triggered or filled in is no older or newer one of them."""
+    job = await create(store, interval_seconds=60, overlap="latest")
+    await node.run_until(at(10))
+    await commands.executions.trigger(job.id)
+    filling = ExecutionRequest(id=filling_id(job.id, at(0)), job_id=job.id, origin=Origin.BACKFILL, scheduled_for=at(0))
+    await store.jobs.request([filling], ANA.entry, "job.backfill")
+    await freeze_job(commands, job, until=100, afterwards=Afterwards.LATEST)
+    for _ in range(2):
+        assert await worker.claim() == []
+        await store.executions.unblock([f"job:{job.id}"])
+    put_back = [row["origin"] for row in await table(store, "due") if row["kind"] == "put_back"]
+
+    await node.run_until(at(101))
+    while claims := await worker.claim():
+        await worker.succeed(claims)
+
+    assert sorted(put_back) == ["backfill", "trigger"]
+    assert sorted((row["origin"], row["scheduled_for"], row["state"]) for row in await table(store, "finished")) == [
+        ("backfill", at(0), "succeeded"),
+        ("schedule", at(60), "succeeded"),
+        ("trigger", at(10), "succeeded"),
+    ]
 
 
 async def test_what_runs_goes_on_in_a_freeze(

@@ -170,7 +170,11 @@ def _overlap_waits(
 
 
 def _overlap_skips(facts: ExplainFacts, competitors: str, links: tuple[str, ...]) -> GateResult:
-    if facts.state_table is not ExecutionTable.DUE or facts.due_kind in (DueKind.RETRY, DueKind.SNOOZE):
+    if facts.state_table is not ExecutionTable.DUE or facts.due_kind in (
+        DueKind.RETRY,
+        DueKind.SNOOZE,
+        DueKind.PUT_BACK,
+    ):
         return passed("it passed this gate earlier")
     if facts.is_coming:
         return passed(f"{competitors} is unfinished; if it still is when the time comes, this one is skipped")
@@ -220,7 +224,9 @@ def check_run_time(facts: ExplainFacts) -> GateResult:
                 "see what went wrong",
                 command=f"timeball runs show {format_execution_id(execution.id)}",
             )
-        case DueKind.SNOOZE:
+        case DueKind.PUT_BACK:
+            return stopped(f"it was queued when a freeze began, and goes back to the queue at {when}")
+        case DueKind.SNOOZE if facts.freeze is None or execution.run_at != facts.freeze.until_at:
             return stopped(f"its handler asked to be run again at {when}")
         case _:
             return stopped(

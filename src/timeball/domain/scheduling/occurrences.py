@@ -433,6 +433,9 @@ def recompute_occurrence(row: DueRow, job: Plannable) -> NextOccurrence | None:
     )
 
 
+_BEGUN_OR_QUEUED = (DueKind.RETRY, DueKind.SNOOZE, DueKind.PUT_BACK)
+
+
 def plan_promotion(
     row: DueRow, job: Plannable | None, now: datetime, *, is_busy: bool, frozen: Sequence[FrozenWindow] = ()
 ) -> Promotion | CheckAgain | HeldByFreeze:
@@ -444,9 +447,10 @@ def plan_promotion(
     window = window_at(frozen, max(now, row.run_at))
     if window is not None:
         return HeldByFreeze(row, window.end)
-    if job is None or row.origin is not Origin.SCHEDULE or row.kind in (DueKind.RETRY, DueKind.SNOOZE):
-        # What a freeze has taken from the queue comes back as a snooze, and may find that a newer occurrence waits.
-        return Promotion(row=row, runs=(_unchanged(row),), replaces_waiting=_replaces_waiting(job))
+    if job is None or row.origin is not Origin.SCHEDULE or row.kind in _BEGUN_OR_QUEUED:
+        # An occurrence that a freeze has put back may find that a newer one waits.
+        is_replacing = row.origin is Origin.SCHEDULE and _replaces_waiting(job)
+        return Promotion(row=row, runs=(_unchanged(row),), replaces_waiting=is_replacing)
     # Where no earlier execution is unfinished, every policy lets the occurrence run.
     policy = job.overlap if is_busy else Overlap.ALLOW
     overlaps = policy is not Overlap.ALLOW

@@ -298,7 +298,7 @@ CREATE TABLE timeball.template (
 CREATE TABLE timeball.due (
     id                 uuid        PRIMARY KEY,
     job_id             uuid        NOT NULL,
-    kind               text        NOT NULL CHECK (kind IN ('occurrence', 'later', 'snooze', 'retry', 'resume')),
+    kind               text        NOT NULL CHECK (kind IN ('occurrence', 'later', 'snooze', 'retry', 'put_back', 'resume')),
     -- What caused the execution: schedule, enqueue, trigger, backfill or retry.
     origin             text        NOT NULL,
     shard              smallint    NOT NULL,
@@ -1540,7 +1540,7 @@ BEGIN
         INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, tzdata, version, queue, priority, handler, queued_at,
                                   attempts, lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at,
                                   frozen_run_at)
-        SELECT gone.id, gone.job_id, CASE WHEN gone.attempts > 0 THEN 'retry' ELSE 'snooze' END, gone.origin,
+        SELECT gone.id, gone.job_id, CASE WHEN gone.attempts > 0 THEN 'retry' ELSE 'put_back' END, gone.origin,
                coalesce((SELECT job.shard FROM timeball.job WHERE job.id = gone.job_id), 0), frozen.until_at, gone.scheduled_for, gone.tzdata, gone.version,
                gone.queue, gone.priority, gone.handler, gone.queued_at, gone.attempts, gone.lost, gone.fence, gone.limit_key, gone.unique_key, gone.payload,
                gone.retry_of, gone.created_by, gone.bound_secrets_only, gone.meta, gone.has_follow_ups, gone.expires_at, gone.run_at

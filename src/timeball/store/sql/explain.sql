@@ -66,7 +66,7 @@ UNION ALL
       AND job_id <> id
       AND origin <> 'backfill'
       AND id <> :id::uuid
-      AND kind IN ('retry', 'snooze')
+      AND kind IN ('retry', 'snooze', 'put_back')
     LIMIT :limit
 )
 UNION ALL
@@ -402,7 +402,7 @@ UNION ALL
       AND job_id <> id
       AND (origin <> 'backfill' OR :with_backfills)
       AND id < :before::uuid
-      AND kind IN ('retry', 'snooze')
+      AND kind IN ('retry', 'snooze', 'put_back')
     LIMIT :limit
 )
 UNION ALL

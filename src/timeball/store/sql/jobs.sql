@@ -290,7 +290,7 @@ FROM (
     UNION ALL
     SELECT scheduled_for FROM timeball.running WHERE job_id = :job_id AND job_id <> id AND origin = 'schedule'
     UNION ALL
-    SELECT scheduled_for FROM timeball.due WHERE job_id = :job_id AND job_id <> id AND origin = 'schedule' AND kind IN ('later', 'retry', 'snooze')
+    SELECT scheduled_for FROM timeball.due WHERE job_id = :job_id AND job_id <> id AND origin = 'schedule' AND kind IN ('later', 'retry', 'snooze', 'put_back')
     UNION ALL
     SELECT scheduled_for
     FROM timeball.finished
@@ -387,7 +387,7 @@ SELECT EXISTS (SELECT 1 FROM timeball.ready WHERE ((job_id = :job_id AND job_id 
         SELECT 1
         FROM timeball.due
         WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
-          AND kind IN ('retry', 'snooze', 'later')
+          AND kind IN ('retry', 'snooze', 'put_back', 'later')
           AND limit_key IS NULL
     );
 
@@ -404,7 +404,7 @@ waiting AS (
     UPDATE timeball.due
     SET limit_key = :limit_key
     WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
-      AND kind IN ('retry', 'snooze', 'later')
+      AND kind IN ('retry', 'snooze', 'put_back', 'later')
       AND limit_key IS NULL
 ),
 taken AS (
@@ -493,7 +493,7 @@ SET run_at = :parked_at,
     watermark = CASE WHEN kind <> 'occurrence' AND run_at < :parked_at THEN coalesce(frozen_run_at, run_at) ELSE watermark END,
     frozen_run_at = NULL
 WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
-  AND (kind IN ('retry', 'snooze', 'later') OR origin = 'enqueue');
+  AND (kind IN ('retry', 'snooze', 'put_back', 'later') OR origin = 'enqueue');
 
 -- name: unpark
 -- IS NOT DISTINCT FROM: with `=` the planner may search the instant in the index of all shards, from one end to the other.

@@ -61,7 +61,7 @@ FROM unnest(:job_ids::uuid[]) AS asked (job_id)
 WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND ready.job_id <> ready.id AND ready.origin <> 'backfill' OFFSET 0)
    OR EXISTS (SELECT 1 FROM timeball.running WHERE running.job_id = asked.job_id AND running.job_id <> running.id AND running.origin <> 'backfill' OFFSET 0)
    OR EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.job_id = asked.job_id AND blocked.origin <> 'backfill' OFFSET 0)
-   OR EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = asked.job_id AND due.job_id <> due.id AND due.kind IN ('retry', 'snooze')
+   OR EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = asked.job_id AND due.job_id <> due.id AND due.kind IN ('retry', 'snooze', 'put_back')
                 AND due.origin <> 'backfill' OFFSET 0);
 
 -- name: promote
@@ -401,7 +401,7 @@ CROSS JOIN LATERAL (
 WHERE found.tag = ANY (:tags::text[]);
 
 -- name: park
--- Let retries and snoozes of a paused job wait until it is resumed. The job is locked, and read as it is after a lock wait: a row that is parked after
+-- Let retries and snoozes of a paused job wait until it is resumed. What a freeze has put back was queued, and a pause does not hold that. The job is locked, and read as it is after a lock wait: a row that is parked after
 -- the resumption would wait for ever. The row keeps the instant that it waited for, because it must not run before that either.
 -- Looked up, locked and changed by ctid as in promote. IS NOT DISTINCT FROM: see `unpark` in jobs.sql.
 WITH looked_at AS MATERIALIZED (

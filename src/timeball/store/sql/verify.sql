@@ -64,7 +64,7 @@ WITH record AS (
     SELECT job_id, id, scheduled_for, scheduled_for, version, tzdata, false, NULL, true
     FROM timeball.due
     WHERE origin = 'schedule'
-      AND kind IN ('later', 'snooze', 'retry')
+      AND kind IN ('later', 'snooze', 'retry', 'put_back')
     UNION ALL
     SELECT job_id, id, scheduled_for, scheduled_for, version, tzdata, false, NULL, true
     FROM timeball.ready
@@ -627,7 +627,7 @@ unfinished AS (
     UNION ALL
     SELECT id, job_id, version FROM timeball.running WHERE origin = 'schedule'
     UNION ALL
-    SELECT id, job_id, version FROM timeball.due WHERE origin = 'schedule' AND kind IN ('retry', 'snooze')
+    SELECT id, job_id, version FROM timeball.due WHERE origin = 'schedule' AND kind IN ('retry', 'snooze', 'put_back')
 ),
 broken AS (
     SELECT 'two executions of a job ran at the same time' AS why, id AS execution_id, id_before AS other_execution_id, job_id, overlap,
