@@ -551,9 +551,30 @@ MUTANTS = (
     _one(
         "one that waits for its key and is overtaken by newer arguments",
         "store/enqueue.py",
-        'waiting = facts["successor_id"] or (None',
-        "waiting = (None",
+        'successor, holder = facts["successor_id"], None',
+        "successor, holder = None, None",
         f"{_KEYS}::test_a_key_that_became_free_is_not_waited_for",
+    ),
+    _one(
+        "an enqueue with a key of several, of which one is refused",
+        "store/enqueue.py",
+        "may_refuse = len(jobs) > 1 and (bool(changing) or any(",
+        "may_refuse = len(jobs) > 1 and (any(",
+        "tests/sdk/test_enqueue.py::test_enqueues_are_neither_doubled_nor_refused_for_another_one_that_is",
+    ),
+    _one(
+        "one key of two handlers taken for one",
+        "store/enqueue.py",
+        "alike.setdefault((job.unique_key, job.handler), [])",
+        'alike.setdefault((job.unique_key, ""), [])',
+        f"{_KEYS}::test_of_two_handlers_with_one_key_in_one_batch_the_second_runs_after_the_first",
+    ),
+    _one(
+        "a replacement in a batch that takes the place of an extension",
+        "store/enqueue.py",
+        "groupby(alike[of_key], lambda job: job.if_exists)",
+        "groupby(alike[of_key], lambda _job: None)",
+        f"{_KEYS}::test_one_batch_may_extend_and_replace",
     ),
     _one(
         "a key that is held and never given back",

@@ -12,7 +12,18 @@ import httpx
 import pytest
 
 from tests.api.test_conventions import check_problem
-from tests.support.factories import FAILURE, claim_all, enqueue, found, make_job, make_owner, record, seconds, table
+from tests.support.factories import (
+    FAILURE,
+    HANDLER,
+    claim_all,
+    enqueue,
+    found,
+    make_job,
+    make_owner,
+    record,
+    seconds,
+    table,
+)
 from timeball.api.app import make_api
 from timeball.domain.execution import Failed, Succeeded
 from timeball.domain.job import RESERVED_NAMES
@@ -659,6 +670,25 @@ async def test_a_bulk_is_all_or_nothing_by_default(client: httpx.AsyncClient, st
     assert nothing == []
     assert [item["status"] for item in partly.json()["results"]] == ["created", "failed"]
     assert [row["name"] for row in await table(store, "job")] == ["a"]
+
+
+async def test_a_bulk_of_which_one_is_refused_for_its_key_writes_nothing(
+    client: httpx.AsyncClient, store: Store
+) -> None:
+    changes = {"unique_key": "k", "if_exists": "replace"}
+    await client.post("/jobs", json={"handler": HANDLER} | changes)
+    await claim_all(store)
+    await client.post("/jobs", json={"handler": HANDLER} | changes)
+    before = {name: await table(store, name) for name in ("job", "live_key", "audit", "execution")}
+    jobs = [{"handler": HANDLER}, {"handler": HANDLER, "unique_key": "free"}, {"handler": "other"} | changes]
+
+    refused = await client.post("/jobs/bulk", json={"jobs": jobs})
+    after = {name: await table(store, name) for name in before}
+    partly = await client.post("/jobs/bulk", json={"jobs": jobs, "mode": "per_item"})
+
+    assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
+    assert after == before
+    assert [item["status"] for item in partly.json()["results"]] == ["created", "created", "failed"]
 
 
 async def test_different_jobs_are_created_in_one_request(client: httpx.AsyncClient) -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.sdk.conftest import ON_ONE_SERVER
 from tests.support.pace import patience
 from timeball import (
+    Conflict,
     ExecutionFailed,
     InvalidInput,
     NotFound,
@@ -234,6 +235,38 @@ async def test_of_concurrent_enqueues_that_change_what_waits_one_is_new_and_one_
     assert len({run.id for run in runs} | {last.id}) == 1
     assert sum(run.is_new for run in runs) == 1
     assert rows("SELECT payload FROM timeball.job") == [{"payload": {"number": 99}}]
+
+
+async def test_enqueues_are_neither_doubled_nor_refused_for_another_one_that_is(tb: Timeball, rows: Rows) -> None:
+    """They come at once, so each kind goes in one batch."""
+
+    @tb.handler
+    def index(number: int) -> None: ...
+
+    @tb.handler
+    def after_it(number: int) -> None: ...
+
+    @tb.handler
+    def third(number: int) -> None: ...
+
+    changes: dict[str, Any] = {"key": "k", "if_exists": "replace", "delay": "1h"}
+    await index.options(**changes).aenqueue(1)
+    await after_it.options(**changes).aenqueue(2)
+    before = len(rows("SELECT FROM timeball.job"))
+    calls = [
+        *(index.options(tags=[str(n)]).aenqueue(n) for n in range(20)),
+        *(index.options(key=f"own-{n}").aenqueue(n) for n in range(20)),
+        *(third.options(**changes).aenqueue(n) for n in range(2)),
+        *(index.options(**changes | {"key": f"changes-{n}"}).aenqueue(n) for n in range(20)),
+    ]
+
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+
+    runs = [answer for answer in answers if not isinstance(answer, BaseException)]
+    assert [type(answer) for answer in answers[40:42]] == [Conflict, Conflict]
+    assert (len(runs), len({run.id for run in runs})) == (60, 60)
+    assert all(run.is_new for run in runs)
+    assert len(rows("SELECT FROM timeball.job")) == before + 60
 
 
 def test_a_key_that_is_held_gives_back_the_run_that_has_ended(tb: Timeball, rows: Rows) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from datetime import timedelta
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 
 from tests.support.factories import (
     FAILURE,
+    HANDLER,
+    OPERATOR,
     claim_all,
     define_job,
     enqueue,
@@ -28,10 +31,13 @@ from tests.support.factories import (
 from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
 from timeball.domain.execution import ClaimedExecution, Failed, Lost
+from timeball.domain.job import Job
+from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import ExecutionId
+from timeball.domain.wakeup import Wakeup
 from timeball.errors import Conflict
 from timeball.store.store import Store
-from timeball.store.types import CreatedJob
+from timeball.store.types import CreatedJob, FirstExecution
 from timeball.store.verify.proof import verify
 from timeball.testing import VirtualClock
 
@@ -162,6 +168,145 @@ async def test_of_several_in_one_batch_the_last_counts(store: Store, clock: Virt
     assert len({each.execution_id for each in created}) == 1
     assert await payloads_run(store) == [{"n": 3}]
     await proven(store)
+
+
+def one_offs(store: Store, *fields: dict[str, Any]) -> tuple[list[Job], list[FirstExecution]]:
+    """One-offs with the key `k`, some seconds ahead if they say `after`, and their first executions."""
+    now = store.env.clock.now()
+    jobs = [
+        define_job(store, **{"name": None, "unique_key": "k", "scheduled_at": now + seconds(own.pop("after", 0))} | own)
+        for own in map(dict, fields)
+    ]
+    return jobs, [first for job in jobs if (first := first_execution_of(job, now))]
+
+
+async def test_of_two_handlers_with_one_key_in_one_batch_the_second_runs_after_the_first(store: Store) -> None:
+    jobs, firsts = one_offs(
+        store,
+        {"if_exists": "replace", "payload": {"n": 1}},
+        {"if_exists": "replace", "payload": {"n": 2}, "handler": "other"},
+        {"if_exists": "replace", "payload": {"n": 3}},
+    )
+
+    created = await store.enqueuer.create(jobs, firsts)
+
+    assert [each.is_new for each in created] == [False, True, True]
+    assert created[0].execution_id == created[2].execution_id != created[1].execution_id
+    assert await payloads_run(store) == [{"n": 3}]
+    await promote_due(store, await make_owner(store))
+    (other,) = await claim_all(store, handlers=["other"])
+    assert (other.id, json.loads(other.payload)) == (created[1].execution_id, {"n": 2})
+    await proven(store)
+
+
+async def test_what_waits_is_changed_although_another_handler_waits_for_its_key(store: Store) -> None:
+    first = await replace(store, 1)
+    after_it = await replace(store, 2, handler="other")
+
+    third = await replace(store, 3)
+
+    assert after_it.is_new
+    assert (third.execution_id, third.is_new) == (first.execution_id, False)
+    assert await payloads_run(store) == [{"n": 3}]
+
+
+@pytest.mark.parametrize("policies", [("extend", "replace"), ("replace", "extend")])
+async def test_one_batch_may_extend_and_replace(store: Store, clock: VirtualClock, policies: tuple[str, str]) -> None:
+    waiting = await again(store, 10, payload={"n": 0})
+    jobs, firsts = one_offs(
+        store,
+        *({"if_exists": policy, "payload": {"n": n}, "after": 90 - n} for n, policy in enumerate(policies, start=1)),
+    )
+
+    created = await store.enqueuer.create(jobs, firsts)
+
+    assert [each.execution_id for each in created] == [waiting.execution_id] * 2
+    row = await only_row(store, "due")
+    extended = firsts[policies.index("extend")]
+    assert (json.loads(row["payload"]), row["run_at"]) == ({"n": 2}, extended.run_at)
+
+
+# all or none
+
+
+async def two_that_cannot_both_be(store: Store) -> tuple[list[Job], list[FirstExecution]]:
+    """A plain one-off, one that keeps, one that replaces, and one that is refused: another handler waits for its key."""
+    await replace(store, 1)
+    await begin(store)
+    await replace(store, 2)
+    return one_offs(
+        store,
+        {"unique_key": None},
+        {"unique_key": "free"},
+        {"unique_key": "also-free", "if_exists": "replace"},
+        {"if_exists": "replace", "handler": "other"},
+    )
+
+
+async def test_nothing_of_several_is_written_if_one_of_them_is_refused(store: Store) -> None:
+    jobs, firsts = await two_that_cannot_both_be(store)
+    before = {name: await table(store, name) for name in ("job", "execution", "live_key", "audit")}
+
+    with pytest.raises(Conflict, match="is awaited by"):
+        await store.enqueuer.create(jobs, firsts, audit=OPERATOR)
+
+    assert {name: await table(store, name) for name in before} == before
+
+
+async def test_several_of_which_one_changes_what_waits_are_announced(store: Store, clock: VirtualClock) -> None:
+    """Else a worker would find them with its next poll only."""
+    await replace(store, 0, 60)
+    jobs, firsts = one_offs(
+        store,
+        {"unique_key": None, "queue": "plain"},
+        {"unique_key": "free", "queue": "kept"},
+        {"unique_key": "also-free", "if_exists": "replace", "queue": "met"},
+        {"unique_key": "later", "if_exists": "replace", "after": 60},
+        {"if_exists": "extend", "after": 90},
+    )
+    told = []
+    connection = await store.database.connect()
+    await connection.add_listener("timeball", lambda *message: told.append(message[-1]))
+
+    await store.enqueuer.create(jobs, firsts)
+
+    await store.notifier.flush()
+    await connection.close()
+    lanes = {lane for text in told for lane, _ in Wakeup.decode(text).lanes}
+    assert lanes == {"plain", "kept", "met"}
+
+
+# audit
+
+
+async def audited(store: Store) -> list[tuple[str, str]]:
+    return sorted((row["action"], row["subject"]) for row in await table(store, "audit"))
+
+
+async def test_what_replaces_in_a_bulk_is_not_audited_as_a_new_job(store: Store, commands: Commands) -> None:
+    first = await replace(store, 1)
+    specs = [
+        JobSpec(handler=HANDLER, unique_key=key, if_exists="replace", payload={"n": 2}) for key in ("k", "k2", "k2")
+    ]
+
+    created = await commands.jobs.create_all(specs, actor=Actor("someone"))
+
+    new = [each.job_id for each in created if each.is_new]
+    assert (created[0].execution_id, len(new)) == (first.execution_id, 1)
+    assert await audited(store) == [("job.create", f"job:{new[0]}"), ("job.update", f"job:{first.job_id}")]
+
+
+async def test_new_arguments_of_an_administrators_handler_are_audited(store: Store, commands: Commands) -> None:
+    spec = JobSpec(handler="shell.command", unique_key="k", if_exists="replace", payload={"command": "true"})
+    created = await commands.jobs.create(spec, actor=Actor("admin"))
+    await commands.jobs.create(dataclasses.replace(spec, payload={"command": "false"}), actor=Actor("admin"))
+
+    assert await audited(store) == [
+        ("job.create", f"job:{created.job_id}"),
+        ("job.update", f"job:{created.job_id}"),
+    ]
+    update = next(row for row in await table(store, "audit") if row["action"] == "job.update")
+    assert json.loads(update["after"])["payload"] == {"command": "false"}
 
 
 async def test_an_edit_keeps_the_newest_arguments(store: Store, commands: Commands) -> None:
@@ -389,7 +534,7 @@ async def test_only_what_has_ended_forgets_its_key(store: Store, clock: VirtualC
 
     await store.database.fetch("free_keys", keys=["k"])
 
-    assert len(await table(store, "live_key")) == 1
+    assert not (await only_row(store, "live_key"))["has_ended"]
 
 
 @pytest.mark.parametrize("end", ["failed", "cancelled", "expired"])

@@ -14,6 +14,7 @@ import orjson
 
 from timeball.domain.handler import inherit_options
 from timeball.domain.job_fields import JobSpec
+from timeball.domain.policies import IfExists
 from timeball.domain.values.ids import ExecutionId, JobId
 from timeball.errors import InlineOnly, StoreError
 from timeball.sdk.background_loop import BackgroundLoop
@@ -96,6 +97,8 @@ class SdkRuntime:
         self.parts = parts
         loop = asyncio.get_running_loop()
         self.batcher: Batcher[tuple[EnqueueRequest, str], CreatedJob] = Batcher(self._create)
+        # Enqueues that change what waits with their keys are apart: they may be refused, and take several statements.
+        self.changing_batcher: Batcher[tuple[EnqueueRequest, str], CreatedJob] = Batcher(self._create)
         self.direct_path = DirectPath(
             parts.store.database.direct_connection,
             lambda open_: loop.call_soon_threadsafe(loop.run_in_executor, None, open_),
@@ -153,6 +156,12 @@ class SdkRuntime:
             # With the request itself: while it is kept, no other one can have its id.
             cached = self._prepared[id(request)] = (request, prepared)
         return cached[1]
+
+    def close(self) -> None:
+        """Take no more enqueues; the callers that wait fail."""
+        self.batcher.close()
+        self.changing_batcher.close()
+        self.direct_path.close()
 
     def prepared_for_direct(self, request: EnqueueRequest) -> PreparedJob | None:
         """The prepared job of a request that may take the direct path; None if it has to join others, or is not plain."""
@@ -318,7 +327,8 @@ class EnqueueClient:
             created = self._send_directly(runtime, request, payload)
             if created is not None:
                 return created
-            future = runtime.batcher.submit((request, payload))
+            keeps = request.spec.if_exists == IfExists.KEEP
+            future = (runtime.batcher if keeps else runtime.changing_batcher).submit((request, payload))
         try:
             return future.result()
         except BaseException:
@@ -338,7 +348,8 @@ class EnqueueClient:
             created = await self._asend_directly(runtime, request, payload)
             if created is not None:
                 return created
-            future = runtime.batcher.asubmit((request, payload))
+            keeps = request.spec.if_exists == IfExists.KEEP
+            future = (runtime.batcher if keeps else runtime.changing_batcher).asubmit((request, payload))
         return await future
 
     def _send_directly(self, runtime: SdkRuntime, request: EnqueueRequest, payload: str) -> CreatedJob | None:
@@ -465,5 +476,4 @@ async def _open_sdk_runtime(settings: Settings, env: Env | None) -> AsyncIterato
         try:
             yield runtime
         finally:
-            runtime.batcher.close()
-            runtime.direct_path.close()
+            runtime.close()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -73,6 +74,22 @@ def is_plain(job: Job, columns: Mapping[str, Any]) -> bool:
 _CLOCK_SKEW = timedelta(seconds=1)
 
 
+@dataclass(slots=True)
+class _Written:
+    """What one enqueue of several jobs has written so far, and has to announce once it is committed."""
+
+    jobs: Mapping[UUID, Job]
+    firsts: Mapping[UUID, FirstExecution]
+    is_shown: bool
+    created: dict[UUID, CreatedJob] = field(default_factory=dict)
+    # Executions that waited and were given the arguments of a job.
+    changed: dict[UUID, Job] = field(default_factory=dict)
+    # Rows of new executions: of the first statement, whose wake-up is sent with it, and of later ones.
+    placed: list[Any] = field(default_factory=list)
+    placed_later: list[Any] = field(default_factory=list)
+    freed_limits: list[str] = field(default_factory=list)
+
+
 class Enqueuer:
     """Inserts jobs with their first executions."""
 
@@ -94,33 +111,21 @@ class Enqueuer:
         is_shown: bool = False,
         skips_taken_names: bool = False,
     ) -> list[CreatedJob]:
-        """Insert jobs and their first executions in one statement; Conflict if a name is taken, and nothing is written.
+        """Insert jobs and their first executions; Conflict if a name is taken or a key awaited, and nothing is written.
 
+        It is one statement, unless one of several jobs may be refused or changes what waits with its key.
         Within a *connection* of the caller no wake-up is sent: workers find the executions with their next sweep. With *audit*, the
         jobs are audited in the same transaction. If they are *is_shown*, the result has them as they were written. With
         *skips_taken_names*, jobs whose names are taken are missing in the result instead.
         """
-        meeting = [job for job in jobs if job.if_exists is not IfExists.KEEP]
-        if meeting:
-            others = [job for job in jobs if job.if_exists is IfExists.KEEP]
-            rest = (
-                await self.create(
-                    others, firsts, connection, audit, is_shown=is_shown, skips_taken_names=skips_taken_names
-                )
-                if others
-                else []
-            )
-            met = await self._meet_holders(meeting, firsts, connection, audit, is_shown=is_shown)
-            made = {created.job_id: created for created in rest} | met
-            return [made[job.id] for job in jobs if job.id in made]
         try:
             is_alone = len(jobs) == 1 and audit is None and not is_shown
             if is_alone and firsts and firsts[0].run_at is None and (prepared := prepare_job(jobs[0])):
                 await self.enqueue(prepared, [(jobs[0].id, jobs[0].shard, jobs[0].payload)], connection)
                 return [CreatedJob(jobs[0].id, firsts[0].id, is_new=True)]
-            wakeup = self._wakeup_for(jobs, firsts)
+            wakeup = self._wakeup_for([job for job in jobs if job.if_exists is IfExists.KEEP], firsts)
             carried = self._notifier.take_pending(wakeup) if connection is None and wakeup else None
-            rows = await self._notifier.send_with(
+            written = await self._notifier.send_with(
                 carried,
                 lambda wakeup: self._insert(
                     jobs, firsts, connection, wakeup, audit, is_shown=is_shown, skips_taken_names=skips_taken_names
@@ -129,18 +134,10 @@ class Enqueuer:
         except asyncpg.UniqueViolationError as error:
             raise Conflict(f"the database refused a second record: {error}") from error
         if connection is None:
-            await self._executions.announce_placed(rows, is_ready_announced=carried is not None)
-        calendars = await self._database.calendars.of(rows, connection) if is_shown else {}
-        created = {
-            row["job_id"]: CreatedJob(
-                row["job_id"], row["execution_id"], is_new=True, view=_view_from(row, calendars) if is_shown else None
-            )
-            for row in rows
-        }
-        refused = [job for job in jobs if job.id not in created and job.name is None]
-        if refused:
-            created |= await self._existing_holders(refused, firsts, connection)
-        return [created[job.id] for job in jobs if job.id in created]
+            await self._executions.announce_placed(written.placed, is_ready_announced=carried is not None)
+            await self._executions.announce_placed(written.placed_later, is_ready_announced=False)
+            await self._executions.unblock_after_commit(written.freed_limits)
+        return [written.created[job.id] for job in jobs if job.id in written.created]
 
     async def _insert(
         self,
@@ -152,27 +149,34 @@ class Enqueuer:
         *,
         is_shown: bool,
         skips_taken_names: bool,
-    ) -> list[Any]:
+    ) -> _Written:
         cited = _cited(jobs)
         note = None if audit is None else self._database.env.new_id()
+        keeping = [job for job in jobs if job.if_exists is IfExists.KEEP]
+        changing = [job for job in jobs if job.if_exists is not IfExists.KEEP]
 
-        async def work(within: WithinConnection | None) -> list[Any]:
+        async def work(within: WithinConnection | None) -> _Written:
+            written = _Written({job.id: job for job in jobs}, {first.job_id: first for first in firsts}, is_shown)
             await self._hold_calendars(cited, within)
-            rows = await self._write_new(jobs, firsts, within, wakeup, is_shown=is_shown)
-            inserted = {row["job_id"] for row in rows}
-            if not skips_taken_names:
-                _refuse_taken_names(job for job in jobs if job.id not in inserted)
-            if rows and audit is not None and note is not None and within is not None:
-                await self._audit_created(within, note, audit, [job for job in jobs if job.id in inserted])
-            return rows
+            if keeping:
+                written.placed = await self._write_new(keeping, firsts, within, wakeup, is_shown=is_shown)
+                await self._note_new(written, written.placed, within)
+                refused = [job for job in keeping if job.id not in written.created]
+                if not skips_taken_names:
+                    _refuse_taken_names(refused)
+                await self._find_holders([job for job in refused if job.name is None], written, within)
+            await self._change_or_follow(changing, written, within)
+            if audit is not None and note is not None and within is not None:
+                await self._audit_written(within, note, audit, written)
+            return written
 
         if connection is not None:
             return await work(connection)
         if note is not None:
             return await self._database.once(work, note)
-        # Of several jobs, none is written if the name of one is taken. Calendars are held until their jobs are written.
-        has_names = len(jobs) > 1 and any(job.name is not None for job in jobs)
-        return await (self._database.repeat(work) if has_names or cited else work(None))
+        # Of several jobs, none is written if one is refused. Calendars are held until their jobs are written.
+        may_refuse = len(jobs) > 1 and (bool(changing) or any(job.name is not None for job in jobs))
+        return await (self._database.repeat(work) if may_refuse or cited else work(None))
 
     async def _hold_calendars(self, cited: Mapping[str, int], connection: WithinConnection | None) -> None:
         """Let no calendar change until jobs that cite its present version are written; CalendarChanged if one has changed already."""
@@ -205,105 +209,102 @@ class Enqueuer:
             wakeup=wakeup,
         )
 
-    async def _audit_created(
-        self, connection: WithinConnection, note: UUID, audit: AuditEntry, jobs: Sequence[Job]
+    async def _note_new(self, written: _Written, rows: Sequence[Any], connection: WithinConnection | None) -> None:
+        """Note jobs that were inserted."""
+        calendars = await self._database.calendars.of(rows, connection) if written.is_shown and rows else {}
+        for row in rows:
+            view = _view_from(row, calendars) if written.is_shown else None
+            written.created[row["job_id"]] = CreatedJob(row["job_id"], row["execution_id"], is_new=True, view=view)
+
+    async def _audit_written(
+        self, connection: WithinConnection, note: UUID, audit: AuditEntry, written: _Written
     ) -> None:
-        if len(jobs) == 1:
-            await self._database.fetch("write_audit", connection, **creation_audit(jobs[0], note, audit))
-            return
-        facts = {"count": len(jobs), "jobs": [job.name or str(job.id) for job in jobs[:100]]}
-        await write_audit(self._database, connection, note, audit, "job.create", f"{len(jobs)} jobs", None, facts)
+        """Audit what was written, if anything was; the first entry has the id *note*."""
+        ids = chain([note], iter(self._database.env.new_id, None))
+        new = [job for id_, job in written.jobs.items() if (made := written.created.get(id_)) and made.is_new]
+        if len(new) == 1:
+            await self._database.fetch("write_audit", connection, **creation_audit(new[0], next(ids), audit))
+        elif new:
+            facts = {"count": len(new), "jobs": [job.name or str(job.id) for job in new[:100]]}
+            subject = f"{len(new)} jobs"
+            await write_audit(self._database, connection, next(ids), audit, "job.create", subject, None, facts)
+        for holder, job in written.changed.items():
+            after = {"payload": orjson.loads(job.payload), "meta": job.meta, "created_by": job.created_by}
+            subject = f"job:{holder}"
+            await write_audit(self._database, connection, next(ids), audit, "job.update", subject, {}, after)
 
-    async def _meet_holders(
-        self,
-        jobs: Sequence[Job],
-        firsts: Sequence[FirstExecution],
-        connection: WithinConnection | None,
-        audit: AuditEntry | None,
-        *,
-        is_shown: bool,
-    ) -> dict[UUID, CreatedJob]:
-        """Enqueue one-offs that change what waits with their keys."""
-        starts = {first.job_id: first for first in firsts}
-        # Of several with one key, the last one counts.
-        newest = {job.unique_key: job for job in jobs}
-        met = {
-            key: await self._meet_holder(job, starts[job.id], connection, audit, is_shown=is_shown)
-            for key, job in newest.items()
-        }
-        return {
-            job.id: met[job.unique_key]
-            if newest[job.unique_key] is job
-            else CreatedJob(job.id, met[job.unique_key].execution_id, is_new=False)
-            for job in jobs
-        }
+    async def _find_holders(
+        self, refused: Sequence[Job], written: _Written, connection: WithinConnection | None
+    ) -> None:
+        """Note the executions that have the keys of these one-offs; a one-off whose key became free meanwhile is inserted."""
+        for _ in range(_LOOKS_AT_A_KEY):
+            if not refused:
+                return
+            rows = await self._database.fetch("live_keys", connection, keys=[job.unique_key for job in refused])
+            holders = {row["key"]: ExecutionId(row["execution_id"]) for row in rows}
+            for job in refused:
+                if job.unique_key in holders:
+                    written.created[job.id] = CreatedJob(job.id, holders[job.unique_key], is_new=False)
+            free = [job for job in refused if job.unique_key not in holders]
+            if free:
+                await self._insert_again(free, written, connection)
+            refused = [job for job in free if job.id not in written.created]
+        raise _restless_key(refused[0])
 
-    async def _existing_holders(
-        self, refused: Sequence[Job], firsts: Sequence[FirstExecution], connection: WithinConnection | None
-    ) -> dict[UUID, CreatedJob]:
-        """The executions that have the keys of these one-offs. If one has just finished, its key is free, and the one-off is inserted."""
-        rows = await self._database.fetch("live_keys", connection, keys=[job.unique_key for job in refused])
-        holders = {row["key"]: ExecutionId(row["execution_id"]) for row in rows}
-        free = {job.id: job for job in refused if job.unique_key not in holders}
-        inserted: list[CreatedJob] = []
-        if free:
-            await self._database.fetch("free_keys", connection, keys=[job.unique_key for job in free.values()])
-            inserted = await self.create(
-                list(free.values()), [first for first in firsts if first.job_id in free], connection
-            )
-        existing = [
-            CreatedJob(job.id, holders[job.unique_key], is_new=False) for job in refused if job.unique_key in holders
-        ]
-        return {created.job_id: created for created in (*inserted, *existing)}
+    async def _change_or_follow(
+        self, jobs: Sequence[Job], written: _Written, connection: WithinConnection | None
+    ) -> None:
+        """Enqueue one-offs that change what waits with their keys, or run after what has begun."""
+        alike: dict[tuple[str, str], list[Job]] = {}
+        for job in jobs:
+            assert job.unique_key is not None
+            alike.setdefault((job.unique_key, job.handler), []).append(job)
+        # Two callers take their keys in one order, and wait for each other instead of meeting a deadlock.
+        for of_key in sorted(alike, key=lambda pair: pair[0]):
+            for _, in_a_row in groupby(alike[of_key], lambda job: job.if_exists):
+                # Of several that do the same, the last one counts.
+                *earlier, last = in_a_row
+                met = await self._meet_holder(last, written, connection)
+                written.created[last.id] = met
+                for job in earlier:
+                    written.created[job.id] = CreatedJob(job.id, met.execution_id, is_new=False)
 
-    async def _meet_holder(
-        self,
-        job: Job,
-        first: FirstExecution,
-        connection: WithinConnection | None,
-        audit: AuditEntry | None,
-        *,
-        is_shown: bool,
-    ) -> CreatedJob:
+    async def _meet_holder(self, job: Job, written: _Written, connection: WithinConnection | None) -> CreatedJob:
         """Change the waiting execution that has the key, or insert one that runs after it.
 
         Each statement is whole by itself; what another transaction does in between is seen by the next look.
         """
-        if audit is not None:
-            note = creation_audit(job, self._database.env.new_id(), audit)
-            await self._database.fetch("write_audit", connection, **note)
-        assert job.unique_key is not None
         for _ in range(_LOOKS_AT_A_KEY):
             facts = await self._database.fetch_row("key_facts", connection, key=job.unique_key)
             assert facts is not None
-            waiting = facts["successor_id"] or (None if facts["has_ended"] else facts["holder_id"])
-            if waiting is not None:
-                if await self._change_waiting(ExecutionId(waiting), job, first, connection):
-                    return CreatedJob(job.id, ExecutionId(waiting), is_new=False)
-                standing = await self._database.fetch_row("standing_of_waiting", connection, id=waiting)
+            successor, holder = facts["successor_id"], None if facts["has_ended"] else facts["holder_id"]
+            rival = None
+            if successor is not None:
+                if await self._change_waiting(successor, job, written, connection):
+                    return CreatedJob(job.id, ExecutionId(successor), is_new=False)
+                rival = await self._database.fetch_row("standing_of_waiting", connection, id=successor)
+                if rival is None or _is_alike(rival, job):
+                    continue  # it has begun meanwhile, and has the key now; or it was moving from one table to another
+            if holder is not None:
+                if await self._change_waiting(holder, job, written, connection):
+                    return CreatedJob(job.id, ExecutionId(holder), is_new=False)
+                standing = await self._database.fetch_row("standing_of_waiting", connection, id=holder)
                 if standing is not None and _is_alike(standing, job):
-                    continue  # it was moving from one table to another
-                if facts["successor_id"] is not None:
-                    if standing is not None:
-                        raise _awaited_by_another(job, waiting, standing["handler"])
-                    continue  # it has begun meanwhile, and has the key now
+                    continue
+            if rival is not None:
+                raise _awaited_by_another(job, successor, rival["handler"])
             if facts["is_held"]:
                 return CreatedJob(job.id, ExecutionId(facts["holder_id"]), is_new=False)
-            if waiting is None:
-                await self._database.fetch("free_keys", connection, keys=[job.unique_key])
-                created = await self._insert_again(job, first, connection, is_shown=is_shown)
+            if holder is None:
+                await self._insert_again([job], written, connection)
             else:
-                created = await self._insert_successor(job, first, connection)
-            if created is not None:
-                return created
-        raise Conflict(
-            f"the unique_key {job.unique_key!r} changed hands all the while",
-            hint="repeat the request",
-            field="unique_key",
-        )
+                await self._insert_successor(job, written, connection)
+            if job.id in written.created:
+                return written.created[job.id]
+        raise _restless_key(job)
 
     async def _change_waiting(
-        self, waiting: ExecutionId, job: Job, first: FirstExecution, connection: WithinConnection | None
+        self, waiting: UUID, job: Job, written: _Written, connection: WithinConnection | None
     ) -> bool:
         """Give a waiting execution the newest arguments, and the newest time if the job says so; False if it cannot be changed."""
         newest = {
@@ -314,41 +315,33 @@ class Enqueuer:
             "meta": None if job.meta is None else to_json(job.meta),
             "created_by": job.created_by,
             "bound_secrets_only": job.bound_secrets_only or None,
-            "run_at": first.run_at,
+            "run_at": written.firsts[job.id].run_at,
         }
         if job.if_exists is IfExists.REPLACE:
-            return bool(await self._database.fetch("replace_waiting", connection, **newest))
-        rows = await self._database.fetch("extend_waiting", connection, **newest, parked_at=PARKED_AT)
-        if connection is None and rows:
-            await self._executions.announce_placed(rows, is_ready_announced=False)
-            await self._executions.unblock_after_commit([row["limit_key"] for row in rows if row["limit_key"]])
+            rows = await self._database.fetch("replace_waiting", connection, **newest)
+        else:
+            rows = await self._database.fetch("extend_waiting", connection, **newest, parked_at=PARKED_AT)
+            written.placed_later += rows
+            written.freed_limits += [row["limit_key"] for row in rows if row["limit_key"]]
+        if rows:
+            written.changed[waiting] = job
         return bool(rows)
 
-    async def _insert_again(
-        self, job: Job, first: FirstExecution, connection: WithinConnection | None, *, is_shown: bool
-    ) -> CreatedJob | None:
-        """Insert a one-off whose key was free a moment ago; None if it is taken again."""
-        wakeup = None if connection is not None else self._wakeup_for([job], [first]).encode()
-        rows = await self._write_new([job], [first], connection, wakeup, is_shown=is_shown)
-        if not rows:
-            return None
-        if connection is None:
-            await self._executions.announce_placed(rows, is_ready_announced=True)
-        return CreatedJob(job.id, first.id, is_new=True, view=_view_from(rows[0], {}) if is_shown else None)
+    async def _insert_again(self, jobs: Sequence[Job], written: _Written, connection: WithinConnection | None) -> None:
+        """Insert one-offs whose keys were free a moment ago; those whose keys are taken again are left out."""
+        await self._database.fetch("free_keys", connection, keys=[job.unique_key for job in jobs])
+        firsts = [written.firsts[job.id] for job in jobs]
+        rows = await self._write_new(jobs, firsts, connection, None, is_shown=written.is_shown)
+        await self._note_new(written, rows, connection)
+        written.placed_later += rows
 
-    async def _insert_successor(
-        self, job: Job, first: FirstExecution, connection: WithinConnection | None
-    ) -> CreatedJob | None:
-        """Insert a one-off that runs after the one that has the key; None if another waits for that already."""
-        columns = without_nulls(job_columns(job))
-        rows = await self._database.fetch(
-            "create_successor", connection, jobs=json_text([columns]), run_at=first.run_at
-        )
-        if not rows:
-            return None
-        if connection is None:
-            await self._executions.announce_placed(rows, is_ready_announced=False)
-        return CreatedJob(job.id, first.id, is_new=True)
+    async def _insert_successor(self, job: Job, written: _Written, connection: WithinConnection | None) -> None:
+        """Insert a one-off that runs after the one that has the key; not if another waits for that already."""
+        columns, run_at = without_nulls(job_columns(job)), written.firsts[job.id].run_at
+        rows = await self._database.fetch("create_successor", connection, jobs=json_text([columns]), run_at=run_at)
+        if rows:
+            written.created[job.id] = CreatedJob(job.id, written.firsts[job.id].id, is_new=True)
+            written.placed_later += rows
 
     def _wakeup_for(self, jobs: Sequence[Job], firsts: Sequence[FirstExecution]) -> Wakeup:
         """The wake-up for new executions; without those that lie further ahead than workers hold, whichever clock is right."""
@@ -591,6 +584,12 @@ def name_conflict(names: Sequence[str]) -> Conflict:
     """The error for names that other jobs have."""
     which = f"a job named {names[0]!r}" if len(names) == 1 else f"jobs named {', '.join(map(repr, names[:3]))}"
     return Conflict(f"there is already {which}", hint="choose another name, or update that job", names=list(names))
+
+
+def _restless_key(job: Job) -> Conflict:
+    return Conflict(
+        f"the unique_key {job.unique_key!r} changed hands all the while", hint="repeat the request", field="unique_key"
+    )
 
 
 def _is_alike(standing: Mapping[str, Any], job: Job) -> bool:
