@@ -604,6 +604,21 @@ MUTANTS = (
         "        AND false);\n",
         f"{_KEYS}::test_an_edit_of_the_one_that_waits_for_a_key_lets_it_wait",
     ),
+    # expected errors
+    _one(
+        "an expected error that pauses its job",
+        f"{_SQL}/finishing.sql",
+        "             AND NOT EXISTS (SELECT 1 FROM timeball.settled WHERE settled.execution_id = latest.id AND settled.how = 'expected')\n",
+        "",
+        f"{_REAPER}::test_a_job_is_not_paused_for_errors_that_its_handler_expects",
+    ),
+    _one(
+        "an expected death that is counted as one",
+        f"{_SQL}/rollups.sql",
+        "THEN 'expected' ELSE finished.state END AS what",
+        "THEN finished.state ELSE finished.state END AS what",
+        "tests/api/test_metrics.py::test_what_a_handler_expects_raises_no_alarm",
+    ),
     # expiry
     _one(
         "expiry after claim",

@@ -202,6 +202,29 @@ async def test_prometheus_reads_counters_gauges_and_histograms(
     assert told[f"{lateness}_sum", "tests:noop", "default"] == pytest.approx(4)
 
 
+async def test_what_a_handler_expects_raises_no_alarm(
+    scrape: Callable[[], Awaitable[dict[tuple[str, ...], float]]], client: httpx.AsyncClient, store: Store
+) -> None:
+    """The rules of docs/howto/monitor.md look at the outcome `dead`, the page Live at the share of failures."""
+    await enqueue(store, max_retries=1)
+    for _ in range(2):
+        await record(store, [found(claimed, Failed(FAILURE, is_expected=True)) for claimed in await claim_all(store)])
+        await promote_due(store, await make_owner(store))
+        store.env.clock.advance("1h")  # type: ignore[attr-defined]
+        await promote_due(store, await make_owner(store))
+    await store.rollups.fold()
+
+    told = await scrape()
+
+    outcomes = {name[2]: value for name, value in told.items() if name[0] == "timeball_executions_total" and value}
+    tries = {name[2]: value for name, value in told.items() if name[0] == "timeball_unsuccessful_tries_total" and value}
+    assert (outcomes, tries) == ({"expected": 1}, {"expected": 2})
+    total = (await client.get("/stats")).json()["total"]
+    assert (total["expected"], total["expected_tries"], total["dead"], total["failed"]) == (1, 2, 0, 0)
+    assert told[("timeball_dead",)] == 0
+    assert (await client.get("/metrics")).json()["last_hour"]["failure_share"] in (0, None)
+
+
 async def test_counters_only_grow_when_history_is_deleted(
     scrape: Callable[[], Awaitable[dict[tuple[str, ...], float]]], store: Store, clock: VirtualClock
 ) -> None:

@@ -221,6 +221,21 @@ def test_an_error_is_kept_in_the_run_and_logged(tb: Timeball, caplog: pytest.Log
     assert "Tenant: unknown" in caplog.text
 
 
+def test_an_error_that_its_handler_expects_is_no_error_of_the_log(
+    tb: Timeball, caplog: pytest.LogCaptureFixture
+) -> None:
+    @tb.handler(expected=LookupError)
+    def look_up() -> None:
+        raise LookupError("nothing there")
+
+    with caplog.at_level(logging.INFO, "timeball.inline"), tb.inline() as runs:
+        assert look_up.enqueue().state() == "dead"
+
+    assert [(line.levelname, line.exc_info) for line in caplog.records] == [("INFO", None)]
+    assert "look_up failed inline, as expected: nothing there" in caplog.text
+    assert [attempt.is_expected for attempt in runs[0].attempts] == [True]
+
+
 def test_an_error_is_raised_by_choice_as_the_handler_raised_it(tb: Timeball) -> None:
     loud = Timeball(inline="raise")
 

@@ -86,15 +86,16 @@ async def recount(store: Store) -> dict[Key, dict[str, Any]]:
         is_first = number == 1 and row["origin"] != "backfill"
         return max((started_at - row["scheduled_for"]).total_seconds(), 0) if is_first else None
 
+    expected = {row["execution_id"] for row in await table(store, "settled") if row["how"] == "expected"}
     for row in await table(store, "finished"):
         started_at, finished_at = row["started_at"], row["finished_at"]
         lasted = (finished_at - started_at).total_seconds() if started_at else None
-        note(row, finished_at, row["state"], None, lasted, _verdict(row))
+        note(row, finished_at, "expected" if row["id"] in expected else row["state"], None, lasted, _verdict(row))
         if started_at and row["error_type"] is None:
             note(row, started_at, "starts", lateness(row, started_at, row["attempts"]))
     for tried in await table(store, "attempt"):
         row = executions[tried["execution_id"]]
-        note(row, tried["finished_at"], tried["outcome"])
+        note(row, tried["finished_at"], "expected_tries" if tried["is_expected"] else tried["outcome"])
         if tried["started_at"]:
             note(row, tried["started_at"], "starts", lateness(row, tried["started_at"], tried["number"]))
     jobs = {row["id"]: row for row in await table(store, "job")}
@@ -195,6 +196,7 @@ async def test_the_rollups_of_a_mixed_history_equal_a_recount(store: Store, cloc
         Lost(FAILURE),
         CancelOutcome("no"),
         Failed(FAILURE, is_retryable=False),
+        Failed(FAILURE, is_retryable=False, is_expected=True),
     ]
     for number in range(12):
         await enqueue(store, handler="tests:noop", queue="bulk" if number % 2 else "default")

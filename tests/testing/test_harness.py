@@ -228,6 +228,21 @@ def test_isolated_handlers_run_in_the_process_of_the_test(harness: TimeballHarne
     assert sorted(seen) == ["coroutine", "isolated"]
 
 
+def test_raise_errors_does_not_raise_what_its_handler_expects(harness: TimeballHarness, tb: Timeball) -> None:
+    @tb.handler(retries=0, expected=KeyError)
+    def look_up(name: str) -> None:
+        raise (KeyError if name == "expected" else ValueError)(name)
+
+    harness.use(tb)
+    look_up.enqueue("expected")
+    assert harness.drain(raise_errors=True) == (0, 1, 0)
+
+    look_up.enqueue("expected")
+    look_up.enqueue("news")
+    with pytest.raises(ExecutionFailed, match="is dead: ValueError: news"):
+        harness.drain(raise_errors=True)
+
+
 def test_raise_errors_raises_with_the_traceback_of_the_handler(harness: TimeballHarness, tb: Timeball) -> None:
     @tb.handler(retries=0)
     def broken(number: int) -> None:

@@ -125,8 +125,9 @@ class RollupPeriod(StrEnum):
 class RollupCounts:
     """The counts of a period.
 
-    `starts` are attempts, counted where they started. `succeeded`, `cancelled`, `dead` and `skipped` are executions, and
-    `failed`, `timed_out` and `lost` are attempts, counted where they ended.
+    `starts` are attempts, counted where they started. `succeeded`, `cancelled`, `dead`, `skipped` and `expected` are executions,
+    and `failed`, `timed_out`, `lost` and `expected_tries` are attempts, counted where they ended. What was expected is what failed
+    with an error that its handler declares as such: the other counts leave it out, so that it raises no alarm.
     """
 
     starts: int = 0
@@ -137,21 +138,28 @@ class RollupCounts:
     failed: int = 0
     timed_out: int = 0
     lost: int = 0
+    expected: int = 0
+    expected_tries: int = 0
 
     @property
     def unsuccessful_tries(self) -> int:
-        """Attempts that failed, timed out or were lost with their worker."""
+        """Attempts that failed, timed out or were lost with their worker, and were not expected to."""
         return self.failed + self.timed_out + self.lost
 
     @property
     def ended(self) -> int:
         """Executions that ended, in any state."""
-        return self.succeeded + self.cancelled + self.dead + self.skipped
+        return self.succeeded + self.cancelled + self.died + self.skipped
+
+    @property
+    def died(self) -> int:
+        """Executions that ended dead, expected or not."""
+        return self.dead + self.expected
 
     @property
     def failure_share(self) -> float | None:
-        """The share of ended attempts that did not succeed; None if none ended."""
-        tries = self.succeeded + self.unsuccessful_tries
+        """The share of ended attempts that did not succeed, and were not expected to fail; None if none ended."""
+        tries = self.succeeded + self.unsuccessful_tries + self.expected_tries
         return self.unsuccessful_tries / tries if tries else None
 
 

@@ -547,7 +547,7 @@ class _Attempts:
             pause = format_duration(outcome.delay)
             outcome = CancelOutcome(f"it asked to run again in {pause}, and an inline run does not wait")
         if isinstance(outcome, Failed):
-            record.attempts.append(_failed_attempt(record.execution, outcome.error, now))
+            record.attempts.append(_failed_attempt(record.execution, outcome, now))
             if not self._policy.retries:
                 outcome = replace(outcome, is_retryable=False)
         facts = AttemptFacts(attempts=self._number, lost=0, retry=self._job.retry, delivery=self._job.delivery)
@@ -573,7 +573,10 @@ class _Attempts:
         if execution.state is not ExecutionState.DEAD:
             return
         if not self._policy.raise_errors:
-            _logger.error("%s failed inline: %s", execution.handler, execution.error, exc_info=error)
+            if self._record.attempts and self._record.attempts[-1].is_expected:
+                _logger.info("%s failed inline, as expected: %s", execution.handler, execution.error)
+            else:
+                _logger.error("%s failed inline: %s", execution.handler, execution.error, exc_info=error)
         elif isinstance(error, Exception):
             raise error
         else:
@@ -641,7 +644,7 @@ def _claimed(record: InlineRecord, job: Job, env: Env) -> ClaimedExecution:
     )
 
 
-def _failed_attempt(execution: Execution, error: ErrorInfo, now: datetime) -> Attempt:
+def _failed_attempt(execution: Execution, outcome: Failed, now: datetime) -> Attempt:
     return Attempt(
         execution_id=execution.id,
         fence=execution.fence,
@@ -650,5 +653,6 @@ def _failed_attempt(execution: Execution, error: ErrorInfo, now: datetime) -> At
         started_at=execution.started_at,
         finished_at=now,
         outcome="failed",
-        error=error,
+        error=outcome.error,
+        is_expected=outcome.is_expected,
     )

@@ -209,5 +209,11 @@ def _rollup_from(row: Any) -> Rollup:
 
 
 def _tally_from(row: Any) -> Rollup:
-    tally = RollupCounts(starts=row["starts"], succeeded=row["succeeded"], cancelled=row["cancelled"], dead=row["dead"])
+    tally = RollupCounts(
+        starts=row["starts"],
+        succeeded=row["succeeded"],
+        cancelled=row["cancelled"],
+        dead=row["dead"],
+        expected=row["expected"],
+    )
     return Rollup(at=row["at"], counts=tally, duration_seconds=row["duration_seconds"])

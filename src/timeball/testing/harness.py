@@ -114,6 +114,7 @@ class TimeballHarness:
         """Run all executions that are due now, and those that they enqueue for now; retries that are due later stay for later.
 
         With *raise_errors*, a failed attempt is raised as ExecutionFailed with the traceback of the handler; several are an ExceptionGroup.
+        What failed with an error that its handler expects is not raised.
         """
         __tracebackhide__ = True
         return _result_of(self.call(lambda nodes: nodes.drain(self._patience())), raise_errors)

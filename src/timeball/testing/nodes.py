@@ -26,14 +26,14 @@ from timeball.handlers.binding import style_of
 from timeball.handlers.registry import Registry
 from timeball.runtime import Runtime, built_in_handlers, open_runtime
 from timeball.store.diagnostics import RecordedExecutions
-from timeball.telemetry.events import AttemptFailed, ExecutionsExpired, TelemetryEvent
+from timeball.telemetry.events import AttemptFailed, AttemptFailedAsExpected, ExecutionsExpired, TelemetryEvent
 from timeball.testing.environment import HarnessEnv
 from timeball.version import __version__
 
 _CENTURY_SECONDS = 100 * 365 * 86_400.0
 _NO_LIMIT = 1e9
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1
-_FAILURES = frozenset({"failed", "timedout", "lost"})
+_FAILURES = frozenset({"failed", "timed_out", "lost"})
 
 
 class DrainResult(NamedTuple):
@@ -46,7 +46,7 @@ class DrainResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ElapsedTime:
-    """A span of the test's time: the result of its attempts, and the errors of those that failed."""
+    """A span of the test's time: the result of its attempts, and the errors of those that failed and were not expected to."""
 
     result: DrainResult
     errors: Sequence[ExecutionFailed]
@@ -152,7 +152,8 @@ class ManualNodes:
         self._env.virtual_clock.advance_to(instant)
         succeeded = self._worker.executor.succeeded - self._succeeded_before
         result = DrainResult(succeeded, len(self._failures), self._other)
-        return ElapsedTime(result, [await self._error_of(failure) for failure in self._failures])
+        news = [failure for failure in self._failures if not isinstance(failure, AttemptFailedAsExpected)]
+        return ElapsedTime(result, [await self._error_of(failure) for failure in news])
 
     async def lines(self, execution_id: ExecutionId) -> list[str]:
         """The log of an execution."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -676,6 +677,24 @@ async def test_a_job_is_paused_after_so_many_dead_executions_in_a_row(
     ]
     assert entries == [("timeball", "job.pause", "3 executions in a row ended dead")]
     assert await table(store, "failing_job") == []
+
+
+async def test_a_job_is_not_paused_for_errors_that_its_handler_expects(
+    store: Store, clock: VirtualClock, commands: Commands, worker: Hands, make_reaper: Callable[[], Reaper]
+) -> None:
+    job = await create(store, interval_seconds=3600, pause_after_failures=2)
+    for _ in range(3):
+        await run_and_end(store, clock, commands, worker, job, replace(DEADLY, is_expected=True))
+    assert await table(store, "failing_job") == []
+
+    for outcome in (DEADLY, replace(DEADLY, is_expected=True), DEADLY):
+        await run_and_end(store, clock, commands, worker, job, outcome)
+        await make_reaper().tick()
+    assert (await read_job(store, job.id)).paused_at is None, "an expected one came between"
+
+    await run_and_end(store, clock, commands, worker, job, DEADLY)
+    await make_reaper().tick()
+    assert (await read_job(store, job.id)).paused_at is not None
 
 
 async def test_a_resumption_begins_the_count_of_failures_anew(

@@ -28,8 +28,9 @@ class OccurrenceCountsOut(BaseModel):
 
 
 class CountsOut(BaseModel):
-    """Counts of a span. `starts` counts attempts that began in it; `succeeded`, `cancelled`, `dead` and `skipped` count executions
-    that ended in it, `failed`, `timed_out` and `lost` count attempts that ended in it."""
+    """Counts of a span. `starts` counts attempts that began in it; `succeeded`, `cancelled`, `dead`, `skipped` and `expected` count
+    executions that ended in it, `failed`, `timed_out`, `lost` and `expected_tries` count attempts that ended in it. What failed with an
+    error that its handler expects is counted as expected alone."""
 
     starts: int
     succeeded: int
@@ -39,6 +40,8 @@ class CountsOut(BaseModel):
     failed: int
     timed_out: int
     lost: int
+    expected: int
+    expected_tries: int
     occurrences: OccurrenceCountsOut
     duration_seconds: PercentilesOut
     lateness_seconds: PercentilesOut

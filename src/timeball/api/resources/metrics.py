@@ -214,8 +214,8 @@ _PAIR = ("queue", "handler")
 
 # The label of all queues without a label of their own.
 OTHER_QUEUES = "(other)"
-_OUTCOMES = ("succeeded", "cancelled", "dead", "skipped")
-_ATTEMPTS = ("failed", "timed_out", "lost")
+_OUTCOMES = ("succeeded", "cancelled", "dead", "skipped", "expected")
+_ATTEMPTS = {"failed": "failed", "timed_out": "timed_out", "lost": "lost", "expected": "expected_tries"}
 _LATENESS_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _DURATION_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
 
@@ -265,8 +265,8 @@ def _of_all_time(rollups: Sequence[Rollup]) -> Iterator[Metric]:
         pair = (rollup.queue, rollup.handler)
         for outcome in _OUTCOMES:
             ended.add_metric((*pair, outcome), getattr(rollup.counts, outcome))
-        for outcome in _ATTEMPTS:
-            tries.add_metric((*pair, outcome), getattr(rollup.counts, outcome))
+        for outcome, count in _ATTEMPTS.items():
+            tries.add_metric((*pair, outcome), getattr(rollup.counts, count))
         starts.add_metric(pair, rollup.counts.starts)
         lateness.add_metric(pair, _buckets(rollup.lateness, _LATENESS_BOUNDS), rollup.lateness_seconds)
         duration.add_metric(pair, _buckets(rollup.duration, _DURATION_BOUNDS), rollup.duration_seconds)

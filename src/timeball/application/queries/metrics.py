@@ -24,8 +24,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE, _TEN_MINUTES, _HOUR = timedelta(minutes=1), timedelta(minutes=10), timedelta(hours=1)
 # Queues with a line of their own; the total number is reported beside them.
 MAX_LISTED_QUEUES = 100
-# Terminal states that a mark of counted runs shows.
-_SHOWN_STATES = ("succeeded", "dead", "cancelled")
 # Rollup steps in a bucket of a load, if the bucket is long enough.
 _STEPS_A_BUCKET = 4
 MAX_WINDOW = HOURS_KEPT
@@ -207,7 +205,7 @@ class RollupHistory:
         step = max(timedelta(seconds=load.width / _STEPS_A_BUCKET) // self._unit * self._unit, self._unit)
         for rollup in (await self._rollups({series: until}, step)).get(series, ()):
             counts, seconds = rollup.counts, rollup.duration_seconds
-            ended = counts.succeeded + counts.dead + counts.cancelled
+            ended = counts.succeeded + counts.died + counts.cancelled
             load.add_ended(min(rollup.at + step, until), seconds, seconds / max(ended, 1))
             load.starts[load.bucket(rollup.at)] += counts.starts
 
@@ -220,7 +218,9 @@ class RollupHistory:
 
 
 def _mark(rollup: Rollup, step: timedelta, edge: datetime) -> TimelineMark | None:
-    states = {state: number for state in _SHOWN_STATES if (number := getattr(rollup.counts, state))}
+    counts = rollup.counts
+    ended = {"succeeded": counts.succeeded, "dead": counts.died, "cancelled": counts.cancelled}
+    states = {state: number for state, number in ended.items() if number}
     if not states:
         return None
     end = min(rollup.at + step, edge)

@@ -923,6 +923,9 @@ CREATE TABLE timeball.rollup (
     failed           bigint           NOT NULL,
     timed_out        bigint           NOT NULL,
     lost             bigint           NOT NULL,
+    -- Executions that died of an error that their handler expects, and attempts that failed of one: the columns above leave them out.
+    expected         bigint           NOT NULL,
+    expected_tries   bigint           NOT NULL,
     ran              bigint           NOT NULL,
     skip_reasons     text[]           NOT NULL,
     skip_counts      bigint[]         NOT NULL,

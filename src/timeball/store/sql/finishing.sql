@@ -153,6 +153,7 @@ failing AS (
     FROM gone
     JOIN timeball.job ON job.id = gone.job_id
     WHERE gone.state = 'dead'
+      AND gone.is_expected IS NOT TRUE
       AND gone.job_id <> gone.id
       AND job.pause_after_failures IS NOT NULL
     ORDER BY gone.job_id
@@ -200,12 +201,13 @@ FOR UPDATE;
 
 -- name: failures_in_a_row
 -- How many of the latest executions of a job died since it was changed or resumed, and after how many it is to be paused; no row if it is not to be.
+-- One that died of an expected error ends a row of failures, as a success does.
 -- The order of ids is that of the instants for which they were made.
 SELECT job.pause_after_failures AS most,
        (
            SELECT count(*)
            FROM (
-               SELECT finished.state, finished.finished_at
+               SELECT finished.id, finished.state, finished.finished_at
                FROM timeball.finished
                WHERE finished.job_id = job.id
                  AND finished.job_id <> finished.id
@@ -215,6 +217,7 @@ SELECT job.pause_after_failures AS most,
            ) AS latest
            WHERE latest.state = 'dead'
              AND latest.finished_at > job.updated_at
+             AND NOT EXISTS (SELECT 1 FROM timeball.settled WHERE settled.execution_id = latest.id AND settled.how = 'expected')
        ) AS failures
 FROM timeball.job
 WHERE job.id = :job_id

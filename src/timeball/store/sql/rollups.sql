@@ -26,7 +26,12 @@ edge AS MATERIALIZED (
     FROM mark
 ),
 ended AS MATERIALIZED (
-    SELECT finished.job_id, finished.id, finished.queue, finished.handler, finished.state, finished.origin, finished.scheduled_for,
+    SELECT finished.job_id, finished.id, finished.queue, finished.handler,
+           -- By what its end wrote itself: a settlement by a person comes later, and changes nothing.
+           CASE WHEN finished.state = 'dead'
+                 AND EXISTS (SELECT 1 FROM timeball.settled WHERE settled.execution_id = finished.id AND settled.how = 'expected')
+                THEN 'expected' ELSE finished.state END AS what,
+           finished.origin, finished.scheduled_for,
            finished.started_at, finished.finished_at, finished.attempts, finished.error_type,
            CASE WHEN finished.origin = 'schedule'
                 THEN coalesce(timeball.skip_reason(finished.state, finished.reason, finished.attempts, finished.lost), 'ran') END AS verdict
@@ -37,7 +42,8 @@ ended AS MATERIALIZED (
       AND (finished.recorded >= edge.seen_until OR NOT pg_visible_in_snapshot(finished.recorded::text::xid8, edge.seen))
 ),
 tried AS MATERIALIZED (
-    SELECT execution.job_id, execution.id, execution.queue, execution.handler, attempt.outcome, execution.origin, execution.scheduled_for,
+    SELECT execution.job_id, execution.id, execution.queue, execution.handler,
+           CASE WHEN attempt.is_expected THEN 'expected try' ELSE attempt.outcome END AS what, execution.origin, execution.scheduled_for,
            attempt.started_at, attempt.finished_at, attempt.number
     FROM edge
     CROSS JOIN timeball.attempt
@@ -64,7 +70,7 @@ passed_over AS MATERIALIZED (
 -- A verdict is about occurrences of a schedule: that one ran, or the reason for which one or a range of them was skipped. A range that was not counted has
 -- two at least.
 happened AS (
-    SELECT job_id, id, queue, handler, finished_at AS at, state AS what, verdict, 1::bigint AS times,
+    SELECT job_id, id, queue, handler, finished_at AS at, what, verdict, 1::bigint AS times,
            NULL::double precision AS lateness, extract(epoch FROM finished_at - started_at)::double precision AS duration
     FROM ended
     UNION ALL
@@ -77,7 +83,7 @@ happened AS (
     WHERE started_at IS NOT NULL
       AND error_type IS NULL
     UNION ALL
-    SELECT job_id, id, queue, handler, finished_at, outcome, NULL, 1, NULL, NULL
+    SELECT job_id, id, queue, handler, finished_at, what, NULL, 1, NULL, NULL
     FROM tried
     UNION ALL
     SELECT job_id, id, queue, handler, started_at, 'started', NULL, 1,
@@ -135,10 +141,11 @@ known AS MATERIALIZED (
 number AS (
     SELECT span, job_id, at, queue, handler,
            sum(starts) AS starts, sum(succeeded) AS succeeded, sum(cancelled) AS cancelled, sum(dead) AS dead, sum(skipped) AS skipped,
-           sum(failed) AS failed, sum(timed_out) AS timed_out, sum(lost) AS lost, sum(ran) AS ran,
+           sum(failed) AS failed, sum(timed_out) AS timed_out, sum(lost) AS lost, sum(expected) AS expected,
+           sum(expected_tries) AS expected_tries, sum(ran) AS ran,
            sum(lateness_seconds) AS lateness_seconds, sum(duration_seconds) AS duration_seconds
     FROM (
-        SELECT span, job_id, at, queue, handler, starts, succeeded, cancelled, dead, skipped, failed, timed_out, lost, ran,
+        SELECT span, job_id, at, queue, handler, starts, succeeded, cancelled, dead, skipped, failed, timed_out, lost, expected, expected_tries, ran,
                lateness_seconds, duration_seconds
         FROM known
         UNION ALL
@@ -147,6 +154,7 @@ number AS (
                CASE what WHEN 'cancelled' THEN number ELSE 0 END, CASE what WHEN 'dead' THEN number ELSE 0 END,
                CASE what WHEN 'skipped' THEN number ELSE 0 END, CASE what WHEN 'failed' THEN number ELSE 0 END,
                CASE what WHEN 'timed_out' THEN number ELSE 0 END, CASE what WHEN 'lost' THEN number ELSE 0 END,
+               CASE what WHEN 'expected' THEN number ELSE 0 END, CASE what WHEN 'expected try' THEN number ELSE 0 END,
                CASE verdict WHEN 'ran' THEN number ELSE 0 END, lateness, duration
         FROM spread
     ) AS part
@@ -205,9 +213,10 @@ lasted AS (
 ),
 written AS (
     INSERT INTO timeball.rollup (span, at, job_id, queue, handler, starts, succeeded, cancelled, dead, skipped, failed, timed_out, lost,
-                                 ran, skip_reasons, skip_counts, lateness_seconds, lateness_buckets, lateness_counts, duration_seconds, duration_buckets, duration_counts)
+                                 expected, expected_tries, ran, skip_reasons, skip_counts, lateness_seconds, lateness_buckets, lateness_counts, duration_seconds, duration_buckets, duration_counts)
     SELECT number.span, number.at, number.job_id, number.queue, number.handler, number.starts, number.succeeded, number.cancelled, number.dead,
-           number.skipped, number.failed, number.timed_out, number.lost, number.ran, coalesce(skips.reasons, '{}'), coalesce(skips.counts, '{}'),
+           number.skipped, number.failed, number.timed_out, number.lost, number.expected,
+           number.expected_tries, number.ran, coalesce(skips.reasons, '{}'), coalesce(skips.counts, '{}'),
            number.lateness_seconds, coalesce(late.buckets, '{}'), coalesce(late.counts, '{}'),
            number.duration_seconds, coalesce(lasted.buckets, '{}'), coalesce(lasted.counts, '{}')
     FROM number
@@ -331,7 +340,8 @@ SELECT number.*, coalesce(skips.reasons, '{}') AS skip_reasons, coalesce(skips.c
 FROM (
     SELECT step AS at, '' AS queue, '' AS handler,
            sum(starts)::bigint AS starts, sum(succeeded)::bigint AS succeeded, sum(cancelled)::bigint AS cancelled, sum(dead)::bigint AS dead,
-           sum(skipped)::bigint AS skipped, sum(failed)::bigint AS failed, sum(timed_out)::bigint AS timed_out, sum(lost)::bigint AS lost, sum(ran)::bigint AS ran,
+           sum(skipped)::bigint AS skipped, sum(failed)::bigint AS failed, sum(timed_out)::bigint AS timed_out, sum(lost)::bigint AS lost,
+           sum(expected)::bigint AS expected, sum(expected_tries)::bigint AS expected_tries, sum(ran)::bigint AS ran,
            sum(lateness_seconds) AS lateness_seconds, sum(duration_seconds) AS duration_seconds
     FROM part
     GROUP BY step
@@ -398,7 +408,8 @@ SELECT number.*, coalesce(skips.reasons, '{}') AS skip_reasons, coalesce(skips.c
 FROM (
     SELECT min(at) AS at, queue, handler,
            sum(starts)::bigint AS starts, sum(succeeded)::bigint AS succeeded, sum(cancelled)::bigint AS cancelled, sum(dead)::bigint AS dead,
-           sum(skipped)::bigint AS skipped, sum(failed)::bigint AS failed, sum(timed_out)::bigint AS timed_out, sum(lost)::bigint AS lost, sum(ran)::bigint AS ran,
+           sum(skipped)::bigint AS skipped, sum(failed)::bigint AS failed, sum(timed_out)::bigint AS timed_out, sum(lost)::bigint AS lost,
+           sum(expected)::bigint AS expected, sum(expected_tries)::bigint AS expected_tries, sum(ran)::bigint AS ran,
            sum(lateness_seconds) AS lateness_seconds, sum(duration_seconds) AS duration_seconds
     FROM part
     GROUP BY queue, handler
@@ -415,7 +426,7 @@ ORDER BY number.queue, number.handler;
 -- Rows are compared, and OFFSET 0 is there: see rollup_groups.
 SELECT given.series, date_bin(:step::interval, rollup.at, 'epoch'::timestamptz) AS at,
        sum(rollup.starts)::bigint AS starts, sum(rollup.succeeded)::bigint AS succeeded, sum(rollup.cancelled)::bigint AS cancelled,
-       sum(rollup.dead)::bigint AS dead, sum(rollup.duration_seconds) AS duration_seconds
+       sum(rollup.dead)::bigint AS dead, sum(rollup.expected)::bigint AS expected, sum(rollup.duration_seconds) AS duration_seconds
 FROM unnest(:series::uuid[], :untils::timestamptz[]) AS given (series, until)
 CROSS JOIN LATERAL (
     SELECT *
