@@ -456,7 +456,7 @@ MUTANTS = (
     _one(
         "a call of a handler that its author may not use",
         "application/commands/requests.py",
-        '        for call in calls_in(fields):\n            self.check_owner(call["handler"], actor)\n',
+        '        for path, call in calls_in(fields):\n            self.check_owner(call["handler"], actor)\n',
         "",
         "tests/api/test_follow_ups.py::test_only_an_administrator_lets_a_command_follow",
     ),

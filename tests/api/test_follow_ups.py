@@ -134,7 +134,7 @@ async def test_secrets_in_calls_are_hidden_and_confined(
         ({"on_success": {"payload": {}}}, "/on_success/handler", "handler is missing"),
         ({"on_failure": {"handler": "h", "payload": {"a": {"$cause": "result"}}}}, "/on_failure/payload/a/$cause", "state"),
         ({"payload": {"a": {"$cause": "result"}}}, "/payload/a/$cause", "no run comes before this one"),
-        ({"on_success": {"handler": "http.webhook", "payload": {"url": 3}}}, "/payload/url", "url"),
+        ({"on_success": {"handler": "http.webhook", "payload": {"url": 3}}}, "/on_success/payload/url", "url"),
     ],
 )  # fmt: skip
 async def test_a_call_that_cannot_be_made_is_refused_with_a_pointer(

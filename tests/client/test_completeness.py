@@ -14,7 +14,15 @@ from timeball.api.app import _ROUTERS
 from timeball.api.models.jobs import JobIn
 from timeball.api.params import execution_filter, job_filter
 from timeball.client.requests import ApiRequest, DownloadMethod, IterateMethod, Method, Poll, Resource, WaitMethod
-from timeball.client.types import ExecutionFilterParams, JobFilterParams, JobParams
+from timeball.client.types import (
+    CallParams,
+    ChainParams,
+    ExecutionFilterParams,
+    GroupParams,
+    JobFilterParams,
+    JobParams,
+)
+from timeball.domain.follow_ups import CALL_FIELDS
 
 # PUT does the same as PATCH; probes are for load balancers; events have their own method;
 # `jobs.bulk` takes `delete` like its other actions.
@@ -85,5 +93,8 @@ def test_every_route_has_a_client_method() -> None:
 def test_typed_parameters_are_those_of_the_api() -> None:
     """Type checkers need the names written out, so they exist twice; this test compares them."""
     assert JobParams.__optional_keys__ == set(JobIn.model_fields)
+    assert CallParams.__optional_keys__ | CallParams.__required_keys__ == set(CALL_FIELDS)
+    assert ChainParams.__optional_keys__ | ChainParams.__required_keys__ == {"chain", "on_failure"}
+    assert GroupParams.__optional_keys__ | GroupParams.__required_keys__ == {"group", "then", "on_failure"}
     assert JobFilterParams.__optional_keys__ == set(inspect.signature(job_filter).parameters)
     assert ExecutionFilterParams.__optional_keys__ == set(inspect.signature(execution_filter).parameters)

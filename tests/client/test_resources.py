@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import FreshDatabase
 from tests.sdk.conftest import running_node
 from timeball import AsyncClient, Client, Conflict, InvalidInput, NotFound, ScheduleError, Timeball
-from timeball.client.types import BulkResult, Operation
+from timeball.client.types import BulkResult, CallParams, Operation
 from timeball.config.settings import load_settings
 from timeball.errors import ResultTimeout
 
@@ -222,3 +222,35 @@ def test_methods_have_docstrings() -> None:
     with Client("http://nowhere") as timeball:
         assert "Create a job" in (timeball.jobs.create.__doc__ or "")
         assert timeball.jobs.create.__name__ == "create"
+
+
+def test_methods_of_groups(running_api: str) -> None:
+    with Client(running_api) as timeball:
+        join: CallParams = {"handler": "join", "payload": {"pages": {"$cause": "results"}}}
+        created = timeball.groups.create(
+            [{"handler": "read", "payload": {"page": page}} for page in range(3)], then=join
+        )
+        chain = timeball.groups.create(chain=[{"handler": "read"}, {"handler": "scan"}], meta={"tenant": "acme"})
+
+        assert (created.state, created.total, len(created.warnings)) == ("open", 3, 2)
+        assert [group.id for group in timeball.groups.iterate(limit=1, state="open")] == [chain.id, created.id]
+        details = timeball.groups.get(created.id, limit=2)
+        assert ([part.steps[0].handler for part in details.parts], details.has_more) == (["read", "read"], True)
+        assert [
+            part.number for part in timeball.groups.get(created.id, cursor=details.next_cursor, only_open=True).parts
+        ] == [3]
+        assert "waits for 3 of 3" in timeball.groups.explain(created.id).headline
+        cancelled = timeball.groups.cancel(created.id, "not needed")
+        assert (cancelled.state, cancelled.cancelled) == ("failed", 3)
+        with pytest.raises(Conflict):
+            timeball.groups.cancel(created.id)
+        with pytest.raises(InvalidInput, match="empty"):
+            timeball.groups.create([])
+
+
+async def test_methods_of_groups_are_there_for_coroutines(running_api: str) -> None:
+    async with AsyncClient(running_api) as timeball:
+        created = await timeball.groups.create([{"handler": "read"}])
+
+        assert [group.id async for group in timeball.groups.iterate()] == [created.id]
+        assert (await timeball.groups.get(created.id)).waits_for == 1

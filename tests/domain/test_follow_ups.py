@@ -59,8 +59,11 @@ def test_calls_in_calls_are_found_and_confined() -> None:
 
     confined = confine_calls(calls, lambda payload: "$secret" in payload)
 
-    assert [call["handler"] for call in calls_in(calls)] == ["send", "tell"]
-    assert [call.get("bound_secrets_only") for call in calls_in(confined)] == [None, True]
+    assert [(path, call["handler"]) for path, call in calls_in(calls)] == [
+        ("on_success", "send"),
+        ("on_success/on_failure", "tell"),
+    ]
+    assert [call.get("bound_secrets_only") for _, call in calls_in(confined)] == [None, True]
     assert shown_call(confined["on_success"]) == job.on_success
     assert a_job(on_success=confined["on_success"]).on_success == confined["on_success"]
 

@@ -25,11 +25,12 @@ from timeball.api.responses import (
 )
 from timeball.application.queries.executions import ExecutionView, ResolvedPayload
 from timeball.domain.execution import Attempt, Execution, ExecutionState
+from timeball.domain.follow_ups import ExecutionLinks
 from timeball.domain.job import JobView
 from timeball.domain.payload_references import OF_ATTEMPT
 from timeball.domain.search import PageRequest, ResultPage
 from timeball.domain.values.field_errors import unexpected_value
-from timeball.domain.values.ids import ExecutionId, format_execution_id
+from timeball.domain.values.ids import ExecutionId, format_execution_id, format_id
 from timeball.domain.values.redaction import redact
 from timeball.domain.values.wording import parse_duration
 
@@ -45,11 +46,23 @@ def full_execution_document(view: ExecutionView) -> Document:
         "result": redact(view.execution.result),
         "fingerprint": view.fingerprint,
         "stop_requested": view.stop,
-        "follows": None if view.links.follows is None else format_execution_id(view.links.follows),
+        "follows": _follows(view.links),
         "followed_by": [format_execution_id(id_) for id_ in view.links.followed_by],
+        "group": None if view.links.group_id is None else _group_document(view.links),
         "attempt_list": [attempt_document(attempt) for attempt in view.attempts],
         "timeline": _timeline(view),
     }
+
+
+def _follows(links: ExecutionLinks) -> str | None:
+    if links.follows_group is not None:
+        return format_id("grp", links.follows_group)
+    return None if links.follows is None else format_execution_id(links.follows)
+
+
+def _group_document(links: ExecutionLinks) -> Document:
+    assert links.group_id is not None
+    return {"id": format_id("grp", links.group_id), "part": links.part}
 
 
 def _resolved_document(resolved: ResolvedPayload) -> Document:

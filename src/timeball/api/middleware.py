@@ -39,6 +39,8 @@ _MEGABYTE = 1024**2
 # A payload may have a hundred levels, and stands a few levels deep itself.
 MAX_DEPTH = 110
 _BULK_PATH = "/api/v1/jobs/bulk"
+# Requests that create many executions may be large.
+_LARGE_PATHS = frozenset({_BULK_PATH, "/api/v1/groups"})
 
 
 # POSTs that change nothing: those that a viewer may send, and the check of payloads.
@@ -195,7 +197,7 @@ class ApiMiddleware:
         body = await self._read_body(_own_path(scope), headers, receive)
         self._limits.count_bytes(client_address(scope) if caller is None else caller.name, len(body))
         # Routes that read the body by hand take the parsed document.
-        scope["state"]["document"] = await self._parse(body, is_bulk=_own_path(scope) == _BULK_PATH) if body else None
+        scope["state"]["document"] = await self._parse(body, path=_own_path(scope)) if body else None
         replayed = _BufferedBody(body, receive)
         key = headers.get(IDEMPOTENCY_HEADER)
         if method != "POST" or key is None or caller is None or _is_read_only_post(scope):
@@ -205,16 +207,14 @@ class ApiMiddleware:
 
     async def _read_body(self, path: str, headers: Headers, receive: Receive) -> bytes:
         settings = self._settings
-        is_bulk = path == _BULK_PATH
-        megabytes = settings.largest_bulk_megabytes if is_bulk else settings.largest_body_megabytes
+        megabytes = settings.largest_bulk_megabytes if path in _LARGE_PATHS else settings.largest_body_megabytes
         return await _read_body(headers, receive, int(megabytes * _MEGABYTE))
 
-    async def _parse(self, body: bytes, *, is_bulk: bool) -> Any:
+    async def _parse(self, body: bytes, *, path: str) -> Any:
         settings = self._settings
         # In bulk each payload is checked for itself: the depth of the whole takes longer to find than all the rest.
-        max_values, max_depth = (
-            (settings.largest_bulk_values, None) if is_bulk else (settings.largest_body_values, MAX_DEPTH)
-        )
+        max_depth = None if path == _BULK_PATH else MAX_DEPTH
+        max_values = settings.largest_bulk_values if path in _LARGE_PATHS else settings.largest_body_values
         parse = partial(parse_bounded_json, body, max_values=max_values, max_depth=max_depth)
         return parse() if len(body) < _LARGE_BODY else await asyncio.to_thread(parse)
 

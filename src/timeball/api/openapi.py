@@ -190,6 +190,7 @@ _DESCRIPTION = (
 _TAGS = {
     "jobs": "What to run, and when.",
     "executions": "Every run of a job: its state, its attempts, its log.",
+    "groups": "Parts that run side by side, and what follows when all of them have ended.",
     "dead letter": "Executions that have used up their retries.",
     "templates": "Jobs with placeholders, to be filled in.",
     "calendars": "Named sets of days that jobs leave out, or run on alone.",

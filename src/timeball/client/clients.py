@@ -19,7 +19,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import httpx
 
-from timeball.client.executions import DeadLettersApi, ExecutionsApi, OperationsApi
+from timeball.client.executions import DeadLettersApi, ExecutionsApi, GroupsApi, OperationsApi
 from timeball.client.jobs import CalendarsApi, JobsApi, TemplatesApi
 from timeball.client.requests import ApiRequest, ClientType, Page, Poll, parse_json
 from timeball.client.system import FreezesApi, HandlersApi, QueuesApi, SchedulesApi, SystemApi, TimeApi, WorkersApi
@@ -43,6 +43,7 @@ class Resources(Generic[ClientType]):
     def __init__(self, client: ClientType) -> None:
         self.jobs: JobsApi[ClientType] = JobsApi(client)
         self.executions: ExecutionsApi[ClientType] = ExecutionsApi(client)
+        self.groups: GroupsApi[ClientType] = GroupsApi(client)
         self.dead_letters: DeadLettersApi[ClientType] = DeadLettersApi(client)
         self.operations: OperationsApi[ClientType] = OperationsApi(client)
         self.queues: QueuesApi[ClientType] = QueuesApi(client)

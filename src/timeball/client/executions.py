@@ -1,4 +1,4 @@
-"""`client.executions`, `client.dead_letters` and `client.operations`."""
+"""`client.executions`, `client.groups`, `client.dead_letters` and `client.operations`."""
 
 from __future__ import annotations
 
@@ -28,15 +28,21 @@ from timeball.client.requests import (
 )
 from timeball.client.types import (
     BulkResult,
+    CancelledGroup,
+    CreatedGroup,
     DeadGroupOut,
     Execution,
     ExecutionDetails,
     ExecutionFilterParams,
     Explanation,
+    Group,
+    GroupDetails,
+    GroupExplanation,
     LogLine,
     Operation,
     OperationItem,
     Try,
+    WorkParams,
 )
 
 _FINAL_STATES = frozenset({"succeeded", "cancelled", "dead", "skipped"})
@@ -123,6 +129,71 @@ def export(
 ) -> ApiRequest[bytes]:
     """All matching executions as CSV, JSON lines or one JSON list; *bom* begins a CSV with a byte order mark."""
     return get("/executions/export", raw_content, format=format, bom=bom or None, **filters)
+
+
+def fetch_group(
+    group: str, *, limit: int | None = None, cursor: str | None = None, only_open: bool = False
+) -> ApiRequest[GroupDetails]:
+    """A group with a page of its parts in order, and the parts of the groups in it; with *only_open* only those that have not ended."""
+    return get(path_of("groups", group), parse_model(GroupDetails), limit=limit, cursor=cursor, open=only_open or None)
+
+
+def list_groups(
+    *,
+    state: Literal["open", "succeeded", "failed"] | None = None,
+    nested: bool = False,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> ApiRequest[Page[Group]]:
+    """Groups, the latest first; with *nested*, also those that are inside of other groups."""
+    return get("/groups", parse_page(Group), state=state, nested=nested or None, limit=limit, cursor=cursor)
+
+
+def create_group(
+    group: Sequence[WorkParams] | None = None,
+    *,
+    chain: Sequence[WorkParams] | None = None,
+    then: WorkParams | None = None,
+    on_failure: WorkParams | None = None,
+    meta: Mapping[str, Any] | None = None,
+    reason: str | None = None,
+    unchecked: bool = False,
+) -> ApiRequest[CreatedGroup]:
+    """Begin a group whose parts run side by side, or a *chain* whose steps run one after the other, in one transaction.
+
+    *then* follows when all parts have succeeded; *on_failure* when all have ended, and one otherwise than by success.
+    """
+    body = {
+        "group": None if group is None else list(group),
+        "chain": None if chain is None else list(chain),
+        "then": then,
+        "on_failure": on_failure,
+        "meta": meta,
+        "reason": reason,
+        "unchecked": unchecked,
+    }
+    return post("/groups", parse_model(CreatedGroup), body)
+
+
+def cancel_group(group: str, reason: str | None = None) -> ApiRequest[CancelledGroup]:
+    """Cancel what waits of a group, and ask what runs to stop; what follows its failure follows."""
+    return post(path_of("groups", group, "cancel"), parse_model(CancelledGroup), {"reason": reason})
+
+
+def explain_group(group: str) -> ApiRequest[GroupExplanation]:
+    """Which parts a group waits for, and why those do not run."""
+    return get(path_of("groups", group, "explain"), parse_model(GroupExplanation))
+
+
+class GroupsApi(Resource[ClientType]):
+    """Groups of executions."""
+
+    create = Method(create_group)
+    get = Method(fetch_group)
+    list = Method(list_groups)
+    iterate = IterateMethod(list_groups)
+    cancel = Method(cancel_group)
+    explain = Method(explain_group)
 
 
 class ExecutionsApi(Resource[ClientType]):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Required, TypeAlias, TypedDict
 
 from timeball.api.models.executions import AnyAttemptOut as Try
 from timeball.api.models.executions import AttemptOut as Attempt
@@ -14,6 +14,12 @@ from timeball.api.models.executions import ExecutionOut as Execution
 from timeball.api.models.executions import LogLineOut as LogLine
 from timeball.api.models.executions import OperationItemOut as OperationItem
 from timeball.api.models.executions import OperationOut as Operation
+from timeball.api.models.groups import GroupCancelled as CancelledGroup
+from timeball.api.models.groups import GroupCreated as CreatedGroup
+from timeball.api.models.groups import GroupExplanationOut as GroupExplanation
+from timeball.api.models.groups import GroupFull as GroupDetails
+from timeball.api.models.groups import GroupOut as Group
+from timeball.api.models.groups import GroupPartOut as GroupPart
 from timeball.api.models.jobs import BackfillPreviewOut as BackfillPreview
 from timeball.api.models.jobs import CalendarOut as Calendar
 from timeball.api.models.jobs import CalendarWritten as WrittenCalendar
@@ -59,10 +65,14 @@ __all__ = [
     "BulkCreated",
     "BulkResult",
     "Calendar",
+    "CallParams",
+    "CancelledGroup",
+    "ChainParams",
     "ChangedJob",
     "Check",
     "Collision",
     "Concern",
+    "CreatedGroup",
     "CreatedJob",
     "DeadGroupOut",
     "Diagnosis",
@@ -75,6 +85,11 @@ __all__ = [
     "Forecast",
     "Freeze",
     "Gate",
+    "Group",
+    "GroupDetails",
+    "GroupExplanation",
+    "GroupParams",
+    "GroupPart",
     "Handler",
     "HandlerCheck",
     "HandlerStatsOut",
@@ -101,6 +116,7 @@ __all__ = [
     "Template",
     "Timeline",
     "Try",
+    "WorkParams",
     "WrittenCalendar",
     "WrittenTemplate",
 ]
@@ -133,3 +149,45 @@ class ExecutionFilterParams(TypedDict, total=False):
     q: str
     start_date: Moment
     end_date: Moment
+
+
+class CallParams(TypedDict, total=False):
+    """A call that is not made yet: a handler, its payload, and what a one-off may say beside them."""
+
+    handler: Required[str]
+    payload: Any
+    description: str | None
+    meta: Mapping[str, Any] | None
+    tags: Sequence[str]
+    queue: str
+    priority: int
+    max_retries: int
+    max_lost: int
+    initial_backoff_ms: int
+    max_backoff_ms: int
+    backoff_ms: Sequence[int]
+    timeout_ms: int | None
+    delivery: str
+    max_running: int | None
+    start_within_seconds: int | None
+    limit_key: str | None
+    on_success: WorkParams | None
+    on_failure: WorkParams | None
+
+
+class ChainParams(TypedDict, total=False):
+    """Calls, chains and groups that run one after the other, as long as each succeeds."""
+
+    chain: Required[Sequence[WorkParams]]
+    on_failure: WorkParams | None
+
+
+class GroupParams(TypedDict, total=False):
+    """Calls, chains and groups that run side by side, and what follows when all of them have ended."""
+
+    group: Required[Sequence[WorkParams]]
+    then: WorkParams | None
+    on_failure: WorkParams | None
+
+
+WorkParams: TypeAlias = "CallParams | ChainParams | GroupParams"

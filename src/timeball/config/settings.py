@@ -208,7 +208,10 @@ class ApiSettings(_Section):
         default=1, gt=0, le=100, description="The largest request body, in megabytes."
     )
     largest_bulk_megabytes: float = Field(
-        default=32, gt=0, le=1_000, description="The largest body of a request that creates many jobs, in megabytes."
+        default=32,
+        gt=0,
+        le=1_000,
+        description="The largest body of a request that creates many jobs or a group, in megabytes.",
     )
     largest_body_values: int = Field(
         default=200_000,
@@ -218,7 +221,7 @@ class ApiSettings(_Section):
     largest_bulk_values: int = Field(
         default=500_000,
         ge=1_000,
-        description="How many values the body of a request that creates many jobs may contain.",
+        description="How many values the body of a request that creates many jobs or a group may contain.",
     )
     timezone: str = Field(
         default="UTC", description="The IANA time zone of times without an offset, in the drop-in routes."

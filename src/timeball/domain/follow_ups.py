@@ -22,6 +22,7 @@ from uuid import UUID
 
 import orjson
 
+from timeball.domain.execution import ExecutionState
 from timeball.domain.job_fields import OPTION_FIELDS, SPEC_FIELDS, JobSpec
 from timeball.domain.payload_references import OF_FAILURE, OF_GROUP, OF_SUCCESS, CauseReference, check_references
 from timeball.domain.values.field_errors import did_you_mean, list_choices, nearest_names, unexpected_value
@@ -54,10 +55,13 @@ _EXAMPLE = 'a call such as {"handler": "mail.send", "payload": {}}'
 
 @dataclass(frozen=True, slots=True)
 class ExecutionLinks:
-    """The execution that one follows, and those that follow it."""
+    """The execution or group that one follows, the executions that follow it, and the part of a group that it belongs to."""
 
     follows: ExecutionId | None = None
     followed_by: Sequence[ExecutionId] = ()
+    follows_group: UUID | None = None
+    group_id: UUID | None = None
+    part: int | None = None
 
 
 NO_LINKS: Final = ExecutionLinks()
@@ -77,8 +81,8 @@ def check_call(value: object, field: str, define: Define) -> dict[str, Any]:
 
 
 def check_group(value: Mapping[str, Any], define: Define) -> dict[str, Any]:
-    """A group that begins something, as it is stored: no run comes before it."""
-    return _check_work(value, "group", frozenset(), define)
+    """A group or a chain that begins something, as it is stored: no run comes before it."""
+    return _check_work(value, "", frozenset(), define)
 
 
 def _check_work(
@@ -101,7 +105,7 @@ def _check_work(
         if value.get("on_failure") is not None:
             stored["on_failure"] = _check_work(value["on_failure"], "on_failure", OF_FAILURE, define, depth + 1)
     except InvalidInput as error:
-        raise error.below(field) from None
+        raise (error.below(field) if field else error) from None
     return stored
 
 
@@ -177,28 +181,45 @@ def _check_names(call: Mapping[str, Any]) -> None:
         raise InvalidInput(f"handler is missing, expected {_EXAMPLE}", field="handler")
 
 
-def calls_in(fields: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Every call in what follows a job, or in a call, chain or group, the outer ones first."""
-    for name in (*FOLLOW_UP_FIELDS, "then", "chain", "group"):
-        value = fields.get(name)
-        for work in value if isinstance(value, list) else (value,):
-            if isinstance(work, Mapping):
-                if "handler" in work:
-                    yield work
-                yield from calls_in(work)
+def calls_in(fields: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every call in what follows a job, or in a call, chain or group, the outer ones first, each with its place: `group/3/on_success`."""
+    if "handler" in fields and path:
+        yield path, fields
+    for name in (*FOLLOW_UP_FIELDS, "then"):
+        if isinstance(fields.get(name), Mapping):
+            yield from calls_in(fields[name], _below(path, name))
+    for name in ("chain", "group"):
+        steps = fields.get(name)
+        for number, step in enumerate(steps if isinstance(steps, list) else ()):
+            if isinstance(step, Mapping):
+                yield from calls_in(step, _below(path, f"{name}/{number}"))
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name
 
 
 def map_calls(work: Mapping[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """A call, chain or group with *change* made to every call in it, the inner ones first."""
+    """A call, chain or group with *change* made to every call in it, the inner ones first; an InvalidInput points to its call."""
     inner: dict[str, Any] = {}
     for name in (*FOLLOW_UP_FIELDS, "then"):
         if isinstance(work.get(name), Mapping):
-            inner[name] = map_calls(work[name], change)
+            inner[name] = _map_at(name, work[name], change)
     for name in ("chain", "group"):
         if isinstance(work.get(name), list):
-            inner[name] = [map_calls(one, change) if isinstance(one, Mapping) else one for one in work[name]]
+            inner[name] = [
+                _map_at(f"{name}/{number}", step, change) if isinstance(step, Mapping) else step
+                for number, step in enumerate(work[name])
+            ]
     whole = {**work, **inner}
     return change(whole) if "handler" in work else whole
+
+
+def _map_at(path: str, work: Mapping[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return map_calls(work, change)
+    except InvalidInput as error:
+        raise error.below(path) from None
 
 
 def confine_calls(
@@ -231,11 +252,48 @@ class GroupStatus:
     failed: int
     created_at: datetime
     closed_at: datetime | None
+    # The innermost group that it belongs to.
+    outer: UUID | None = None
+    meta: Mapping[str, Any] | None = None
+    created_by: str | None = None
 
     @property
     def waits_for(self) -> int:
         """How many parts have not ended."""
         return self.total - self.succeeded - self.failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStep:
+    """What a part of a group has begun: an execution, or a group with the first of its own parts."""
+
+    id: UUID
+    handler: str | None = None
+    state: ExecutionState | None = None
+    error: str | None = None
+    group: GroupStatus | None = None
+    parts: Sequence[GroupPart] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPart:
+    """A part of a group, with what it has begun so far; *steps_left* of its chain have not been begun."""
+
+    number: int
+    state: GroupState
+    steps: Sequence[GroupStep]
+    steps_left: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTree:
+    """A group with a page of its parts, and the executions that follow its end."""
+
+    status: GroupStatus
+    parts: Sequence[GroupPart]
+    # The number after which the next page begins.
+    next_after: int | None
+    followed_by: Sequence[ExecutionId]
 
 
 def shown_call(call: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -93,6 +93,7 @@ _SHARED = {
 EXECUTION_FIELDS: Mapping[str, SearchField] = _SHARED | {
     "status": SearchField(SearchFieldKind.STATE),
     "job": SearchField(SearchFieldKind.TEXT),
+    "group": SearchField(SearchFieldKind.TEXT),
     "worker": SearchField(SearchFieldKind.TEXT),
     "error": SearchField(SearchFieldKind.TEXT),
     "fingerprint": SearchField(SearchFieldKind.TEXT),

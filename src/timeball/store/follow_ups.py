@@ -7,11 +7,12 @@ from uuid import UUID
 
 import orjson
 
-from timeball.domain.follow_ups import ExecutionLinks, GroupState, GroupStatus
+from timeball.domain.follow_ups import ExecutionLinks, GroupState, GroupStatus, calls_in
 from timeball.domain.payload_references import CauseRecord
 from timeball.domain.values.ids import ExecutionId, JobId
 from timeball.domain.values.json_text import MAX_PAYLOAD_BYTES, dropped_result, missing_result
 from timeball.domain.wakeup import Wakeup
+from timeball.store.db.columns import write_audit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
 
     from timeball.store.db.database import Database, WithinConnection
     from timeball.store.db.notifier import Notifier
+    from timeball.store.db.pool import Connection
+    from timeball.store.types import AuditEntry
 
 _MOST_NAMED = 5
+_MOST_AUDITED = 20
 
 
 class FollowUpStore:
@@ -40,19 +44,58 @@ class FollowUpStore:
         at: datetime,
         created_by: str,
         connection: WithinConnection | None = None,
+        meta: Mapping[str, Any] | None = None,
     ) -> UUID:
-        """Write a group and what can start of it now, in one statement; once under the same *root* and instant. Returns its id."""
+        """Write a group and what can start of it now, in one statement; once under the same *root* and instant. Returns its id.
+
+        All of its calls have the *meta*, beside their own.
+        """
         rows = await self._database.fetch(
-            "begin_group", connection, work=orjson.dumps(work).decode(), root=root, at=at, created_by=created_by
+            "begin_group",
+            connection,
+            work=orjson.dumps(work).decode(),
+            root=root,
+            at=at,
+            created_by=created_by,
+            meta=None if meta is None else orjson.dumps(meta).decode(),
         )
         if connection is None:
             self._notifier.tell(Wakeup(look_everywhere=True))
         return UUID(str(rows[0]["id"]))
 
+    async def begin_audited_group(
+        self,
+        work: Mapping[str, Any],
+        root: UUID,
+        at: datetime,
+        created_by: str,
+        *,
+        meta: Mapping[str, Any] | None,
+        note: UUID,
+        audit: AuditEntry,
+    ) -> UUID:
+        """The same, with the line of the audit that has the id *note*, in one transaction; once under the same root and note."""
+
+        async def write(connection: Connection) -> UUID:
+            group_id = await self.begin_group(work, root, at, created_by, connection, meta)
+            if await self._database.fetch_row("find_note", connection, id=note) is None:
+                kind = "chain" if "chain" in work else "group"
+                facts = {
+                    "parts": len(work[kind]),
+                    "handlers": sorted({call["handler"] for _, call in calls_in(work)})[:_MOST_AUDITED],
+                }
+                subject = f"group:{group_id}"
+                await write_audit(self._database, connection, note, audit, "group.create", subject, None, facts)
+            return group_id
+
+        group_id: UUID = await self._database.once(write, note)
+        self._notifier.tell(Wakeup(look_everywhere=True))
+        return group_id
+
     async def find_group(self, group_id: UUID) -> GroupStatus | None:
         """A group as it stands; None if there is none."""
-        row = await self._database.fetch_row("find_group", id=group_id)
-        return None if row is None else _group_from(row)
+        row = await self._database.fetch_row("read_groups", ids=[group_id])
+        return None if row is None else group_from(row)
 
     async def unfinished_of_group(self, group_id: UUID) -> list[ExecutionId]:
         """The unfinished executions of a group, and of the groups in it."""
@@ -108,17 +151,30 @@ class FollowUpStore:
         return f"{len(failed)} of {len(rows)} failed; {'; '.join(named)}"
 
     async def links(self, execution_id: ExecutionId, job_id: JobId) -> ExecutionLinks:
-        """The execution that one follows, and those that follow it."""
+        """What an execution follows, the executions that follow it, and the part of a group that it belongs to."""
         rows = await self._database.fetch("links_of_execution", id=execution_id, job_id=job_id)
-        before = next((ExecutionId(row["id"]) for row in rows if row["link"] == "follows"), None)
-        return ExecutionLinks(before, [ExecutionId(row["id"]) for row in rows if row["link"] != "follows"])
+        causes = {row["link"]: row["id"] for row in rows if row["link"] in ("follows", "follows_group")}
+        group_id, part = await self.part_of(execution_id, job_id)
+        return ExecutionLinks(
+            follows=ExecutionId(causes["follows"]) if "follows" in causes else None,
+            followed_by=[ExecutionId(row["id"]) for row in rows if row["link"] not in causes],
+            follows_group=causes.get("follows_group"),
+            group_id=group_id,
+            part=part,
+        )
+
+    async def part_of(self, execution_id: ExecutionId, job_id: JobId) -> tuple[UUID | None, int | None]:
+        """The innermost group that an execution belongs to, and the number of its part; a retry by hand belongs to none."""
+        row = await self._database.fetch_row("group_of_execution", job_id=job_id) if job_id == execution_id else None
+        return (None, None) if row is None else (row["group_id"], row["number"])
 
 
 class _ResultMissing(Exception):
     """A part of a group has a result that was not kept."""
 
 
-def _group_from(row: Any) -> GroupStatus:
+def group_from(row: Any) -> GroupStatus:
+    """A group as `read_groups` reads it."""
     return GroupStatus(
         id=UUID(str(row["id"])),
         state=GroupState(row["state"]),
@@ -127,4 +183,7 @@ def _group_from(row: Any) -> GroupStatus:
         failed=row["failed"],
         created_at=row["created_at"],
         closed_at=row["closed_at"],
+        outer=row["group_id"],
+        meta=None if row["meta"] is None else orjson.loads(row["meta"]),
+        created_by=row["created_by"],
     )

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from timeball.store.nodes import HandlerStore
     from timeball.store.operations import OperationStore
     from timeball.store.rollups import RollupStore
+    from timeball.store.search.groups import GroupStore
     from timeball.store.templates import TemplateStore
 
 DEFAULT_SHARDS = 64
@@ -96,6 +97,13 @@ class Store:
         from timeball.store.executions import TicketStore
 
         return TicketStore(self.database)
+
+    @cached_property
+    def groups(self) -> GroupStore:
+        """Groups with their parts, as people read them."""
+        from timeball.store.search.groups import GroupStore
+
+        return GroupStore(self.database)
 
     @cached_property
     def rollups(self) -> RollupStore:

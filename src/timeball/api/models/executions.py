@@ -107,6 +107,13 @@ class ResolvedPayloadOut(BaseModel):
     )
 
 
+class GroupPlaceOut(BaseModel):
+    """A part of a group."""
+
+    id: str
+    part: int
+
+
 class ExecutionFull(ExecutionOut):
     """An execution with its payload, result, attempts and timeline."""
 
@@ -117,8 +124,9 @@ class ExecutionFull(ExecutionOut):
     result: Any
     fingerprint: str | None
     stop_requested: str | None
-    follows: str | None = Field(description="The execution whose end has caused this one.")
+    follows: str | None = Field(description="The execution or the group whose end has caused this one.")
     followed_by: list[str] = Field(description="The executions that its end has caused.")
+    group: GroupPlaceOut | None = Field(description="The innermost group that it belongs to, and its part there.")
     attempt_list: list[AttemptOut]
     timeline: list[TimelinePointOut]
 

@@ -108,6 +108,7 @@ _FULL_EXAMPLE = EXECUTION_EXAMPLE | {
     "stop_requested": None,
     "follows": None,
     "followed_by": [],
+    "group": None,
     "attempt_list": [],
     "timeline": [{"at": INSTANT_EXAMPLE, "what": "scheduled"}],
 }

@@ -103,6 +103,7 @@ _FULL_EXAMPLE = EXECUTION_EXAMPLE | {
     "stop_requested": None,
     "follows": None,
     "followed_by": [],
+    "group": None,
     "attempt_list": [],
     "timeline": [{"at": INSTANT_EXAMPLE, "what": "scheduled"}],
 }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from timeball.application.commands.requests import LOCAL, Actor
+from timeball.application.commands.requests import LOCAL, Actor, new_ids
 from timeball.domain.follow_ups import confine_calls
-from timeball.domain.job import check_group_work
+from timeball.domain.job import check_group_work, check_meta
 from timeball.domain.values.ids import format_id
 from timeball.errors import NotFound, StoreUnavailable
 from timeball.store.db.database import retry_write
@@ -18,9 +20,18 @@ if TYPE_CHECKING:
     from timeball.application.commands.executions import ExecutionCommands
     from timeball.application.commands.requests import ContractChecks
     from timeball.domain.follow_ups import GroupStatus
+    from timeball.domain.values.ids import IdempotentRequest
     from timeball.env import Env
     from timeball.store.db.database import WithinConnection
     from timeball.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedGroup:
+    """The id of a new group, and warnings for the caller."""
+
+    id: UUID
+    warnings: list[str]
 
 
 class GroupCommands:
@@ -36,10 +47,7 @@ class GroupCommands:
         self, work: Mapping[str, Any], actor: Actor = LOCAL, connection: WithinConnection | None = None
     ) -> UUID:
         """Begin a group, all of its parts or none, in one statement; in the transaction of *connection*, if one is given."""
-        checked = check_group_work(work)
-        self._contracts.check_follow_ups(checked, actor)
-        confined = confine_calls({"work": checked}, actor.is_confined)["work"]
-        assert confined is not None
+        confined = self._checked(work, actor)
         root, at = self._env.new_id(), self._env.clock.now()
 
         async def write() -> UUID:
@@ -55,6 +63,43 @@ class GroupCommands:
                 return None  # done once under the same root, however often it is written
 
             return await retry_write(self._env.clock, look, write)
+
+    async def create(
+        self,
+        work: Mapping[str, Any],
+        actor: Actor = LOCAL,
+        idempotency: IdempotentRequest | None = None,
+        *,
+        meta: Mapping[str, Any] | None = None,
+        is_unchecked: bool = False,
+    ) -> CreatedGroup:
+        """Begin a group or a chain as a caller outside of the program requests it.
+
+        Its calls take the options of the published contracts of their handlers, and payloads that these refuse are accepted only if
+        *is_unchecked*. A chain is a group of one part. All of its calls have the *meta*, beside their own.
+        """
+        meta = None if meta is None else check_meta(meta)
+        resolved, warnings = await self._contracts.resolve_work(work, is_unchecked=is_unchecked)
+        confined = await asyncio.to_thread(self._checked, resolved, actor)
+        root, note = new_ids(self._env, 2, idempotency)
+        group_id = await self._store.follow_ups.begin_audited_group(
+            confined if "group" in confined else {"group": [confined]},
+            root,
+            self._env.clock.now() if idempotency is None else idempotency.requested_at,
+            actor.created_by,
+            meta=meta,
+            note=note,
+            audit=actor.entry,
+        )
+        return CreatedGroup(group_id, warnings)
+
+    def _checked(self, work: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
+        """A group or chain as it is stored for an actor."""
+        checked = check_group_work(work)
+        self._contracts.check_follow_ups(checked, actor)
+        confined = confine_calls({"work": checked}, actor.is_confined)["work"]
+        assert confined is not None
+        return confined
 
     async def status(self, group_id: UUID) -> GroupStatus:
         """A group as it stands; NotFound if there is none."""

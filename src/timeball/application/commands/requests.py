@@ -165,11 +165,15 @@ class ContractChecks:
 
     def check_follow_ups(self, fields: Mapping[str, Any], actor: Actor) -> None:
         """Refuse calls that the handlers could never take, or that the actor may not write, among those that follow a job."""
-        for call in calls_in(fields):
+        for path, call in calls_in(fields):
             self.check_owner(call["handler"], actor)
             check = self._handlers.checker(call["handler"])
-            if check is not None:
+            if check is None:
+                continue
+            try:
                 check(to_json(call["payload"]))
+            except InvalidInput as error:
+                raise error.below(path) from None
 
     def check_payloads(self, handler: str, payloads: Sequence[str], actor: Actor) -> None:
         """The same for many; the error points to the number of the payload."""
@@ -208,7 +212,7 @@ class ContractChecks:
     async def resolve_each(self, requests: Sequence[JobRequest]) -> tuple[list[JobSpec | InvalidInput], list[str]]:
         """A spec or an error for each request; and the warnings."""
         handlers = list(dict.fromkeys(request.spec.handler for request in requests))
-        called = {call["handler"] for request in requests for call in _calls_of(request.spec)}
+        called = {handler for request in requests for handler in _handlers_after(request.spec)}
         contracts = await self._read_contracts([*handlers, *(called - set(handlers))])
 
         def resolve_all() -> list[JobSpec | InvalidInput]:
@@ -247,7 +251,7 @@ class ContractChecks:
     def _complete_call(
         self, call: dict[str, Any], contracts: Mapping[str, PublishedContract], *, is_unchecked: bool
     ) -> dict[str, Any]:
-        contract = contracts.get(call.get("handler", ""))
+        contract = contracts.get(call["handler"]) if isinstance(call["handler"], str) else None
         if contract is None:
             return call
         if not is_unchecked:
@@ -261,6 +265,14 @@ class ContractChecks:
             return dict(fields)
         resolved = await self.resolve([JobRequest(JobSpec(handler="", **calls), (), is_unchecked)])
         return {**fields, **{name: getattr(resolved.specs[0], name) for name in calls}}
+
+    async def resolve_work(self, work: Mapping[str, Any], *, is_unchecked: bool) -> tuple[dict[str, Any], list[str]]:
+        """A group or chain with the options of their handlers in its calls, whose payloads are checked; and warnings for the caller."""
+        handlers = list(dict.fromkeys(_handlers_in(work)))
+        contracts = await self._read_contracts(handlers)
+        complete = partial(self._complete_call, contracts=contracts, is_unchecked=is_unchecked)
+        resolved = await asyncio.to_thread(map_calls, work, complete)
+        return resolved, await self._warnings(handlers, contracts)
 
     def _check_request(self, request: JobRequest, contract: PublishedContract) -> None:
         if request.payloads is None:
@@ -337,9 +349,14 @@ class ContractChecks:
         return [_unknown_handler_warning(name, names) for name in unknown[:_MAX_WARNINGS]]
 
 
-def _calls_of(spec: JobSpec) -> list[Mapping[str, Any]]:
-    """The calls that follow a requested job; those without a handler are refused when the job is checked."""
-    return [call for call in calls_in({name: getattr(spec, name) for name in FOLLOW_UP_FIELDS}) if "handler" in call]
+def _handlers_after(spec: JobSpec) -> Iterator[str]:
+    """The handlers of the calls that follow a requested job."""
+    return _handlers_in({name: getattr(spec, name) for name in FOLLOW_UP_FIELDS})
+
+
+def _handlers_in(work: Mapping[str, Any]) -> Iterator[str]:
+    """The handlers of unchecked calls; one that is no text is refused when its call is checked."""
+    return (call["handler"] for _, call in calls_in(work) if isinstance(call["handler"], str))
 
 
 def _accepted_versions(versions: Sequence[ContractVersion]) -> list[ContractVersion]:

@@ -11,6 +11,7 @@ from timeball.application.queries.executions import ExecutionQueries, OperationQ
 from timeball.application.queries.explain import ExplainQueries
 from timeball.application.queries.feed import FeedQueries
 from timeball.application.queries.forecast import ForecastQueries
+from timeball.application.queries.groups import GroupQueries
 from timeball.application.queries.handlers import HandlerQueries
 from timeball.application.queries.instants import InstantQueries
 from timeball.application.queries.jobs import JobQueries, TemplateQueries
@@ -42,9 +43,10 @@ class Queries:
         self.templates = TemplateQueries(store)
         self.calendars = CalendarQueries(store)
         self.executions = ExecutionQueries(store, listing, diagnostics, timelines)
+        self.groups = GroupQueries(store)
         self.operations = OperationQueries(store)
         self.handlers = HandlerQueries(store)
-        self.explain = ExplainQueries(store, ExplainStore(store.database), self.jobs, self.executions)
+        self.explain = ExplainQueries(store, ExplainStore(store.database), self.jobs, self.executions, self.groups)
         self.doctor = DoctorQueries(store, listing, diagnostics, timelines, self.explain, settings)
         ledger = LedgerStore(store.database)
         self.ledger = LedgerQueries(store, ledger)

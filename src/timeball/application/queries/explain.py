@@ -17,15 +17,21 @@ from timeball.domain.explain.facts import (
     LimitFacts,
     QueueFacts,
 )
+from timeball.domain.explain.groups import MOST_NAMED, GroupExplanation, GroupWait, explain_group, waiting_words
 from timeball.domain.explain.instants import foresee
+from timeball.domain.follow_ups import GroupPart, GroupState
 from timeball.domain.job import Job
 from timeball.domain.node import NodeKind, alive_nodes
-from timeball.domain.values.ids import ExecutionId, JobId, occurrence_id
+from timeball.domain.values.ids import ExecutionId, JobId, format_id, occurrence_id
 from timeball.env import SystemClock
 from timeball.store.diagnostics import MAX_AHEAD, is_parked
 
+# So many parts of a group are explained one by one.
+_MOST_EXPLAINED = 10
+
 if TYPE_CHECKING:
     from timeball.application.queries.executions import ExecutionQueries
+    from timeball.application.queries.groups import GroupQueries
     from timeball.application.queries.jobs import JobQueries
     from timeball.domain.freeze import Freeze
     from timeball.store.diagnostics import ExplainStore
@@ -36,16 +42,25 @@ class ExplainQueries:
     """Answers "why" for an execution, or for a job that has none."""
 
     def __init__(
-        self, store: Store, surroundings: ExplainStore, jobs: JobQueries, executions: ExecutionQueries
+        self,
+        store: Store,
+        surroundings: ExplainStore,
+        jobs: JobQueries,
+        executions: ExecutionQueries,
+        groups: GroupQueries,
     ) -> None:
         self._store = store
         self._surroundings = surroundings
         self._jobs = jobs
         self._executions = executions
+        self._groups = groups
 
     async def execution(self, reference: str) -> Explanation:
-        """Why an execution is in its state."""
-        return await self.of_execution(await self._executions.find(reference))
+        """Why an execution is in its state; and of one that has ended, what its group still waits for."""
+        execution = await self._executions.find(reference)
+        explanation = await self.of_execution(execution)
+        waiting = await self._open_group_of(execution) if execution.state.is_final else None
+        return explanation if waiting is None else replace(explanation, headline=f"{explanation.headline} {waiting}")
 
     async def job(self, reference: str) -> Explanation:
         """Why a job does not run: explains its running or waiting execution, or else the job itself."""
@@ -66,6 +81,50 @@ class ExplainQueries:
         job = (await self._store.jobs.find([execution.job_id])).get(execution.job_id)
         facts = await self._shared_facts(job, execution, execution.job_id, execution.id)
         return explain(await self._with_own_facts(facts, execution))
+
+    async def _open_group_of(self, execution: Execution) -> str | None:
+        """What the innermost open group of an execution waits for."""
+        group_id, _ = await self._store.follow_ups.part_of(execution.id, execution.job_id)
+        while group_id is not None:
+            tree = await self._groups.tree(str(group_id), 0, MOST_NAMED, is_open=True)
+            if tree.status.state is GroupState.OPEN:
+                waits = [GroupWait(part=part.number, headline="", **_names(part)) for part in tree.parts]
+                return f"Its group {format_id('grp', group_id)} {waiting_words(tree.status, waits)}."
+            group_id = tree.status.outer
+        return None
+
+    async def group(self, reference: str) -> GroupExplanation:
+        """Which parts a group waits for, and why those have not ended."""
+        tree = await self._groups.tree(reference, 0, _MOST_EXPLAINED, is_open=True)
+        waits = [await self._wait(part) for part in tree.parts] if tree.status.state is GroupState.OPEN else []
+        return explain_group(tree.status, waits, self._store.env.clock.now())
+
+    async def _wait(self, part: GroupPart) -> GroupWait:
+        """Why a part has not ended: its chain is at its last step."""
+        step = part.steps[-1] if part.steps else None
+        if step is None:
+            return GroupWait(part=part.number, headline="nothing of it is recorded")
+        if step.group is not None:
+            waits = [
+                GroupWait(part=inner.number, headline="", **_names(inner))
+                for inner in step.parts
+                if inner.state is GroupState.OPEN
+            ]
+            words = f"{'OPEN' if step.group.state is GroupState.OPEN else step.group.state}: {waiting_words(step.group, waits)}."
+            return GroupWait(part=part.number, headline=words, group_id=step.group.id, state=step.group.state)
+        execution = await self._store.history.find(ExecutionId(step.id))
+        if execution is None:
+            return GroupWait(part=part.number, headline="its record is gone", **_names(part))
+        explanation = await self.of_execution(execution)
+        stopping = explanation.stopped_by
+        return GroupWait(
+            part=part.number,
+            headline=explanation.headline,
+            execution_id=execution.id,
+            handler=execution.handler,
+            state=execution.state,
+            stopped_by=None if stopping is None else stopping.name,
+        )
 
     async def _shared_facts(
         self, job: Job | None, subject: Job | Execution, job_id: JobId, execution_id: ExecutionId | None
@@ -144,6 +203,14 @@ class ExplainQueries:
     def _clock_error(self) -> timedelta:
         clock = self._store.env.clock
         return clock.uncertainty if isinstance(clock, SystemClock) else timedelta(0)
+
+
+def _names(part: GroupPart) -> dict[str, Any]:
+    """What a part is at, as a wait names it."""
+    step = part.steps[-1] if part.steps else None
+    if step is None or step.group is not None:
+        return {"group_id": None if step is None else step.id}
+    return {"execution_id": ExecutionId(step.id), "handler": step.handler, "state": step.state}
 
 
 def _as_of(execution: Execution, state_table: ExecutionTable, now: datetime) -> Execution:

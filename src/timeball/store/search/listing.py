@@ -23,13 +23,14 @@ from timeball.domain.search import (
     ResultPage,
     Total,
     read_cursor,
+    where,
     write_cursor,
 )
-from timeball.domain.values.ids import ExecutionId, JobId
+from timeball.domain.values.ids import ExecutionId, JobId, id_created_at
 from timeball.store.db.columns import write_audit
 from timeball.store.search.executions import ExecutionListQuery, jobs_named
 from timeball.store.search.jobs import JobListQuery, candidate_jobs
-from timeball.store.search.query import QueryParameters, QueryReader, ids_of_job
+from timeball.store.search.query import QueryParameters, QueryReader, group_of, ids_of_job
 
 if TYPE_CHECKING:
     from timeball.domain.job import Job
@@ -72,6 +73,10 @@ class ListingStore:
             # The executions of a job have an index, so the rest of the history is not read.
             if filter_.job_id is None and len(job_ids) == 1 and not term.is_negated:
                 filter_ = replace(filter_, job_id=JobId(job_ids[0]))
+        groups = [group for term in filter_.terms if (group := group_of(term)) is not None]
+        if groups:
+            # Nothing in a group is older than the group, so the scan ends there.
+            filter_ = replace(filter_, terms=(*filter_.terms, *where(after=id_created_at(groups[0]))))
         return ExecutionListQuery(self._reader, filter_, named)
 
     async def explain_executions(self, filter_: ExecutionFilter, request: PageRequest) -> str:

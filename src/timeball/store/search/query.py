@@ -113,6 +113,8 @@ def _in_table(term: SearchTerm, table: str, place: AddParameter, now: str, momen
             return f"({own} OR {_of_job(name_condition(term, place))})"
         case "tag":
             return _of_job(_any_tag(term, place))
+        case "group":
+            return _of_job(f"job.group_id IS NOT NULL AND {id_in(term, 'grp', place, 'job.group_id')}")
         case "queue" | "handler" | "origin":
             return _texts(term.field, term, place)
         case "created_by":
@@ -160,6 +162,12 @@ def ids_of_job(term: SearchTerm, named: NamedJobs) -> list[UUID]:
     if term.field != "job":
         return []
     return list({*named.get(term, ()), *_ids_among(term, "job")})
+
+
+def group_of(term: SearchTerm) -> UUID | None:
+    """The group whose executions a term means, if it means one."""
+    ids = _ids_among(term, "grp") if term.field == "group" and not term.is_negated else []
+    return ids[0] if len(ids) == 1 else None
 
 
 def means_no_job(term: SearchTerm, named: NamedJobs) -> bool:

@@ -36,16 +36,7 @@ SELECT timeball.close_group(:id::uuid, coalesce(:now, now())) AS is_closed;
 -- name: begin_group
 -- Write a group and the one-offs that can start now. Done once under the same root; returns the id of the group.
 SELECT timeball.follow_up_id(:root::uuid, 'group', :at::timestamptz) AS id,
-       timeball.begin_work(:work::text::jsonb, :root::uuid, NULL, 'group', :at::timestamptz, NULL, :created_by::text, NULL, NULL)::text AS begun;
-
--- name: find_group
-SELECT execution_group.id, execution_group.state, execution_group.total, execution_group.created_at, execution_group.closed_at, execution_group.group_id,
-       count(*) FILTER (WHERE group_part.state = 'succeeded') AS succeeded,
-       count(*) FILTER (WHERE group_part.state = 'failed') AS failed
-FROM timeball.execution_group
-JOIN timeball.group_part ON group_part.group_id = execution_group.id
-WHERE execution_group.id = :id
-GROUP BY execution_group.id;
+       timeball.begin_work(:work::text::jsonb, :root::uuid, NULL, 'group', :at::timestamptz, :meta::text::jsonb, :created_by::text, NULL, NULL)::text AS begun;
 
 -- name: unfinished_of_group
 -- The unfinished executions of a group, and of the groups in it.
@@ -114,12 +105,12 @@ WHERE job.id = :job_id
   AND job.follows IS NOT NULL;
 
 -- name: links_of_execution
--- The execution that one follows, and those that follow it. What follows a group follows no single execution.
-SELECT job.follows AS id, 'follows' AS link
+-- The execution or group that one follows, and the executions that follow it.
+SELECT job.follows AS id,
+       CASE WHEN EXISTS (SELECT 1 FROM timeball.execution_group WHERE execution_group.id = job.follows) THEN 'follows_group' ELSE 'follows' END AS link
 FROM timeball.job
 WHERE job.id = :job_id
   AND job.follows IS NOT NULL
-  AND NOT EXISTS (SELECT 1 FROM timeball.execution_group WHERE execution_group.id = job.follows)
 UNION ALL
 SELECT job.id, job.follows_as
 FROM timeball.job
