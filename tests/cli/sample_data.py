@@ -30,6 +30,7 @@ class World:
     worker: str
     key: str
     freeze: str
+    group: str
 
 
 def make_world(dsn: str) -> World:
@@ -59,6 +60,7 @@ async def _fill(dsn: str) -> World:
         await client.calendars.create("holidays", ["12-25", "12-26"])
         await client.calendars.update("holidays", 1, description="the office is closed")
         await client.templates.create("welcome", {"handler": "test.echo", "payload": {"to": "{{to}}"}})
+        group = await client.groups.create([{"handler": "test.echo"}, {"chain": [{"handler": "test.echo"}] * 2}])
         freeze = await client.freezes.create(datetime.now(UTC) + timedelta(days=9), queue="frozen")
     dead, succeeded = ids
     return World(
@@ -68,4 +70,5 @@ async def _fill(dsn: str) -> World:
         format_id("wrk", worker),
         key.id,
         freeze.id,
+        group.id,
     )

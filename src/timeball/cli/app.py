@@ -124,7 +124,7 @@ class _RootGroup(LazyGroup):
         LazyCommand(
             "why",
             "monitor:commands",
-            "Explain why a job or execution does not run; with --at, what became of a job at an instant, or which gates will bind it.",
+            "Explain why a job, execution or group waits; with --at, what became of a job at an instant, or which gates will bind it.",
         ),
         LazyCommand(
             "doctor",
@@ -155,6 +155,9 @@ class _RootGroup(LazyGroup):
         LazyCommand("unfreeze", "freezes:commands", "End a freeze now: what it held back goes on."),
         LazyCommand("jobs", "jobs:jobs", "Jobs: what to run and when."),
         LazyCommand("runs", "runs:runs", "Runs: executions of jobs, past, present and waiting."),
+        LazyCommand(
+            "groups", "groups:groups", "Groups: parts that run side by side, and what follows when all have ended."
+        ),
         LazyCommand("dead", "runs:dead", "Dead letters: executions that ended dead."),
         LazyCommand("queues", "workers:queues", "Queues: what waits, what runs, what is paused."),
         LazyCommand("workers", "workers:workers", "Workers and schedulers that are alive."),

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 commands = ungrouped_commands()
 
-Reference = Annotated[str, typer.Argument(metavar="JOB|EXECUTION", help="A job's name or id, or an execution's id.")]
+Reference = Annotated[
+    str, typer.Argument(metavar="JOB|EXECUTION|GROUP", help="A job's name or id, or the id of an execution or a group.")
+]
 
 At = Annotated[
     str | None,
@@ -54,6 +56,14 @@ _CAUSE_COLUMNS = [
     Column("actor"),
     Column("ids"),
 ]
+_WAIT_COLUMNS = [
+    Column("part", kind=ColumnKind.NUMBER),
+    Column("state", kind=ColumnKind.STATE),
+    Column("handler"),
+    Column("id", lambda wait: wait["execution_id"] or wait["group_id"]),
+    Column("stopped by"),
+    Column("why", "headline"),
+]
 _GATE_COLUMNS = [Column("verdict"), Column("gate", "name"), Column("sentence"), Column("advice"), Column("links")]
 
 
@@ -62,10 +72,14 @@ _GATE_COLUMNS = [Column("verdict"), Column("gate", "name"), Column("sentence"), 
     "why",
     "timeball why nightly",
     "timeball why RUN",
+    "timeball why GROUP",
     "timeball why nightly --at 2026-11-03T02:30",
 )
 def show_why(session: CliSession, reference: Reference, at: At = None) -> None:
-    """Explain why a job or execution does not run; with --at, what became of a job at an instant, or which gates will bind it."""
+    """Explain why a job, execution or group waits; with --at, what became of a job at an instant, or which gates will bind it."""
+    if reference.startswith("grp_") and at is None:
+        _show_group(session, reference)
+        return
     moment = None if at is None else _moment(at)
     explanation = session.talk(lambda client: _explain(client, reference, moment))
     printer = session.printer
@@ -92,6 +106,29 @@ def show_why(session: CliSession, reference: Reference, at: At = None) -> None:
     if any(gate["verdict"] != "not_asked" for gate in explanation["gates"]):
         for gate in explanation["gates"]:
             _show_gate(gate, printer)
+
+
+def _show_group(session: CliSession, reference: str) -> None:
+    """For which parts a group waits, and why those have not ended."""
+    explanation = session.talk(lambda client: client.groups.explain(reference))
+    printer = session.printer
+    if printer.output is OutputFormat.CSV:
+        printer.rows(explanation.waits, _WAIT_COLUMNS)
+        return
+    if printer.is_for_programs:
+        printer.details(explanation, [])
+        return
+    title = f"{explanation.group_id} · {explanation.state} · checked {printer.instant(explanation.checked_at)}"
+    printer.styled(single_line(title), "bold")
+    printer.words(explanation.headline)
+    if not printer.is_terminal and printer.output is None:
+        printer.rows(explanation.waits, _WAIT_COLUMNS, empty="")
+        return
+    for wait in explanation.waits:
+        sign, style = ("✗", "bold red") if wait.stopped_by else ("–", "dim")
+        name = f"{wait.handler} {wait.execution_id}" if wait.execution_id else wait.group_id or ""
+        printer.styled(single_line(f" {sign} {wait.part} {name}"), style)
+        printer.words(f"     {wait.headline}")
 
 
 def _moment(text: str) -> datetime | str:

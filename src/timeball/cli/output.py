@@ -201,7 +201,7 @@ class Printer:
 
     def warn(self, document: Any) -> None:
         """Print the warnings of a response."""
-        for warning in getattr(document, "warnings", ()):
+        for warning in as_document(document).get("warnings") or ():
             self.say(f"warning: {warning}")
 
     def say(self, text: str) -> None:

@@ -136,6 +136,8 @@ RUN_DETAILS = [
     Column("retry of"),
     Column("follows"),
     Column("followed by", lambda run: " ".join(run.get("followed_by") or ())),
+    Column("group", "group.id"),
+    Column("part", "group.part"),
     Column("payload"),
     Column("meta"),
     Column("result"),

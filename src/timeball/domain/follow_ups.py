@@ -256,6 +256,8 @@ class GroupStatus:
     outer: UUID | None = None
     meta: Mapping[str, Any] | None = None
     created_by: str | None = None
+    # One of the handlers of its parts, to know it by.
+    handler: str | None = None
 
     @property
     def waits_for(self) -> int:

@@ -186,4 +186,5 @@ def group_from(row: Any) -> GroupStatus:
         outer=row["group_id"],
         meta=None if row["meta"] is None else orjson.loads(row["meta"]),
         created_by=row["created_by"],
+        handler=row["handler"],
     )

@@ -53,6 +53,7 @@ class GroupOut(BaseModel):
     failed: int
     waits_for: int = Field(description="How many parts have not ended.")
     progress: float = Field(description="The share of the parts that have ended, from 0 to 1.")
+    handler: str | None = Field(description="The handler of one of its parts, to know it by.")
     group: str | None = Field(description="The group of which it is a part, or inside of a part.")
     meta: dict[str, Any] | None = Field(description="The meta of all of its calls; secrets hidden.")
     created_by: str | None
@@ -162,6 +163,7 @@ def group_document(group: GroupStatus) -> dict[str, Any]:
         "failed": group.failed,
         "waits_for": group.waits_for,
         "progress": round((group.total - group.waits_for) / group.total, 4),
+        "handler": group.handler,
         "group": None if group.outer is None else format_id("grp", group.outer),
         "meta": None if group.meta is None else redact(dict(group.meta)),
         "created_by": group.created_by,

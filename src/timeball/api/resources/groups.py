@@ -43,6 +43,7 @@ _EXAMPLE: dict[str, Any] = {
     "failed": 0,
     "waits_for": 2,
     "progress": 0.3333,
+    "handler": "pages.read",
     "group": None,
     "meta": {"tenant": "acme"},
     "created_by": "key:4c1a9d02b7e1 shop",

@@ -17,9 +17,10 @@ LEFT JOIN LATERAL (
 ) AS walked ON own.continuation ? 'steps'
 
 -- name: read_groups
--- Some groups, with how many of their parts have ended so far. The parts of closed groups are not counted again.
+-- Some groups, with how many of their parts have ended so far, and one of their handlers. The parts of closed groups are not counted again.
 SELECT execution_group.id, execution_group.state, execution_group.total, execution_group.group_id, execution_group.meta::text AS meta,
        execution_group.created_by, execution_group.created_at, execution_group.closed_at,
+       (SELECT job.handler FROM timeball.job WHERE job.group_id = execution_group.id LIMIT 1) AS handler,
        CASE WHEN execution_group.state = 'open' THEN parts.succeeded ELSE execution_group.total - execution_group.failed END AS succeeded,
        CASE WHEN execution_group.state = 'open' THEN parts.failed ELSE execution_group.failed END AS failed
 FROM timeball.execution_group
