@@ -42,6 +42,9 @@ PAGES = {
     "execution": "/executions/{dead}",
     "failed-attempts": "/attempts",
     "why": "/executions/{queued}/why",
+    "groups": "/groups",
+    "group": "/groups/{group}",
+    "group-why": "/groups/{group}/why",
     "dead-letters": "/dead",
     "queues": "/queues",
     "queue": "/queues/one?name=crm",
@@ -72,6 +75,7 @@ _RUNS = {"dead": "status:dead handler:app.mail*", "queued": "status:queued"}
 async def take_all(address: str, names: Collection[str]) -> int:
     """Take the pictures of these pages; returns their size in bytes."""
     ids = {name: _execution_id(address, query) for name, query in _RUNS.items()}
+    ids["group"] = httpx.get(f"{address}/api/v1/groups", timeout=30).json()["data"][-1]["id"]
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
         written = [
@@ -111,7 +115,22 @@ async def _shoot(page: Page, path: str, file: Path) -> int:
     return file.stat().st_size
 
 
+def _begin_groups(address: str) -> None:
+    """A catalogue that is read page by page: some of it has ended, some waits for a queue that no worker serves."""
+    page = {"handler": "app.crm:sync", "queue": "crm", "payload": {}}
+    shelved = {"handler": "app.reports:customer", "queue": "exports", "payload": {"customer": 70_017}}
+    parts = [page] * 6 + [
+        {"handler": "app.prices:load", "queue": "crm", "max_retries": 0},
+        {"chain": [page, shelved, page]},
+    ]
+    parts.append({"group": [page, shelved, shelved]})
+    work = {"group": parts, "then": shelved, "meta": {"tenant": "acme"}}
+    for body in (work, {"group": [page] * 3}, {"chain": [page, page]}, {"group": [shelved] * 250}):
+        httpx.post(f"{address}/api/v1/groups", json=body, timeout=30).raise_for_status()
+
+
 async def _run_and_take(address: str, names: Collection[str]) -> int:
+    await asyncio.to_thread(_begin_groups, address)
     await asyncio.sleep(_LIVE_FOR_SECONDS)
     return await take_all(address, names)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 
 from tests.api.test_conventions import check_problem
@@ -378,3 +380,15 @@ async def test_a_large_group_names_few_parts(client: httpx.AsyncClient) -> None:
     assert explained["headline"].startswith("OPEN: waits for 20 of 20: read (exe_")
     assert " and 17 more. read (exe_" in explained["headline"]
     assert len(explained["waits"]) == 10
+
+
+async def test_the_group_of_the_page_on_what_follows_is_begun(client: httpx.AsyncClient) -> None:
+    page = (Path(__file__).parents[2] / "docs/howto/what-follows.md").read_text(encoding="utf-8")
+    body = orjson.loads(page.partition("## Groups over HTTP")[2].partition("```json\n")[2].partition("```")[0])
+
+    created = await begun(client, **body)
+    wrong = {"group": [READ, READ, {"chain": [READ, {**READ, "payload": {"page": {"$cause": "results"}}}]}]}
+    refused = await client.post("/groups", json=wrong)
+
+    assert (created["total"], created["meta"]) == (3, {"tenant": "acme"})
+    assert refused.json()["errors"][0]["pointer"] == "/group/2/chain/1/payload/page/$cause"

@@ -254,3 +254,14 @@ async def test_methods_of_groups_are_there_for_coroutines(running_api: str) -> N
 
         assert [group.id async for group in timeball.groups.iterate()] == [created.id]
         assert (await timeball.groups.get(created.id)).waits_for == 1
+
+
+def test_the_program_of_the_page_on_what_follows_begins_a_group(
+    running_api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: dict[str, Any] = {}
+    section = (Path(__file__).parents[2] / "docs/howto/what-follows.md").read_text(encoding="utf-8")
+    exec(section.partition("## Groups over HTTP")[2].partition("```python\n")[2].partition("```")[0], names)
+    monkeypatch.setenv("TIMEBALL_URL", running_api)
+
+    assert names["read_book"](20).startswith("OPEN: waits for 20 of 20: pages.read (exe_")

@@ -18,7 +18,7 @@ from tests.support.servers import PostgresServer, Servers, ServiceMissing, give_
 PAGES = (
     "/", "/timeline", "/timeline?view=table", "/timeline?rows=queues", "/forecast", "/forecast?measure=starts", "/jobs", "/jobs/new",
     "/executions", "/dead", "/queues", "/queues/one?name=crm", "/workers", "/workers/app-2%2F412", "/tags/finance", "/handlers",
-    "/handlers/one?name=http.webhook", "/templates", "/calendars", "/freezes", "/freezes/new?queue=mail",
+    "/handlers/one?name=http.webhook", "/templates", "/calendars", "/freezes", "/freezes/new?queue=mail", "/groups",
     "/keys", "/audit", "/operations", "/settings", "/attempts", "/doctor", "/about", "/login",
 )  # fmt: skip
 

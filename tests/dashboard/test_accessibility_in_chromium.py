@@ -57,7 +57,7 @@ async def test_no_page_has_a_serious_fault_in_light_or_dark(chromium: Browser, l
 
 
 async def _single_pages(page: Page) -> list[str]:
-    """A job with its tabs and forms, a calendar, and an execution with the reason of its state; a freeze is on most of them."""
+    """A job with its tabs and forms, a group, a calendar, and an execution with the reason of its state; a freeze is on most of them."""
     await page.goto("/dead")
     job = (await (await page.request.get("/api/v1/jobs?limit=1")).json())["data"][0]["id"]
     run = (await (await page.request.get("/api/v1/executions?status=dead&limit=1")).json())["data"][0]["id"]
@@ -68,7 +68,16 @@ async def _single_pages(page: Page) -> list[str]:
         f"/jobs/{job}{rest}"
         for rest in ("", "?tab=ledger", "?tab=schedule", "/edit", "/backfill", "/why?at=2026-11-17T12:00")
     ]
-    return [*of_job, "/calendars/new", "/calendars/closing", f"/executions/{run}", f"/executions/{run}/why"]
+    parts: list[dict[str, Any]] = [
+        {"handler": "report"},
+        {"chain": [{"handler": "report"}] * 2},
+        {"group": [{"handler": "report"}] * 3},
+    ]
+    group = (
+        await (await page.request.post("/api/v1/groups", data={"group": parts, "meta": {"tenant": "acme"}})).json()
+    )["id"]
+    of_group = [f"/groups/{group}", f"/groups/{group}/why"]
+    return [*of_job, *of_group, "/calendars/new", "/calendars/closing", f"/executions/{run}", f"/executions/{run}/why"]
 
 
 async def _faults(page: Page, path: str) -> list[str]:

@@ -38,10 +38,10 @@ _COUNT_ONLY = PageRequest(limit=1, with_total=True)
 
 @router.get("/parts/palette")
 async def palette(context: PageContext) -> Response:
-    """Jobs whose name contains the typed words, and the execution or job of a typed id."""
+    """Jobs whose name contains the typed words, and the execution, job or group of a typed id."""
     words = context.query("words").replace("\0", "")
     jobs: list[tuple[str, str | None]] = []
-    if words and not words.startswith(("exe_", "job_")):
+    if words and not words.startswith(("exe_", "job_", "grp_")):
         by_name = JobFilter(where(SearchRelation.CONTAINS, name=words))
         page = await context.site.queries.jobs.page(by_name, JobOrder.NAME, PageRequest(limit=_MAX_PALETTE))
         jobs = [(format_job_id(view.job.id), view.job.name) for view in page.items]
