@@ -151,6 +151,10 @@ async def depends_in_coroutine(number: int, session: Annotated[str, Depends(open
     return [session, number]
 
 
+@task(takes_context=True)
+def bill(context, order: Order | None): ...
+
+
 @task
 def wait_for_a_while():
     while not current.cancelled:

@@ -27,6 +27,7 @@ from tests.sdk.conftest import ON_ONE_SERVER, SOURCES
 from tests.support.pace import patience
 from timeball.domain.values.ids import parse_id
 from timeball.errors import ResultTimeout
+from timeball.handlers.lint import lint_handler
 from timeball.handlers.registry import Registry
 from timeball.sdk.app import Timeball
 
@@ -492,6 +493,14 @@ def test_an_unknown_result_raises(tasks: Any, shop: Any) -> None:
 
 
 # the program
+
+
+def test_check_names_a_task_whose_arguments_json_cannot_hold(shop: Any) -> None:
+    concerns = {handler.name: list(lint_handler(handler)) for handler in shop.registry}
+
+    (concern,) = concerns["bookshop.tasks.bill"]
+    assert concern.startswith("its parameter order takes a Order, which JSON cannot hold: ")
+    assert concerns["bookshop.tasks.ship"] == []
 
 
 def test_the_registry_has_all_tasks_and_handlers(shop: Any) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Generic, TypeVar
 
 from timeball.handlers.lint import lint_handler
 from timeball.handlers.registry import make_handler
@@ -21,6 +21,13 @@ class Document:
 
     def __init__(self, key: int) -> None:
         self.key = key
+
+
+Row = TypeVar("Row")
+
+
+class Found(Generic[Row]):
+    """As a query of an ORM."""
 
 
 @dataclass
@@ -38,7 +45,26 @@ def test_a_parameter_that_json_can_never_hold_is_named() -> None:
 
     (concern,) = lint(index)
 
-    assert concern.startswith("its parameter document is a Document, which JSON cannot hold")
+    assert concern.startswith("its parameter document takes a Document, which JSON cannot hold")
+
+
+def test_a_class_inside_of_a_union_or_a_container_is_named_too() -> None:
+    def index(
+        optional: Document | None,
+        many: list[Document],
+        by_name: dict[str, Annotated[Document, "marked"]],
+        pages: list[Page] | None,
+        numbers: dict[str, list[int]],
+        found: Found[int],
+        first: Callable[[int], str] | None = None,
+    ) -> None: ...
+
+    concerns = lint(index)
+
+    assert [concern.partition(",")[0] for concern in concerns] == [
+        *(f"its parameter {name} takes a Document" for name in ("optional", "many", "by_name")),
+        "its parameter found takes a Found",
+    ]
 
 
 def test_a_plain_function_with_a_timeout_that_nothing_enforces_is_told() -> None:

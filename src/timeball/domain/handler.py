@@ -64,6 +64,9 @@ class Binder(Protocol):
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the payload; it refuses what `call` always refuses, as far as JSON Schema can express it."""
 
+    def parameters_json_cannot_hold(self) -> Sequence[tuple[str, str]]:
+        """The parameters that take values of a class of which none can be in a payload, each with the name of that class."""
+
 
 # A process of Python alone takes about so much.
 _LEAST_MEMORY = 16 * 2**20

@@ -13,7 +13,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
-from typing import Any, Generic, NotRequired, TypeVar, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Generic, NotRequired, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import orjson
 from pydantic import (
@@ -111,6 +112,10 @@ class ModelBinder(Generic[P]):
         """The JSON Schema of the model."""
         return schema_of(self.model)
 
+    def parameters_json_cannot_hold(self) -> list[tuple[str, str]]:
+        """None: a model of Pydantic is made of JSON."""
+        return []
+
     def prepare(self) -> None:
         """The model was built when its module was imported."""
 
@@ -198,12 +203,12 @@ class SignatureBinder:
         return schema
 
     def parameters_json_cannot_hold(self) -> list[tuple[str, str]]:
-        """The parameters whose annotation is a class of which no value can be in a payload, each with the name of the class."""
+        """The parameters with a class of which no value can be in a payload."""
         resolved = {p.name: _resolved(self._function, p) for p in self._parameters if p.annotation is not _EMPTY}
         return [
-            (name, hint.__qualname__)
+            (name, unknown.__qualname__)
             for name, hint in resolved.items()
-            if isinstance(hint, type) and not _is_known_to_pydantic(hint)
+            if (unknown := _class_unknown_to_pydantic(hint)) is not None
         ]
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -358,6 +363,20 @@ def _is_known_to_pydantic(hint: Any) -> bool:
     except (PydanticSchemaGenerationError, PydanticUserError):
         return False
     return True
+
+
+def _class_unknown_to_pydantic(hint: Any) -> type | None:
+    """The class in an annotation that Pydantic cannot make of JSON: `Document` in `list[Document | None]`."""
+    outer, parts = get_origin(hint), get_args(hint)
+    if not (isinstance(hint, type) or parts) or _is_known_to_pydantic(hint):
+        return None
+    if outer is None:
+        return cast(type, hint)
+    if outer is Annotated:
+        parts = parts[:1]
+    elif outer not in (Union, UnionType):
+        parts = (outer, *parts)
+    return next((unknown for part in parts if (unknown := _class_unknown_to_pydantic(part)) is not None), None)
 
 
 def style_of(function: Callable[..., Any], *, isolate: bool) -> RunStyle:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from timeball.domain.handler import Handler, RunStyle
-from timeball.handlers.binding import SignatureBinder
 
 _HTTP_VERBS: Final = ("get", "post", "put", "patch", "delete", "head", "options", "request")
 # Calls that hold up the event loop, and with it all other coroutines of the worker.
@@ -30,12 +29,11 @@ _BLOCKING: Final = {
 
 def lint_handler(handler: Handler) -> Iterator[str]:
     """Each thing that is wrong with a handler, in a sentence that says what to do."""
-    if isinstance(handler.binder, SignatureBinder):
-        for name, kind in handler.binder.parameters_json_cannot_hold():
-            yield (
-                f"its parameter {name} is a {kind}, which JSON cannot hold: every enqueue will be refused; "
-                "pass its id, and load it in the handler"
-            )
+    for name, kind in handler.binder.parameters_json_cannot_hold():
+        yield (
+            f"its parameter {name} takes a {kind}, which JSON cannot hold: an enqueue with one will be refused; "
+            "pass its id, and load it in the handler"
+        )
     if handler.ignores_timeouts:
         yield (
             "its timeout ends nothing: a plain function learns of it by current.cancelled alone; add interrupt=True, which raises "

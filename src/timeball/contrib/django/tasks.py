@@ -306,6 +306,10 @@ class TaskBinder:
         """The schema of a payload: any object; only a call shows whether the arguments fit."""
         return {"type": "object"}
 
+    def parameters_json_cannot_hold(self) -> Sequence[tuple[str, str]]:
+        """The parameters that take values of a class of which none can be in a payload."""
+        return self._arguments.parameters_json_cannot_hold()
+
     def _run(self, payload: str) -> Any:
         (call, converted), claimed = self._decode(payload), _claimed()
         inline = inline_context()
