@@ -9,7 +9,7 @@ BIN     := .venv/bin
 SERVICES := postgresql pgbouncer redis rabbitmq chromium curl iproute2
 
 .DEFAULT_GOAL := help
-.PHONY: image-test screenshots help up test test-clock check lint types openapi audit bench bench-peers performance-page peers-page swarm soak mutants walk reference lock clean run-packages dev-packages services
+.PHONY: image-test screenshots help up test test-clock test-django check lint types openapi audit bench bench-peers performance-page peers-page swarm soak mutants walk reference lock clean run-packages dev-packages services
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,13 @@ test-clock: export PYTHONDONTWRITEBYTECODE =
 test-clock: dev-packages services ## run the tests that read the clock at midnight, at the end of February and at clock changes (AT=2026-11-19T01:45Z for one instant)
 	@sh scripts/install-test-services compiler
 	@$(BIN)/python -m tools.fake_time $(if $(AT),--at $(AT)) -q -n $(WORKERS) $(or $(ARGS),$(CLOCK_TESTS))
+
+# In an environment of its own: .venv has one version of Django.
+test-django: services ## run the tests of contrib/django with another version of Django (DJANGO=6.0 PYTHON=python3.12)
+	@test -x .venv-django/bin/python || $(PYTHON) -m venv .venv-django
+	@.venv-django/bin/python -m pip install --quiet -r requirements/dev.lock
+	@.venv-django/bin/python -m pip install --quiet "django==$(or $(DJANGO),6.0).*"
+	@PYTHONPATH=src .venv-django/bin/python -m pytest -n $(WORKERS) $(or $(ARGS),tests/contrib)
 
 check: lint types openapi audit ## run all static checks: lint, types, openapi, audit
 
@@ -98,7 +105,7 @@ lock: dev-packages ## upgrade and lock the versions of all packages
 		--generate-hashes --universal --python-version 3.11 -o requirements/image.lock
 
 clean: ## remove what was installed and cached here, but not your data in .timeball
-	@rm -rf bench/peers/.environments .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build
+	@rm -rf bench/peers/.environments .venv .venv-django .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build
 	@find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 run-packages:

@@ -55,7 +55,7 @@ from asgiref.sync import sync_to_async
 from django.db import connection
 from bookshop.models import Order
 from timeball import Depends, Isolate, current
-from timeball.contrib.django import tb
+from timeball.contrib.django import task as task_of_timeball, tb
 
 
 @task(takes_context=True)
@@ -65,7 +65,7 @@ def fail_at_first(context, times: int):
     return [context.attempt, context.task_result.id, len(context.task_result.errors), context.task_result.worker_ids]
 
 
-@task(retries=0)
+@task_of_timeball(retries=0)
 def fail_at_once():
     raise LookupError("nothing there")
 
@@ -109,7 +109,7 @@ def ship(context, parcel: Parcel, id: UUID, at: datetime | None = None) -> dict:
     return {"id": id, "on": parcel.sent_on.year, "weight": parcel.weight * 2, "at": at and at.isoformat()}
 
 
-@task(isolate=Isolate(runs_per_child=1), timeout="1m", grace="5s")
+@task_of_timeball(isolate=Isolate(runs_per_child=1), timeout="1m", grace="5s")
 def process_of_task() -> int:
     return os.getpid()
 
@@ -151,6 +151,14 @@ async def depends_in_coroutine(number: int, session: Annotated[str, Depends(open
     return [session, number]
 
 
+@task_of_timeball(
+    key="stock", limit_key="shelf", max_running=1, retries=4, expires="1h", meta={"of": "stock"}, retry_on=OSError,
+    no_retry=TimeoutError, priority=20,
+)
+def stock(number: int) -> int:
+    return number
+
+
 @task(takes_context=True)
 def bill(context, order: Order | None): ...
 
@@ -161,12 +169,12 @@ def wait_for_a_while():
         time.sleep(0.01)
 
 
-@task(retry_on=ConnectionError)
+@task_of_timeball(retry_on=ConnectionError)
 def only_the_network():
     raise LookupError("not the network")
 
 
-@task(no_retry=LookupError)
+@task_of_timeball(no_retry=LookupError)
 def never_again():
     raise LookupError("never again")
 

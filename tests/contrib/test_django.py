@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import django
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection, transaction
@@ -25,13 +26,18 @@ from tests.conftest import FreshDatabase
 from tests.contrib.conftest import environment_of
 from tests.sdk.conftest import ON_ONE_SERVER, SOURCES
 from tests.support.pace import patience
+from timeball.contrib.django.options import check_backend_options
 from timeball.domain.values.ids import parse_id
-from timeball.errors import ResultTimeout
+from timeball.errors import InvalidInput, ResultTimeout
 from timeball.handlers.lint import lint_handler
 from timeball.handlers.registry import Registry
 from timeball.sdk.app import Timeball
 
 pytestmark = ON_ONE_SERVER
+
+TAKES_OPTIONS = pytest.mark.skipif(
+    (6, 0) <= django.VERSION < (6, 1), reason="in this version Django's own decorator takes no options of a backend"
+)
 
 Worker = Callable[[], AbstractContextManager[None]]
 
@@ -270,6 +276,25 @@ def test_queue_priority_and_time_are_kept(tasks: Any) -> None:
     assert again.task.run_after == later
 
 
+def test_a_task_may_have_options_for_every_call(tasks: Any, shop: Any, worker: Worker) -> None:
+    results = [tasks.stock.enqueue(1), tasks.stock.enqueue(2), tasks.stock.using(key="other", retries=1).enqueue(3)]
+
+    assert results[0].id == results[1].id
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT unique_key, limit_key, max_running, max_retries, start_within_seconds, meta->>'of', queue, priority "
+            "FROM timeball.job ORDER BY unique_key"
+        )
+        assert cursor.fetchall() == [
+            ("other", "shelf", 1, 1, 3600, "stock", "default", 60),
+            ("stock", "shelf", 1, 4, 3600, "stock", "default", 60),
+        ]
+    handler = shop.registry.get("bookshop.tasks.stock")
+    assert (handler.options.retry_on, handler.options.no_retry[0]) == ((OSError,), TimeoutError)
+    with worker():
+        assert ended(results[0]).return_value == 1
+
+
 def test_a_call_of_a_task_may_have_options_of_its_own(tasks: Any) -> None:
     once = tasks.positions.using(
         meta={"tenant": "acme"}, key="r-42", limit_key="shop", max_running=2, tags=["slow"], expires="10m", retries=0
@@ -468,6 +493,7 @@ def test_workers_are_woken_after_the_commit(tasks: Any, shop: Any, monkeypatch: 
         ),
         (lambda tasks: tasks.send_receipt.using(isolate=True), "has no option 'isolate'"),
         (lambda tasks: tasks.send_receipt.using(delay="1h"), "has no option 'delay'"),
+        (lambda tasks: tasks.send_receipt.using(backoff=lambda failures, error: "1s"), "backoff is a function"),
         (lambda tasks: tasks.send_receipt.using(timeout="soon").enqueue(1, to="a"), "timeout"),
         (lambda tasks: tasks.send_receipt.using(queue_name="moon"), "Queue 'moon' is not valid"),
         (lambda tasks: tasks.send_receipt.using(priority=101), "priority must be"),
@@ -476,6 +502,63 @@ def test_workers_are_woken_after_the_commit(tasks: Any, shop: Any, monkeypatch: 
 def test_a_wrong_task_is_refused_at_its_definition(tasks: Any, enqueue: Any, error: str) -> None:
     with pytest.raises(Exception, match=error):
         enqueue(tasks)
+
+
+@pytest.mark.parametrize(
+    ("give", "hint"),
+    [
+        (lambda tasks: tasks.send_receipt.using(countdown=60), "countdown is here: using(run_after="),
+        (lambda tasks: tasks.send_receipt.using(eta=None), "eta is here: using(run_after="),
+        (lambda tasks: tasks.send_receipt.using(headers={}), "headers of other job queues is here: using(meta={...})"),
+        (lambda tasks: tasks.send_receipt.using(queue="mail"), "queue is here: queue_name"),
+        (lambda tasks: tasks.send_receipt.using(no_retry=LookupError), "it belongs to the function, which the worker"),
+        (lambda tasks: tasks.send_receipt.using(takes_context=True), "it belongs to the task: @task(takes_context="),
+        pytest.param(
+            lambda tasks: tasks.task(autoretry_for=OSError)(tasks.bill.func),
+            "autoretry_for of other job queues is here: retry_on",
+            marks=TAKES_OPTIONS,
+        ),
+        pytest.param(lambda tasks: tasks.task(retrys=3)(tasks.bill.func), "did you mean retries?", marks=TAKES_OPTIONS),
+        (lambda tasks: with_own_task(max_retries=3), "max_retries of other job queues is here: retries"),
+        (lambda tasks: with_own_task(run_after=None), "run_after is here: using(run_after="),
+        (lambda tasks: check_backend_options({"time_limit": 3}), "time_limit of other job queues is here: timeout"),
+        (lambda tasks: check_backend_options({"key": "x"}), "it belongs to a task or a call: @task(key="),
+        (
+            lambda tasks: tasks.send_receipt.enqueue(42, to="a", countdown=60),
+            "countdown of other job queues is here: using(",
+        ),
+        (lambda tasks: tasks.send_receipt.enqueue(42, to="a", key="x"), "key is an option and not an argument: using("),
+    ],
+)
+def test_an_option_that_is_not_known_here_is_told_what_it_is_called(tasks: Any, give: Any, hint: str) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        give(tasks)
+
+    assert refusal.value.hint.startswith(hint)
+
+
+def with_own_task(**options: Any) -> Any:
+    from timeball.contrib.django import task
+
+    return task(**options)
+
+
+def test_a_call_of_another_library_is_told_what_it_is_called_for_a_task(tasks: Any) -> None:
+    with pytest.raises(AttributeError, match=r"delay of other job queues is here: enqueue\(\.\.\.\)"):
+        tasks.send_receipt.delay(42)
+    with pytest.raises(AttributeError, match=r"apply_async of other job queues is here: using\(\.\.\.\)\.enqueue"):
+        tasks.send_receipt.apply_async((42,))
+
+
+def test_a_task_with_options_works_with_a_backend_of_django_too(tasks: Any) -> None:
+    """As in a test whose settings name it: it makes nothing of the options."""
+    from timeball.contrib.django.compat import AnyTask
+
+    backends = f"{AnyTask.__module__.rpartition('.')[0]}.backends"
+    with override_settings(TASKS={"default": {"BACKEND": f"{backends}.immediate.ImmediateBackend"}}):
+        result = tasks.stock.using(key="other").enqueue(7)
+
+    assert (str(result.status), result.return_value) == ("SUCCESSFUL", 7)
 
 
 def test_an_unknown_result_raises(tasks: Any, shop: Any) -> None:

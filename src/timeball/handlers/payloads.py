@@ -68,10 +68,13 @@ def arguments_mismatch(
         *_unknown_arguments(parameters, args, kwargs),
         *(() if is_partial else _missing_arguments(parameters, args, kwargs)),
     ]
+    from timeball.handlers.counterparts import argument_hint  # read only when arguments do not fit
+
+    hint = argument_hint(name for error in errors if error.is_unknown for name in map(str, error.path))
     return InvalidInput(
         f"the arguments do not fit {shape_of(function, parameters)}: {summarize(errors)}",
         field="payload",
-        hint="give one value for each parameter that has no default, by position or by name",
+        hint=hint or "give one value for each parameter that has no default, by position or by name",
         errors=[error.below("/payload") for error in errors],
     )
 

@@ -112,6 +112,13 @@ class Enqueueable(Generic[P, R]):
         """The name of the handler in jobs and workers."""
         return self._target.name
 
+    if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            from timeball.handlers.counterparts import unknown_attribute
+
+            raise unknown_attribute(self, name)
+
     def options(self, **options: Unpack[EnqueueOptions]) -> Enqueueable[P, R]:
         """The same handler with options for an enqueue: `send.options(priority=90, delay="10m", key="r-42").enqueue(42)`.
 

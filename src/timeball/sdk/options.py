@@ -195,11 +195,11 @@ def check_options(options: Mapping[str, Any], known: type[Any], where: str) -> N
 def _advice(word: str, words: Sequence[str]) -> str:
     # Imported here: only a word that is not known needs them.
     from timeball.domain.values.field_errors import did_you_mean, nearest_names
-    from timeball.sdk.counterparts import COUNTERPARTS
+    from timeball.handlers.counterparts import option_hint
 
-    if word in COUNTERPARTS:
-        return f"{word} of other job queues is here: {COUNTERPARTS[word]}"
-    return did_you_mean(nearest_names(word, words)) or "leave it out"
+    if word in HandlerDeclaration.__optional_keys__:
+        return f"it belongs to the function, and holds for every call: @tb.handler({word}=...)"
+    return option_hint(word) or did_you_mean(nearest_names(word, words)) or "leave it out"
 
 
 def job_fields(options: Mapping[str, Any]) -> dict[str, Any]:

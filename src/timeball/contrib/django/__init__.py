@@ -11,5 +11,6 @@ from __future__ import annotations
 
 from timeball.contrib.django.app import tb
 from timeball.contrib.django.backend import Backend
+from timeball.contrib.django.options import task
 
-__all__ = ["Backend", "tb"]
+__all__ = ["Backend", "task", "tb"]

@@ -41,7 +41,7 @@ from timeball.contrib.django.compat import (
     task_finished,
     task_started,
 )
-from timeball.contrib.django.options import function_options
+from timeball.contrib.django.options import function_options, in_words_of_django
 from timeball.current import RUNNING, ControlSignal
 from timeball.domain.execution import Attempt, ClaimedExecution, ErrorInfo, Execution, ExecutionState
 from timeball.domain.handler import Handler, HandlerOptions, PayloadMismatch
@@ -292,7 +292,8 @@ class TaskBinder:
         try:
             return self._arguments.encode(call.args, call.kwargs)
         except InvalidInput as misfit:
-            raise PayloadMismatch(str(misfit), field="payload", hint=misfit.hint, errors=misfit.errors) from None
+            hint = None if misfit.hint is None else in_words_of_django(misfit.hint)
+            raise PayloadMismatch(str(misfit), field="payload", hint=hint, errors=misfit.errors) from None
 
     def prepare(self) -> None:
         """Build what converts the arguments."""

@@ -1,11 +1,11 @@
-"""What the options of other job queues are called here; read only when an option is not known.
+"""What the options and calls of other job queues are called here; read only when one is not known.
 
 docs/howto/switch.md has them by library, with those that have no counterpart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -98,3 +98,80 @@ COUNTERPARTS: Final[Mapping[str, str]] = MappingProxyType(
         "concurrency": "max_running, or TIMEBALL_WORKER__SLOTS for a worker",
     }
 )
+
+# By the method of another library: what to call here.
+CALLS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        # Celery
+        "delay": "enqueue(...)",
+        "apply_async": "options(...).enqueue(...)",
+        "delay_on_commit": "enqueue(...), which joins the transaction of Django; elsewhere options(connection=...)",
+        "apply_async_on_commit": "options(...).enqueue(...), which joins the transaction of Django; elsewhere connection=...",
+        "apply": "call the function itself, or enqueue(...) under Timeball(inline=True)",
+        "s": "call(...)",
+        "si": "call(...)",
+        "signature": "call(...)",
+        "retry": 'raise Retry(after="5s")',
+        "update_state": "timeball.current.progress(...)",
+        "AsyncResult": "tb.get_run(id)",
+        # Dramatiq, Procrastinate, TaskIQ, APScheduler, arq, Django-Q
+        "send": "enqueue(...)",
+        "send_with_options": "options(...).enqueue(...)",
+        "message": "call(...)",
+        "message_with_options": "options(...).call(...)",
+        "defer": "enqueue(...)",
+        "defer_async": "aenqueue(...)",
+        "configure": "options(...)",
+        "kiq": "aenqueue(...)",
+        "adelay": "aenqueue(...)",
+        # Huey
+        "call_local": "call the function itself",
+        "schedule_in": "options(delay=...).enqueue(...)",
+    }
+)
+
+# The options of an enqueue: given among the arguments, they are in the wrong place.
+ENQUEUE_WORDS: Final = frozenset(
+    {
+        *(
+            "at",
+            "backoff",
+            "connection",
+            "delay",
+            "delivery",
+            "expires",
+            "if_exists",
+            "key",
+            "limit_key",
+            "max_backoff",
+        ),
+        *("max_lost", "max_running", "meta", "on_failure", "on_success", "priority", "queue", "retries", "tags"),
+        *("timeout", "timezone", "unchecked", "unique_for"),
+    }
+)
+# Words that are names of arguments far more often than options.
+_MOSTLY_ARGUMENTS: Final = frozenset({"args", "kwargs", "id"})
+
+
+def option_hint(word: str) -> str | None:
+    """What to write for an option of another job queue; None if it is not known."""
+    here = COUNTERPARTS.get(word)
+    return None if here is None else f"{word} of other job queues is here: {here}"
+
+
+def argument_hint(names: Iterable[str]) -> str | None:
+    """What to write for an argument that the function does not have, if one of these is the name of an option."""
+    for name in names:
+        if name in ENQUEUE_WORDS:
+            return f"{name} is an option and not an argument: options({name}=...).enqueue(...)"
+        if name not in _MOSTLY_ARGUMENTS and (hint := option_hint(name)) is not None:
+            return hint
+    return None
+
+
+def unknown_attribute(owner: object, name: str) -> AttributeError:
+    """The error for an attribute that is not there; it says what a method of another job queue is called here."""
+    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    if name in CALLS:
+        text += f"; {name} of other job queues is here: {CALLS[name]}"
+    return AttributeError(text, name=name, obj=owner)
