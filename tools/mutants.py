@@ -326,6 +326,13 @@ MUTANTS = (
         "tests/contrib/test_django.py::test_a_handler_joins_the_transaction_around_it_as_a_task_does",
     ),
     _one(
+        "groups of a transaction of Django that wake no worker",
+        "contrib/django/transactions.py",
+        "if (announce := _announcement_of(verb, answer)) is not None:",
+        "if (announce := _announcement_of(verb, None)) is not None:",
+        "tests/contrib/test_django.py::test_nodes_are_woken_after_the_commit_of_whatever_they_should_do",
+    ),
+    _one(
         "tasks of Django whose failure is told twice",
         "contrib/django/tasks.py",
         'if job.on_failure is not None and job.on_failure["handler"] == END_OF_TASK:',

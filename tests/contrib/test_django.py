@@ -401,8 +401,14 @@ def test_an_enqueue_is_part_of_the_transaction_around_it(tasks: Any, worker: Wor
             "0 9 * * *", name="invoice", arguments={"order_id": 1}
         ),
         lambda tasks: tasks.tb.enqueue("test.echo", {"order_id": 1}),
+        lambda tasks: tasks.tb.group([tasks.send_invoice.call(number) for number in range(3)]).enqueue(),
+        lambda tasks: async_to_sync(tasks.tb.group([tasks.send_invoice.call(1)]).aenqueue)(),
+        lambda tasks: tasks.tb.chain(tasks.send_invoice.call(1), tasks.send_invoice.call(2)).enqueue(),
     ],
-    ids=["enqueue", "delayed", "many", "coroutine", "schedule", "schedule-coroutine", "by-name"],
+    ids=[
+        *("enqueue", "delayed", "many", "coroutine", "schedule", "schedule-coroutine", "by-name"),
+        *("group", "group-coroutine", "chain"),
+    ],
 )
 def test_a_handler_joins_the_transaction_around_it_as_a_task_does(tasks: Any, enqueue: Callable[[Any], Any]) -> None:
     with transaction.atomic():
@@ -480,6 +486,67 @@ def test_workers_are_woken_after_the_commit(tasks: Any, shop: Any, monkeypatch: 
 
     assert [sorted(wakeup.lanes) for wakeup in wakeups] == [[("default", 60)], [], [("mail", 50)], []]
     assert [len(wakeup.shards) for wakeup in wakeups] == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("write", "shards", "looks_everywhere"),
+    [
+        (lambda tasks: tasks.tb.group([tasks.send_invoice.call(1)]).enqueue(), 0, True),
+        (lambda tasks: async_to_sync(tasks.tb.group([tasks.send_invoice.call(1)]).aenqueue)(), 0, True),
+        (lambda tasks: tasks.tb.chain(tasks.send_invoice.call(1), tasks.send_invoice.call(2)).enqueue(), 0, True),
+        (lambda tasks: schedule_invoice(tasks), 1, False),
+        (lambda tasks: async_to_sync(tasks.send_invoice.aschedule)(every="1m", arguments={"order_id": 1}), 1, False),
+        (
+            lambda tasks: tasks.send_invoice.schedule_many(
+                [{"every": "1m", "name": "a", "arguments": {"order_id": 1}}]
+            ),
+            0,
+            True,
+        ),
+        (lambda tasks: [schedule_invoice(tasks), tasks.tb.jobs.update("invoice", every="2m")], 2, False),
+        (
+            lambda tasks: [schedule_invoice(tasks), tasks.tb.jobs.pause("invoice"), tasks.tb.jobs.resume("invoice")],
+            2,
+            False,
+        ),
+        (lambda tasks: [schedule_invoice(tasks), tasks.tb.jobs.pause_all("a"), tasks.tb.jobs.resume_all("a")], 1, True),
+    ],
+    ids=[
+        "group",
+        "group-coroutine",
+        "chain",
+        "schedule",
+        "schedule-coroutine",
+        "many",
+        "update",
+        "resume",
+        "resume-all",
+    ],
+)
+def test_nodes_are_woken_after_the_commit_of_whatever_they_should_do(
+    tasks: Any,
+    shop: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    write: Callable[[Any], Any],
+    shards: int,
+    looks_everywhere: bool,
+) -> None:
+    wakeups: list[Any] = []
+    monkeypatch.setattr("timeball.store.db.notifier.Notifier.tell", lambda _self, wakeup: wakeups.append(wakeup))
+
+    for takes_it_back in (True, False):
+        with transaction.atomic():
+            write(tasks)
+            transaction.set_rollback(takes_it_back)
+            assert wakeups == []
+        assert bool(wakeups) is not takes_it_back
+
+    assert sum(len(wakeup.shards) for wakeup in wakeups) == shards
+    assert any(wakeup.look_everywhere for wakeup in wakeups) == looks_everywhere
+
+
+def schedule_invoice(tasks: Any) -> Any:
+    return tasks.send_invoice.schedule(every="1m", name="invoice", owner="a", arguments={"order_id": 1})
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,13 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
 
 from timeball.domain.scheduling.civil_time import parse_instant
-from timeball.domain.values.ids import ExecutionId, shard_of
+from timeball.domain.values.ids import ExecutionId, parse_id, shard_of
 from timeball.domain.wakeup import Wakeup
 from timeball.sdk.enqueue import EnqueueClient, EnqueueRequest, SdkRuntime, execution_of
 from timeball.sdk.inline_runs import CallMethods, has_running_loop
@@ -64,14 +65,17 @@ class DjangoEnqueueClient(EnqueueClient):
 
     def call_within(self, connection: Any, work: TransactionWork[SdkRuntime, Answer], verb: str) -> Answer:
         connection = self._open_transaction() if connection is None else connection
-        return super().call_within(connection, work, verb)
+        answer = super().call_within(connection, work, verb)
+        if (announce := _announcement_of(verb, answer)) is not None:
+            self._call_after_commit(connection, announce)
+        return answer
 
     async def acall_within(self, connection: Any, work: TransactionWork[SdkRuntime, Answer], verb: str) -> Answer:
         if connection is None:
             connection = await sync_to_async(self._open_transaction, thread_sensitive=True)()
         if not _is_of_django(connection):
             return await super().acall_within(connection, work, verb)
-        return await sync_to_async(super().call_within, thread_sensitive=True)(connection, work, verb)
+        return await sync_to_async(self.call_within, thread_sensitive=True)(connection, work, verb)
 
     def _make_call_methods(self) -> CallMethods:
         return _ThreadSensitiveCalls()
@@ -96,11 +100,14 @@ class DjangoEnqueueClient(EnqueueClient):
         return created
 
     def _announce_after_commit(self, request: EnqueueRequest, created: Sequence[CreatedJob]) -> None:
+        if created:
+            announce = partial(_announce, request, [execution_of(each) for each in created])
+            self._call_after_commit(request.connection, announce)
+
+    def _call_after_commit(self, connection: Any, announce: Callable[[SdkRuntime], Coroutine[Any, Any, None]]) -> None:
         alias = self._alias()
-        if not created or not _is_of_django(request.connection) or request.connection.alias != alias:
-            return
-        announce = partial(_announce, request, [execution_of(each) for each in created])
-        transaction.on_commit(partial(self.background_loop.call, announce), using=alias, robust=True)
+        if _is_of_django(connection) and connection.alias == alias:
+            transaction.on_commit(partial(self.background_loop.call, announce), using=alias, robust=True)
 
 
 class _ThreadSensitiveCalls(CallMethods):
@@ -132,6 +139,25 @@ async def _announce(request: EnqueueRequest, executions: Sequence[ExecutionId], 
         for execution_id in executions:
             wakeup.add_shard(shard_of(execution_id, store.shards), run_at)
     store.notifier.tell(wakeup)
+
+
+def _announcement_of(verb: str, answer: Any) -> Callable[[SdkRuntime], Coroutine[Any, Any, None]] | None:
+    """What wakes the nodes for what such a call has written; None if there is nothing that they should do at once."""
+    if verb in ("schedule", "update", "resume"):
+        return None if answer.next_run_at is None else partial(_announce_schedule, answer.id, answer.next_run_at)
+    # A group or a chain; its enqueue returns the id, where that of a handler returns the jobs, which `_announce` announces.
+    is_group = verb == "enqueue" and isinstance(answer, UUID)
+    return _announce_anything if is_group or verb in ("schedule_many", "resume_all") else None
+
+
+async def _announce_schedule(job: str, run_at: datetime, runtime: SdkRuntime) -> None:
+    store, wakeup = runtime.parts.store, Wakeup()
+    wakeup.add_shard(shard_of(parse_id("job", job), store.shards), run_at)
+    store.notifier.tell(wakeup)
+
+
+async def _announce_anything(runtime: SdkRuntime) -> None:
+    runtime.parts.store.notifier.tell(Wakeup(look_everywhere=True))
 
 
 def _run_at(request: EnqueueRequest, now: datetime) -> datetime | None:
