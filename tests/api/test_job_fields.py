@@ -13,7 +13,7 @@ import pytest
 from tests.support.factories import WHOLE_CALL
 from timeball.api.models.jobs import JobIn, JobOut
 from timeball.cli.files import read_jobs
-from timeball.domain.job_fields import SPEC_FIELDS, JobSpec
+from timeball.domain.job_fields import SPEC_FIELDS, TIME_FIELDS, JobSpec
 from timeball.store.store import Store
 
 # A value for each field that differs from its default; texts that look like numbers must stay texts.
@@ -68,6 +68,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "every": {**ALWAYS, **RECURRING, "interval_seconds": 77, "scheduled_at": "2098-02-01T00:00:00Z"},
     "once": {**ALWAYS, "scheduled_at": "2098-02-01T00:00:00Z", "expires_at": "2098-02-02T00:00:00Z"},
     "manual": {**ALWAYS, "schedule": "manual"},
+    "after": {**ALWAYS, "after": "123"},
 }
 # Only one-offs without a name, which are enqueued, can have a unique key.
 ENQUEUED: dict[str, Any] = {name: value for name, value in ALWAYS.items() if name != "name"} | {
@@ -78,6 +79,9 @@ ENQUEUED: dict[str, Any] = {name: value for name, value in ALWAYS.items() if nam
 
 MOMENTS = ("scheduled_at", "starts_at", "ends_at", "expires_at")
 
+# The job that one of them comes after.
+CAUSE = {"name": "123", "handler": "test.echo", "schedule": "@daily", "tags": ["cause"]}
+
 # The calendars that they name.
 CALENDARS = {"closed": ["01-06"], "5": ["12-25", "2098-02-03"], "open": ["mon", "tue", "wed", "thu", "fri"]}
 
@@ -86,6 +90,7 @@ CALENDARS = {"closed": ["01-06"], "5": ["12-25", "2098-02-03"], "open": ["mon", 
 async def calendars(client: httpx.AsyncClient) -> None:
     for name, days in CALENDARS.items():
         assert (await client.post("/calendars", json={"name": name, "days": days})).is_success
+    assert (await client.post("/jobs", json=CAUSE)).is_success
 
 
 Door = Callable[[httpx.AsyncClient, dict[str, Any], Path], Awaitable[str]]
@@ -103,7 +108,7 @@ async def created_in_bulk(client: httpx.AsyncClient, fields: dict[str, Any], _fo
 
 async def edited(client: httpx.AsyncClient, fields: dict[str, Any], _folder: Path) -> str:
     """By changing a job that has the default of every field."""
-    schedule = {name: fields[name] for name in ("schedule", "interval_seconds", "scheduled_at") if name in fields}
+    schedule = {name: fields[name] for name in TIME_FIELDS if name in fields}
     before = id_of(await client.post("/jobs", json={"name": "before", "handler": "test.echo"} | schedule))
     return id_of(await client.patch(f"/jobs/{before}", json=fields))
 
@@ -130,7 +135,7 @@ async def synced(client: httpx.AsyncClient, fields: dict[str, Any], _folder: Pat
 
 
 async def synced_again(client: httpx.AsyncClient, fields: dict[str, Any], folder: Path) -> str:
-    schedule = {name: fields[name] for name in ("schedule", "interval_seconds", "scheduled_at") if name in fields}
+    schedule = {name: fields[name] for name in TIME_FIELDS if name in fields}
     await synced(client, {"name": fields["name"], "handler": "test.echo"} | schedule, folder)
     return await synced(client, fields, folder)
 
@@ -139,7 +144,7 @@ def exported_as(kind: str) -> Door:
     async def door(client: httpx.AsyncClient, fields: dict[str, Any], folder: Path) -> str:
         before = id_of(await client.post("/jobs", json=fields))
         file = folder / f"jobs.{kind}"
-        file.write_bytes((await client.get("/jobs/export", params={"format": kind})).content)
+        file.write_bytes((await client.get("/jobs/export", params={"format": kind, "q": "-tag:cause"})).content)
         assert (await client.delete(f"/jobs/{before}")).is_success
         (job,), _paused = read_jobs(file, kind)
         return await created_in_bulk(client, job, folder)

@@ -209,7 +209,7 @@ async def test_methods_of_queues_workers_and_handlers(running_api: str) -> None:
         with pytest.raises(NotFound):
             await timeball.workers.drain("wrk_00000000000000000000000001")
 
-        fire_times = await timeball.schedules.preview(schedule="30 2 * * *", after="2027-03-27T12:00", count=2)
+        fire_times = await timeball.schedules.preview(schedule="30 2 * * *", since="2027-03-27T12:00", count=2)
         assert fire_times.next[0].at == datetime(2027, 3, 28, 2, 30, tzinfo=UTC)
         # No worker is alive, so the status of the response is 503.
         assert (await timeball.system.health()).status in ("warn", "fail")

@@ -7,7 +7,7 @@ from html import unescape
 
 import pytest
 
-from tests.api.test_job_fields import CALENDARS, ENQUEUED, JOBS
+from tests.api.test_job_fields import CALENDARS, CAUSE, ENQUEUED, JOBS
 from tests.dashboard.conftest import Browser
 from timeball.domain.job_fields import SPEC_FIELDS, Section
 
@@ -37,6 +37,7 @@ async def test_the_page_of_a_job_has_every_field_in_the_card_of_its_section(brow
     shown: set[str] = set()
     for name, days in CALENDARS.items():
         await browser.post("/api/v1/calendars", json={"name": name, "days": days})
+    await browser.post("/api/v1/jobs", json=CAUSE)
     for fields in ({**ENQUEUED, "scheduled_at": "2098-02-01T00:00:00Z"}, *JOBS.values()):
         # A field without a value is not shown, so this one gets a value.
         job = fields | {"timeout_ms": 5_000}

@@ -265,6 +265,7 @@ EXPECTED: list[tuple[str, Any, str]] = [
     ("start_within_seconds", 0, "start_within_seconds is 0, expected 1 to"),
     ("start_within_seconds", "10m", 'start_within_seconds is "10m", expected a whole number from 1'),
     ("expires_at", "soon", "expires_at"),
+    ("after", "", "after has 0 characters, expected 1 to 200"),
     ("expires_at", utc(2020, 1, 1), "expires_at is 2020-01-01T00:00:00Z, expected an instant after"),
     ("tags", "mail", "tags is str, expected a list of texts"),
     ("owner", "", "owner has 0 characters, expected 1 to 200"),

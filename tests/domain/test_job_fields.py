@@ -37,6 +37,7 @@ from timeball.domain.job_fields import (
     LIST_FIELDS,
     OPTION_FIELDS,
     SPEC_FIELDS,
+    TIME_FIELDS,
     Choice,
     FollowUp,
     Instant,
@@ -148,7 +149,7 @@ def test_the_sdk_has_a_word_for_every_field() -> None:
     shared = {SPEC_FIELDS[name].word for name in OPTION_FIELDS}
     words = {line.word for line in SPEC_FIELDS.values()}
     # What an option of the SDK cannot be: it is an argument, or another word says it.
-    apart = {"handler", "payload", "schedule", "interval"}
+    apart = {"handler", "payload", "schedule", "interval", "after"}
 
     assert sdk.SharedOptions.__optional_keys__ == shared
     assert shared < words
@@ -364,7 +365,7 @@ def test_a_job_is_shown_with_every_field() -> None:
     shown = [column.value(job) for column in JOB_DETAILS]
 
     # These are told in the words of the schedule.
-    assert {name for name in SPEC_FIELDS if job[name] not in shown} == {"schedule", "interval_seconds", "scheduled_at"}
+    assert {name for name in SPEC_FIELDS if job[name] not in shown} == set(TIME_FIELDS)
 
 
 def test_the_form_has_every_field() -> None:
@@ -375,6 +376,7 @@ def test_the_form_has_every_field() -> None:
         "schedule",
         "interval",
         "scheduled_at",
+        "after",
         "payload",
     }
 

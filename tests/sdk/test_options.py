@@ -90,7 +90,7 @@ def stored(options: dict[str, Any]) -> dict[str, Any]:
 def test_every_option_has_a_value_here() -> None:
     assert set(LATER) == set(EnqueueOptions.__optional_keys__) - {"delay", "connection", "unchecked"}
     assert set(SCHEDULE) == set(ScheduleOptions.__optional_keys__) - {"arguments"}
-    beside = {"handler", "payload", "schedule", "interval_seconds"}
+    beside = {"handler", "payload", "schedule", "interval_seconds", "after"}
     assert {*job_fields(LATER), *job_fields(SCHEDULE), *beside} == SPEC_FIELDS.keys()
 
 

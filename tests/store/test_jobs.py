@@ -111,7 +111,7 @@ async def make_calendars(store: Store) -> dict[str, CalendarVersion]:
 
 def test_everything_has_every_field() -> None:
     # These belong to other kinds of jobs.
-    others = {"interval_seconds", "scheduled_at", "expires_at", "if_exists", "unique_for_seconds"}
+    others = {"interval_seconds", "scheduled_at", "after", "expires_at", "if_exists", "unique_for_seconds"}
     assert EVERYTHING.keys() == SPEC_FIELDS.keys() - others
 
 
@@ -659,7 +659,15 @@ _BREACHES = {
         "has_follow_ups = true, on_success = '{}'",
         "has_follow_ups = true, on_failure = '[]'",
     ],
-    "follow_ups_are_noted": ["has_follow_ups = true", 'on_success = \'{"handler": "h"}\''],
+    "follow_ups_are_noted": ["has_follow_ups = true", "is_followed = true", 'on_success = \'{"handler": "h"}\''],
+    "after_has_a_cause": [
+        "kind = 'after'",
+        "after = 'etl'",
+        "after_id = gen_random_uuid(), after_since = now()",
+        "kind = 'after', after = 'etl', after_id = gen_random_uuid()",
+        "kind = 'after', after = 'etl', after_since = now()",
+    ],
+    "after_is_another_job": ["kind = 'after', after = 'etl', after_id = id, after_since = now()"],
     "a_one_off_follows": [
         "follows = id",
         "follows_as = 'on_success'",

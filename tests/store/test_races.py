@@ -56,14 +56,16 @@ from timeball.domain.job_changes import JobChange
 from timeball.domain.node import NodeKind
 from timeball.domain.scheduling.civil_time import tzdata_version
 from timeball.domain.scheduling.occurrences import DueRow, HeldByFreeze, NextOccurrence, Promotion
+from timeball.domain.scheduling.schedule import After
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId
 from timeball.env import Env
-from timeball.errors import Conflict, NotAllowed, NotFound
+from timeball.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from timeball.store.db.pool import Connection
 from timeball.store.db.rows import pending_from
 from timeball.store.executions import TicketStore
 from timeball.store.store import Store
 from timeball.store.types import PARKED_AT, ClaimRequest, CreatedJob, ExecutionRequest, ShardOwnership
+from timeball.store.verify.proof import verify
 from timeball.testing import VirtualClock
 
 pytestmark = pytest.mark.parametrize("fresh_database", VERSIONS, indirect=True)
@@ -2232,3 +2234,231 @@ async def test_what_waits_for_a_key_waits_on_if_another_enqueue_gets_it(
     assert result.second == {second.execution_id}
     assert await tables_of(store, second.execution_id) == ["due" if commits else "ready"]
     await check_rooms(store)
+
+
+# jobs that come after another
+
+
+def come_after(store: Store, job: Job, cause: str) -> Awaitable[JobChange]:
+    fields = {"after": cause}
+    return store.jobs.change(
+        job.id, lambda found: job_changes.edit_job(found, fields, store.shards), OPERATOR, cause=cause
+    )
+
+
+async def refused(change: Awaitable[JobChange]) -> str | None:
+    """Why a change is refused; None if it is made."""
+    try:
+        await change
+    except InvalidInput as error:
+        return str(error)
+    return None
+
+
+async def instants_after(store: Store, job: Job) -> list[tuple[str, str]]:
+    """The state tables of the executions of a job that came by a success, each with its origin."""
+    return [
+        (name, row["origin"])
+        for name in ("due", "ready", "blocked", "running", "finished")
+        for row in await table(store, name)
+        if row["job_id"] == job.id
+    ]
+
+
+async def holds_after(store: Store) -> bool:
+    return (await verify(store.database)).check("follow-ups").holds
+
+
+@both_endings
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")], ids="".join)
+async def test_two_edits_at_once_close_no_circle(
+    race: Race, store: Store, order: tuple[str, str], *, commits: bool
+) -> None:
+    jobs = {name: await make_recurring(store, name=name) for name in order}
+    first, second = order
+
+    result = await race.run(
+        come_after(race.ahead, jobs[first], second),
+        refused(come_after(race.behind, jobs[second], first)),
+        commits=commits,
+    )
+
+    assert result.second_waited
+    assert (result.second is not None and "makes a circle" in result.second) == commits
+
+
+@both_endings
+async def test_three_edits_at_once_close_no_circle(race: Race, store: Store, *, commits: bool) -> None:
+    a, b, c = [await make_recurring(store, name=name) for name in "abc"]
+    await come_after(store, b, "a")
+
+    result = await race.run(come_after(race.ahead, c, "b"), refused(come_after(race.behind, a, "c")), commits=commits)
+
+    assert result.second_waited
+    assert (result.second is not None) == commits
+
+
+@both_endings
+async def test_a_job_that_is_to_come_after_one_that_is_being_promoted(
+    race: Race, store: Store, scheduled: Scheduled, *, commits: bool
+) -> None:
+    after = await make_job(store)
+
+    result = await race.run(
+        scheduled.promote(race.ahead), come_after(race.behind, after, scheduled.job.name or ""), commits=commits
+    )
+
+    assert result.second_waited
+    assert [row["has_follow_ups"] for row in await table(store, "due")] == [True]
+    # What was promoted before is not followed; what is promoted later is.
+    if not commits:
+        await scheduled.promote(store)
+    await record(store, [found(one, Succeeded("null")) for one in await claim_all(store)])
+    assert await instants_after(store, after) == ([] if commits else [("ready", "after")])
+    assert await holds_after(store)
+
+
+@both_endings
+async def test_a_promotion_of_a_job_that_another_one_is_about_to_come_after(
+    race: Race, store: Store, scheduled: Scheduled, *, commits: bool
+) -> None:
+    after = await make_job(store)
+
+    await race.run(
+        come_after(race.ahead, after, scheduled.job.name or ""), scheduled.promote(race.behind), commits=commits
+    )
+
+    await scheduled.promote(store)
+    await record(store, [found(one, Succeeded("null")) for one in await claim_all(store)])
+    assert await instants_after(store, after) == ([("ready", "after")] if commits else [])
+    assert await holds_after(store)
+
+
+@both_endings
+async def test_a_backfill_of_a_job_that_another_one_is_about_to_come_after(
+    race: Race, store: Store, scheduled: Scheduled, *, commits: bool
+) -> None:
+    after = await make_job(store)
+    instant = scheduled.plan.row.scheduled_for
+    request = ExecutionRequest(
+        id=ExecutionId(store.env.new_id()), job_id=scheduled.job.id, origin=Origin.BACKFILL, scheduled_for=instant
+    )
+
+    result = await race.run(
+        come_after(race.ahead, after, scheduled.job.name or ""),
+        race.behind.jobs.request([request], OPERATOR, "test"),
+        commits=commits,
+    )
+
+    assert result.second_waited
+    await record(store, [found(one, Succeeded("null")) for one in await claim_all(store)])
+    assert await instants_after(store, after) == ([("ready", "after")] if commits else [])
+    assert await holds_after(store)
+
+
+@pytest.fixture
+async def followed(store: Store, scheduled: Scheduled) -> tuple[Job, list[ClaimedExecution]]:
+    """A job that comes after another, of which an occurrence runs twice: as scheduled, and once more."""
+    after = await make_job(store, after=scheduled.job.name)
+    await scheduled.promote(store)
+    instant = scheduled.plan.row.scheduled_for
+    again = ExecutionRequest(
+        id=ExecutionId(store.env.new_id()), job_id=scheduled.job.id, origin=Origin.BACKFILL, scheduled_for=instant
+    )
+    await store.jobs.request([again], OPERATOR, "test")
+    return after, await claim_all(store)
+
+
+@both_endings
+@pytest.mark.parametrize("turn", [1, -1])
+async def test_two_successes_of_an_occurrence_at_once_are_followed_once(
+    race: Race, store: Store, followed: tuple[Job, list[ClaimedExecution]], turn: int, *, commits: bool
+) -> None:
+    after, running = followed
+    one, other = running[::turn]
+
+    result = await race.run(
+        record(race.ahead, [found(one, Succeeded("null"))]),
+        record(race.behind, [found(other, Succeeded("null"))]),
+        commits=commits,
+    )
+
+    assert result.second_waited
+    assert await instants_after(store, after) == [("ready", "after")]
+    assert await holds_after(store)
+
+
+@both_endings
+@pytest.mark.parametrize("change", [pause, delete])
+async def test_a_success_that_comes_while_the_job_after_it_is_changed(
+    race: Race,
+    store: Store,
+    followed: tuple[Job, list[ClaimedExecution]],
+    change: Callable[[Store, Job], Awaitable[JobChange]],
+    *,
+    commits: bool,
+) -> None:
+    after, running = followed
+
+    result = await race.run(
+        change(race.ahead, after), record(race.behind, [found(running[0], Succeeded("null"))]), commits=commits
+    )
+
+    assert result.second_waited
+    skipped = [("finished", "after")] if change is pause else []
+    assert await instants_after(store, after) == (skipped if commits else [("ready", "after")])
+    assert await holds_after(store)
+
+
+@both_endings
+@pytest.mark.parametrize("change", [pause, delete])
+async def test_a_change_of_a_job_that_comes_while_the_one_before_it_succeeds(
+    race: Race,
+    store: Store,
+    followed: tuple[Job, list[ClaimedExecution]],
+    change: Callable[[Store, Job], Awaitable[JobChange]],
+    *,
+    commits: bool,
+) -> None:
+    after, running = followed
+
+    result = await race.run(
+        record(race.ahead, [found(running[0], Succeeded("null"))]), change(race.behind, after), commits=commits
+    )
+
+    assert result.second_waited
+    assert await instants_after(store, after) == ([("finished", "after")] if commits else [])
+    assert await holds_after(store)
+
+
+@both_endings
+async def test_a_rename_of_a_job_that_another_one_is_about_to_come_after(
+    race: Race, store: Store, scheduled: Scheduled, *, commits: bool
+) -> None:
+    after = await make_job(store)
+
+    await race.run(
+        edit(race.ahead, scheduled.job, name="another"),
+        refused(come_after(race.behind, after, scheduled.job.name or "")),
+        commits=commits,
+    )
+
+    rule = (await read_job(store, after.id)).rule
+    assert isinstance(rule, After) != commits
+
+
+@both_endings
+async def test_a_job_that_is_about_to_come_after_one_that_is_renamed(
+    race: Race, store: Store, scheduled: Scheduled, *, commits: bool
+) -> None:
+    after = await make_job(store)
+
+    result = await race.run(
+        come_after(race.ahead, after, scheduled.job.name or ""),
+        edit(race.behind, scheduled.job, name="another"),
+        commits=commits,
+    )
+
+    assert result.second_waited
+    rule = (await read_job(store, after.id)).rule
+    assert (isinstance(rule, After) and rule.cause == "another") == commits

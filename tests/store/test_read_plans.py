@@ -231,6 +231,15 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
         {"work": json({"group": [WHOLE_CALL]}), "root": id_(OTHER), "at": NOW, "created_by": "me", "meta": None},
         PAGE,
     ),
+    # A job that comes after another. None of the full database does.
+    "lock_causes": ({"names": ["job 7"]}, 1),
+    "chain_of_causes": ({"id": id_(7)}, 1),
+    "mark_followed": ({"id": id_(7)}, 1),
+    "mark_occurrence_followed": ({"id": id_(7)}, 1),
+    "is_occurrence_unmarked": ({"id": id_(7)}, 1),
+    "rename_cause": ({"id": id_(7), "name": "another"}, 1),
+    "forget_cause": ({"id": id_(7)}, 1),
+    "trim_followed_successes": ({"before": NOW, "limit": PAGE}, PAGE),
     "placed_follow_ups": ({"causes": ids(ENDED)}, PAGE),
     "put_follow_up": ({"execution_id": id_(ENDED + 77), "on_success": "{}", "on_failure": None}, 1),
     "execution_extras": ({"id": id_(ENDED + 77)}, 3),
@@ -567,7 +576,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
 
 # Statements that read no table: they insert their parameters, or ask the server itself.
 READS_NO_TABLE = (
-    *("position", "moment", "read_clock", "read_identity", "server_facts", "database_numbers"),
+    *("lock_out_other_causes", "position", "moment", "read_clock", "read_identity", "server_facts", "database_numbers"),
     *(
         "create_jobs",
         "create_and_show_jobs",

@@ -24,7 +24,7 @@ class JobFilterFlags:
     status: Annotated[
         str | None, typer.Option("--status", help="active, paused, finished; or states of the latest execution.")
     ] = None
-    kind: Annotated[str | None, typer.Option("--kind", help="once, every, cron, rrule or manual.")] = None
+    kind: Annotated[str | None, typer.Option("--kind", help="once, every, cron, rrule, after or manual.")] = None
     handler: Annotated[str | None, typer.Option("--handler", help="The handler's name.")] = None
     queue: Annotated[str | None, typer.Option("--queue", help="The queue's name.")] = None
     tag: Annotated[str | None, typer.Option("--tag", help="A tag.")] = None
@@ -87,6 +87,9 @@ class JobFlags:
         str | None, typer.Option("--at", help="Once, at this instant (ISO 8601; local time, or on --tz).")
     ] = None
     delay: Annotated[str | None, typer.Option("--in", help="Once, after this span, such as 10m.")] = None
+    after: Annotated[
+        str | None, typer.Option("--after", help="After each success of this job, by its name; for the same instant.")
+    ] = None
     manual: Annotated[bool, typer.Option("--manual", help="Only when it is triggered.")] = False
     tz: Annotated[str | None, typer.Option("--tz", help="The IANA time zone of --cron and --at.")] = None
     skip_on: Annotated[
@@ -140,6 +143,7 @@ class JobFlags:
             "schedule": "manual" if self.manual else self.cron,
             "interval_seconds": None if self.every is None else _seconds(self.every, "--every"),
             "scheduled_at": self._instant(),
+            "after": self.after,
             "timezone": self.tz,
             "skip_on": self.skip_on or None,
             "only_on": self.only_on or None,
@@ -160,7 +164,13 @@ class JobFlags:
         return given | expiry_fields(self.expires, self.tz) | _read_fields(self.other or ())
 
     def _check_one_schedule(self) -> None:
-        schedules = {"--cron": self.cron, "--every": self.every, "--at": self.at, "--in": self.delay}
+        schedules = {
+            "--cron": self.cron,
+            "--every": self.every,
+            "--at": self.at,
+            "--in": self.delay,
+            "--after": self.after,
+        }
         given = [option for option, text in schedules.items() if text is not None] + ["--manual"] * self.manual
         if len(given) > 1:
             raise InvalidInput(

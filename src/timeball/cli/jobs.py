@@ -111,7 +111,8 @@ def create_job(
     options: JobFlags,
     arguments: Arguments = None,
 ) -> None:
-    """Create a job. It runs by cron (--cron), at an interval (--every), once (--at, --in), when triggered (--manual), or now."""
+    """Create a job. It runs by cron (--cron), at an interval (--every), once (--at, --in), after another job (--after),
+    when triggered (--manual), or now."""
     fields = options.fields(arguments)
     _show_saved(session, session.talk(lambda client: client.jobs.create(handler, name, **fields)))
 

@@ -78,7 +78,7 @@ def next_times(
         "skip_on": skip_on,
         "only_on": only_on,
         "shift": shift,
-        "after": after,
+        "since": after,
     }
     given = {option: value for option, value in options.items() if value}
     if not _is_expression(schedule):
@@ -110,9 +110,9 @@ def _is_expression(text: str) -> bool:
 
 def _show_times_of_cron(session: CliSession, schedule: str, count: int, options: Mapping[str, Any]) -> None:
     now = SystemClock().now()
-    after, tz = options.get("after"), options.get("timezone", "UTC")
+    after, tz = options.get("since"), options.get("timezone", "UTC")
     rule = parse_schedule(
-        schedule=schedule, now=now, **{option: value for option, value in options.items() if option != "after"}
+        schedule=schedule, now=now, **{option: value for option, value in options.items() if option != "since"}
     )
     start = now if after is None else parse_instant(after, tz, "--after")
     occurrences: list[Occurrence] = []

@@ -30,6 +30,8 @@ def schedule_text(job: Any) -> str:
             from timeball.domain.values.wording import format_duration
 
             return f"every {format_duration(timedelta(seconds=job['interval_seconds']))}"
+        case "after":
+            return f"after {job['after']}"
         case kind:
             return str(kind)
 

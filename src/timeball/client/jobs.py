@@ -53,8 +53,10 @@ ExportFormat = Literal["csv", "jsonl", "json"]
 
 
 def create(handler: str, name: str | None = None, **fields: Unpack[JobOptionParams]) -> ApiRequest[CreatedJob]:
-    """Create a job: once (`scheduled_at`), every (`interval_seconds`), by cron (`schedule`), or run by hand (`schedule="manual"`).
-    With no time it runs now."""
+    """Create a job: once (`scheduled_at`), every (`interval_seconds`), by cron (`schedule`), `after` another job, or run by hand.
+
+    That is `schedule="manual"`. With no time it runs now.
+    """
     body = {"handler": handler, **_encode_fields(fields)}
     return post("/jobs", parse_model(CreatedJob), body if name is None else {**body, "name": name})
 

@@ -144,6 +144,8 @@ class Origin(StrEnum):
     TRIGGER = "trigger"
     BACKFILL = "backfill"
     RETRY = "retry"
+    # The success of another job: an occurrence of a job of kind `after`.
+    AFTER = "after"
 
 
 class ClaimedExecution(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -48,12 +48,22 @@ from timeball.domain.policies import (
 from timeball.domain.scheduling.calendars import CalendarRule, CalendarVersion, calendar_rule, unresolved
 from timeball.domain.scheduling.civil_time import format_instant, parse_instant
 from timeball.domain.scheduling.rrule import continued_rrule, is_rrule
-from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, Rrule, Schedule, ScheduleKind, parse_schedule
+from timeball.domain.scheduling.schedule import (
+    After,
+    Cron,
+    Every,
+    Manual,
+    Once,
+    Rrule,
+    Schedule,
+    ScheduleKind,
+    parse_schedule,
+)
 from timeball.domain.values.field_errors import list_choices, unexpected_value
 from timeball.domain.values.ids import ExecutionId, JobId, jitter_of, shard_of
 from timeball.domain.values.json_text import check_small_object, to_json
 from timeball.domain.values.text import check_description, check_label
-from timeball.errors import InvalidInput
+from timeball.errors import InvalidInput, quote_text
 
 if TYPE_CHECKING:
     from timeball.domain.execution import ExecutionState
@@ -116,6 +126,8 @@ class Job:
     # Calls that follow the end of an execution, as `domain.follow_ups` reads them. Not changed in place, either.
     on_success: dict[str, Any] | None = None
     on_failure: dict[str, Any] | None = None
+    # A job comes after this one, or did once.
+    is_followed: bool = False
     paused_at: datetime | None = None
     paused_until: datetime | None = None
     paused_from: datetime | None = None
@@ -132,7 +144,7 @@ class Job:
     @property
     def has_follow_ups(self) -> bool:
         """Whether something follows the end of its executions."""
-        return self.on_success is not None or self.on_failure is not None
+        return self.on_success is not None or self.on_failure is not None or self.is_followed
 
     @property
     def is_enqueued(self) -> bool:
@@ -186,7 +198,8 @@ class JobView:
     def status(self) -> JobStatus:
         if self.job.is_paused:
             return JobStatus.PAUSED
-        is_open = self.situation.is_live or isinstance(self.job.rule, Manual)
+        rule = self.job.rule
+        is_open = self.situation.is_live or isinstance(rule, Manual) or (isinstance(rule, After) and rule.cause_id)
         return JobStatus.ACTIVE if is_open else JobStatus.FINISHED
 
 
@@ -230,6 +243,7 @@ def define_job(
         **{name: values[name] for name in JOB_ATTRIBUTES},
     )
     _check_key(job)
+    _check_after(job)
     return _with_limit_key(job)
 
 
@@ -239,6 +253,7 @@ def rule_of(spec: JobSpec, now: datetime, calendars: KnownCalendars) -> Schedule
         schedule=spec.schedule,
         interval_seconds=spec.interval_seconds,
         scheduled_at=spec.scheduled_at,
+        after=spec.after,
         timezone=spec.timezone,
         on_gap=spec.on_gap,
         on_repeat=spec.on_repeat,
@@ -263,6 +278,7 @@ def spec_values(job: Job) -> dict[str, Any]:
         "schedule": _schedule_text(rule),
         "interval_seconds": rule.interval_seconds if isinstance(rule, Every) else None,
         "scheduled_at": _anchor(rule),
+        "after": rule.cause if isinstance(rule, After) else None,
         "on_gap": rule.on_gap if isinstance(rule, Cron) else OnGap.NEXT_VALID,
         "on_repeat": rule.on_repeat if isinstance(rule, Cron) else OnRepeat.FIRST,
         "skip_on": tuple(one.name for one in calendar.skip_on) if calendar else (),
@@ -321,11 +337,13 @@ def redefine_job(
     kept_payload = fresh.payload if "payload" in changes else job.payload
     return replace(
         fresh,
+        rule=with_same_cause(fresh.rule, job.rule),
         payload=kept_payload,
         version=job.version + 1,
         declared_by=job.declared_by,
         created_by=job.created_by,
         bound_secrets_only=job.bound_secrets_only,
+        is_followed=job.is_followed,
         paused_at=job.paused_at,
         paused_until=job.paused_until,
         paused_from=job.paused_from,
@@ -352,6 +370,10 @@ def copy_spec(job: Job, overrides: dict[str, Any], now: datetime) -> JobSpec:
 
 def without_other_kinds(spec: JobSpec, changes: Mapping[str, Any]) -> JobSpec:
     """A spec without the schedule that *changes* replace: a cron expression given to an interval job takes the place of the interval."""
+    if changes.get("after") is not None:
+        return replace(spec, schedule=None, interval_seconds=None, scheduled_at=None, expires_at=None)
+    if any(changes.get(name) is not None for name in TIME_FIELDS):
+        spec = replace(spec, after=None)
     if changes.get("schedule") is not None:
         return replace(spec, interval_seconds=None, scheduled_at=None, expires_at=None)
     if changes.get("interval_seconds") is not None:
@@ -386,7 +408,7 @@ def _schedule_text(rule: Schedule) -> str | None:
             return expression
         case Manual(kind=kind):
             return kind.value
-        case Every() | Once():
+        case Every() | Once() | After():
             return None
 
 
@@ -396,7 +418,7 @@ def _anchor(rule: Schedule) -> datetime | None:
             return anchor
         case Once(scheduled_at=scheduled_at):
             return scheduled_at
-        case Cron() | Manual():
+        case Cron() | Manual() | After():
             return None
 
 
@@ -436,6 +458,113 @@ def _check_key(job: Job) -> None:
                 field=name,
                 hint="leave it out",
             )
+
+
+# What concerns instants that a schedule names, and those of a job that comes after another are named by that one.
+_NOT_AFTER = ("max_executions", "jitter_seconds", "unique_key", "overlap")
+
+
+def _check_after(job: Job) -> None:
+    if not isinstance(job.rule, After):
+        return
+    if job.name == job.rule.cause:
+        raise InvalidInput(
+            f"after is {job.name}, which is the job itself: it would wait for its own success", field="after"
+        )
+    for name in _NOT_AFTER:
+        value = getattr(job, name)
+        if value != SPEC_FIELDS[name].default:
+            raise InvalidInput(
+                f"{name} is {value}, expected none for a job that runs after each success of {job.rule.cause}",
+                field=name,
+                hint="max_running: 1 lets its executions run one after the other"
+                if name == "overlap"
+                else "leave it out",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseJob:
+    """A job that others come after: locked, and what ends of it from now on is followed, but for what had been promoted."""
+
+    id: JobId
+    name: str
+    kind: ScheduleKind
+    # Its occurrences after this instant are followed: none of them had been promoted.
+    since: datetime
+    # What it comes after itself: the ids and names of the jobs before it, the nearest first.
+    chain: tuple[tuple[JobId, str], ...] = ()
+
+
+def come_after(job: Job, causes: Mapping[str, CauseJob]) -> Job:
+    """The job with the one that it comes after looked up; InvalidInput if there is none, if it has no occurrences, or in a circle."""
+    rule = job.rule
+    if not isinstance(rule, After):
+        return job
+    cause = causes.get(rule.cause)
+    if cause is None:
+        raise InvalidInput(
+            f"after is {quote_text(rule.cause)}, and there is no job of this name",
+            field="after",
+            hint="give the name of the job whose successes it follows; a job without a name cannot be followed",
+        )
+    if cause.kind is ScheduleKind.MANUAL:
+        raise InvalidInput(
+            f"after is {quote_text(cause.name)}, which runs only when it is triggered, and has no occurrences",
+            field="after",
+            hint="let each run call what follows it: on_success",
+        )
+    passed = [(cause.id, cause.name), *cause.chain]
+    if job.id in (id_ for id_, _ in passed):
+        until = next(number for number, (id_, _) in enumerate(passed) if id_ == job.id)
+        names = [job.name or "this job", *(name for _, name in passed[:until]), job.name or "this job"]
+        raise InvalidInput(
+            f"after is {quote_text(cause.name)}, which makes a circle: {' after '.join(names)}",
+            field="after",
+            hint="one of these jobs needs a time of its own",
+        )
+    if rule.cause_id == cause.id:
+        return job
+    return replace(job, rule=After(cause=cause.name, cause_id=cause.id, since=cause.since))
+
+
+def causes_first(specs: Sequence[JobSpec]) -> list[JobSpec]:
+    """Specs in an order in which each comes behind those whose success it follows, as far as they are among them."""
+    by_name = {spec.name: spec for spec in specs if spec.name is not None}
+
+    def depth(spec: JobSpec) -> int:
+        for number in range(len(by_name)):
+            if spec.after not in by_name:
+                return number
+            spec = by_name[spec.after]
+        return len(by_name)
+
+    return sorted(specs, key=depth)
+
+
+def come_after_each_other(jobs: Sequence[Job], causes: Mapping[str, CauseJob], now: datetime) -> list[Job]:
+    """New jobs, which may come after each other in any order, as `come_after` has it."""
+    new = {job.name: job for job in jobs if job.name is not None}
+    known = dict(causes)
+    followed = {job.rule.cause for job in jobs if isinstance(job.rule, After)}
+
+    def chain_of(job: Job) -> tuple[tuple[JobId, str], ...]:
+        chain: list[tuple[JobId, str]] = []
+        while isinstance(job.rule, After) and job.rule.cause in new and len(chain) <= len(new):
+            job = new[job.rule.cause]
+            chain.append((job.id, job.name or ""))
+        return tuple(chain)
+
+    for name in followed & new.keys():
+        job = new[name]
+        known[name] = CauseJob(id=job.id, name=name, kind=job.kind, since=now, chain=chain_of(job))
+    done = [come_after(job, known) for job in jobs]
+    return [replace(job, is_followed=True) if job.name in followed else job for job in done]
+
+
+def with_same_cause(rule: Schedule, known: Schedule) -> Schedule:
+    """A schedule that names the job it comes after, with that job if *known* is the same schedule."""
+    return known if isinstance(known, After) and rule == known else rule
 
 
 def _with_limit_key(job: Job) -> Job:

@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 
 from timeball.domain.follow_ups import shown_call
-from timeball.domain.job import Job, KnownCalendars, calendar_of, redefine_job, spec_of
+from timeball.domain.job import CauseJob, Job, KnownCalendars, calendar_of, come_after, redefine_job, spec_of
 from timeball.domain.job_fields import SPEC_FIELDS, JobSpec
 from timeball.domain.policies import SkipReason
 from timeball.domain.scheduling.calendars import CalendarVersion, unresolved
@@ -32,8 +32,8 @@ from timeball.domain.scheduling.occurrences import (
     skipped_between,
     split_first,
 )
-from timeball.domain.scheduling.schedule import Cron, Every, Once
-from timeball.errors import Conflict, InvalidInput
+from timeball.domain.scheduling.schedule import After, Cron, Every, Once
+from timeball.errors import Conflict, InvalidInput, quote_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,8 @@ class JobSnapshot:
     # The latest scheduled instant that has been promoted and is not finished: it may lie a moment ahead.
     promoted_until: datetime | None
     now: datetime
+    # The jobs that a change names as those to come after, locked.
+    causes: Mapping[str, CauseJob] = field(default_factory=dict)
     # The calendars of the job, and others that a change names, in their present versions; they cannot change meanwhile.
     calendars: Mapping[str, CalendarVersion] = field(default_factory=dict)
 
@@ -101,6 +103,8 @@ def edit_job(snapshot: JobSnapshot, changes: Mapping[str, Any], shards: int) -> 
     """Change some fields; takes effect for the next occurrence."""
     old = snapshot.job
     job = redefine_job(old, changes, snapshot.now, shards, snapshot.calendars)
+    if isinstance(job.rule, After) and changes.get("after") is not None:
+        job = come_after(job, snapshot.causes)
     if job.name is None and old.name is not None:
         raise InvalidInput("name cannot be taken away from a job; give it another one", field="name")
     if job.is_enqueued != old.is_enqueued:
@@ -362,7 +366,9 @@ def declared_changes(
         # An interval without an anchor keeps the one it has: a restart must not shift the rhythm.
         changes.pop("scheduled_at")
     fresh = redefine_job(present, changes, present.created_at or now, shards, calendars)
-    return (present, {}) if _is_same(present, fresh) else (fresh, changes)
+    # The job that it came after is deleted: another one may have its name by now.
+    has_lost_cause = isinstance(present.rule, After) and present.rule.cause_id is None
+    return (present, {}) if _is_same(present, fresh) and not has_lost_cause else (fresh, changes)
 
 
 def plan_sync(
@@ -374,6 +380,7 @@ def plan_sync(
     calendars: KnownCalendars = None,
 ) -> list[SyncedJob]:
     """What is to be done so that the jobs are as declared; *declared* come with the job that each would make anew."""
+    _check_causes(declared, present)
     names = [job.name for _, job in declared]
     steps = [_planned(present.get(job.name or ""), spec, job, now, shards, calendars) for spec, job in declared]
     seen = {name: number for number, name in enumerate(names)}
@@ -382,6 +389,30 @@ def plan_sync(
             raise InvalidInput(f"two of the jobs are named {name!r}", field=f"jobs/{seen[name]}/name")
     gone = [SyncedJob(name=job.name or "", step=SyncAction.DELETE, before=job, fields={}) for job in pruned]
     return [*steps, *(one for one in gone if one.name not in seen)]
+
+
+def _check_causes(declared: Sequence[tuple[JobSpec, Job]], present: Mapping[str, Job]) -> None:
+    """Refuse jobs that come after one that is neither declared nor there, and jobs that come after each other in a circle."""
+    jobs = {name: job for name, job in present.items() if not job.is_enqueued}
+    jobs |= {job.name: job for _, job in declared if job.name is not None}
+    for number, (spec, job) in enumerate(declared):
+        passed = [job.name]
+        following = job
+        while isinstance(rule := following.rule, After):
+            cause = jobs.get(rule.cause)
+            why = None
+            if cause is None:
+                why = (
+                    f"after is {quote_text(rule.cause)}, and there is no job of this name" if following is job else None
+                )
+            elif cause.name in passed:
+                why = f"after is {quote_text(spec.after or '')}, which makes a circle: {' after '.join(map(str, [*passed, cause.name]))}"
+            if why is not None:
+                raise InvalidInput(why, field=f"jobs/{number}/after")
+            if cause is None:
+                break
+            passed.append(cause.name)
+            following = cause
 
 
 def _planned(

@@ -271,6 +271,8 @@ class JobSpec:
         about="The job runs every so many whole seconds.")] = None
     scheduled_at: Annotated[datetime | str | None, JobField(WHEN, "At", Instant(), sdk_word="at",
         about="The instant of a one-off, or the first instant of an interval.")] = None
+    after: Annotated[str | None, JobField(WHEN, "After", Label(),
+        about="The name of another job: this one runs after each success of an occurrence of that, and is for the same instant.")] = None
     timezone: Annotated[str, JobField(WHEN, "Zone", Text(200), PLAIN | SPARSE,
         about="The IANA time zone of the schedule, and of instants without an offset.")] = "UTC"
     on_gap: Annotated[OnGap | str, JobField(WHEN, "If a clock change skips it", Choice(OnGap),
@@ -351,7 +353,7 @@ class JobSpec:
 
 
 # The fields that say when a job runs: one of them is given, or none.
-TIME_FIELDS: Final = ("schedule", "interval_seconds", "scheduled_at")
+TIME_FIELDS: Final = ("schedule", "interval_seconds", "scheduled_at", "after")
 
 
 def _read_table() -> Mapping[str, JobField]:

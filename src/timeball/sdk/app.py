@@ -204,6 +204,13 @@ class Timeball:
         seconds = parse_duration(interval, "interval").total_seconds()
         return self._scheduled({"interval_seconds": seconds}, options, "@tb.every")
 
+    def after(self, job: str, **options: Unpack[ScheduleOptions]) -> HandlerDecorator:
+        """Run a function after each success of another job, for the same instant: `@tb.after("nightly-etl")`.
+
+        Like `cron` in everything else. That job is there before this one is declared, or is declared by the same program.
+        """
+        return self._scheduled({"after": job}, options, "@tb.after")
+
     def _scheduled(self, timing: Mapping[str, Any], options: ScheduleOptions, where: str) -> HandlerDecorator:
         check_options(options, ScheduleOptions, where)
 
@@ -381,6 +388,7 @@ class Timeball:
         *,
         every: Duration | None = None,
         at: InstantInput | None = None,
+        after: str | None = None,
         connection: Any = None,
         **options: Unpack[ScheduleOptions],
     ) -> ScheduledJob:
@@ -389,7 +397,9 @@ class Timeball:
         As `handler.schedule(...)`. The handler need not be declared in this program: what is not given is taken from what workers have
         published of it, and the arguments are checked against that.
         """
-        return schedule_handler(self._enqueue_client, self._target_of(handler), cron, every, at, connection, options)
+        return schedule_handler(
+            self._enqueue_client, self._target_of(handler), cron, every, at, after, connection, options
+        )
 
     async def aschedule(
         self,
@@ -398,12 +408,13 @@ class Timeball:
         *,
         every: Duration | None = None,
         at: InstantInput | None = None,
+        after: str | None = None,
         connection: Any = None,
         **options: Unpack[ScheduleOptions],
     ) -> ScheduledJob:
         """Like `schedule`, for coroutines."""
         target = self._target_of(handler)
-        return await aschedule_handler(self._enqueue_client, target, cron, every, at, connection, options)
+        return await aschedule_handler(self._enqueue_client, target, cron, every, at, after, connection, options)
 
     def _target_of(self, handler: str | HandlerHandle[..., Any]) -> EnqueueTarget:
         handle = handler if isinstance(handler, HandlerHandle) else self._handles.get(handler)

@@ -289,17 +289,19 @@ class HandlerHandle(Enqueueable[P, R]):
         *,
         every: Duration | None = None,
         at: InstantInput | None = None,
+        after: str | None = None,
         connection: Any = None,
         **options: Unpack[ScheduleOptions],
     ) -> ScheduledJob:
         """Have workers call the handler by a schedule: `digest.schedule("0 7 * * *", name=f"digest-{user.id}", arguments={...})`.
 
-        A cron expression, an interval (`every="15m"`) or an instant (`at=...`). If there is a job of this *name*, it is changed to
-        what is given here, with defaults for what is not, and stays paused if it is paused; `action` of the result says whether the
-        job was created, changed or left. Without a name each call makes a new job, to be found by its id. The job is committed when
-        this returns; with *connection* it is written in that transaction instead, and exists if it commits.
+        A cron expression, an interval (`every="15m"`), an instant (`at=...`), or the name of the job after whose successes it runs
+        (`after="nightly-etl"`). If there is a job of this *name*, it is changed to what is given here, with defaults for what is not,
+        and stays paused if it is paused; `action` of the result says whether the job was created, changed or left. Without a name each
+        call makes a new job, to be found by its id. The job is committed when this returns; with *connection* it is written in that
+        transaction instead, and exists if it commits.
         """
-        return schedule_handler(self._enqueue_client, self._target, cron, every, at, connection, options)
+        return schedule_handler(self._enqueue_client, self._target, cron, every, at, after, connection, options)
 
     async def aschedule(
         self,
@@ -307,11 +309,12 @@ class HandlerHandle(Enqueueable[P, R]):
         *,
         every: Duration | None = None,
         at: InstantInput | None = None,
+        after: str | None = None,
         connection: Any = None,
         **options: Unpack[ScheduleOptions],
     ) -> ScheduledJob:
         """Like `schedule`, for coroutines."""
-        return await aschedule_handler(self._enqueue_client, self._target, cron, every, at, connection, options)
+        return await aschedule_handler(self._enqueue_client, self._target, cron, every, at, after, connection, options)
 
     def schedule_many(
         self, schedules: Iterable[ScheduleParams], *, connection: Any = None
@@ -380,11 +383,12 @@ def schedule_handler(
     cron: str | None,
     every: Duration | None,
     at: InstantInput | None,
+    after: str | None,
     connection: Any,
     options: ScheduleOptions,
 ) -> ScheduledJob:
     """Create or change the job of a schedule."""
-    request = schedule_request_of(target, cron, every, at, options, client.before_enqueue)
+    request = schedule_request_of(target, cron, every, at, after, options, client.before_enqueue)
     return client.call_within(connection, partial(_schedule, request), "schedule")
 
 
@@ -394,11 +398,12 @@ async def aschedule_handler(
     cron: str | None,
     every: Duration | None,
     at: InstantInput | None,
+    after: str | None,
     connection: Any,
     options: ScheduleOptions,
 ) -> ScheduledJob:
     """Like `schedule_handler`, for coroutines."""
-    request = schedule_request_of(target, cron, every, at, options, client.before_enqueue)
+    request = schedule_request_of(target, cron, every, at, after, options, client.before_enqueue)
     return await client.acall_within(connection, partial(_schedule, request), "schedule")
 
 

@@ -186,6 +186,7 @@ class Jobs:
         *,
         every: Duration | None = None,
         at: InstantInput | None = None,
+        after: str | None = None,
         version: int | None = None,
         reason: str | None = None,
         connection: Any = None,
@@ -195,7 +196,7 @@ class Jobs:
 
         Conflict if *version* is given and is not that of the job: another change came first.
         """
-        work = self._updating(job, cron, every, at, version, reason, options)
+        work = self._updating(job, cron, every, at, after, version, reason, options)
         return self._client.call_within(connection, work, "update")
 
     async def aupdate(
@@ -205,13 +206,14 @@ class Jobs:
         *,
         every: Duration | None = None,
         at: InstantInput | None = None,
+        after: str | None = None,
         version: int | None = None,
         reason: str | None = None,
         connection: Any = None,
         **options: Unpack[UpdateOptions],
     ) -> Job:
         """Like `update`, for coroutines."""
-        work = self._updating(job, cron, every, at, version, reason, options)
+        work = self._updating(job, cron, every, at, after, version, reason, options)
         return await self._client.acall_within(connection, work, "update")
 
     def pause(
@@ -353,13 +355,14 @@ class Jobs:
         cron: str | None,
         every: Duration | None,
         at: InstantInput | None,
+        after: str | None,
         version: int | None,
         reason: str | None,
         options: UpdateOptions,
     ) -> TransactionWork[SdkRuntime, Job]:
         check_options(options, UpdateOptions, "update()")
-        has_rhythm = any(value is not None for value in (cron, every, at))
-        fields = {**job_fields(options), **(timing_fields(cron, every, at) if has_rhythm else {})}
+        has_rhythm = any(value is not None for value in (cron, every, at, after))
+        fields = {**job_fields(options), **(timing_fields(cron, every, at, after) if has_rhythm else {})}
         if not fields and "arguments" not in options:
             raise InvalidInput("update() was given nothing to change", hint='update("digest-17", "0 8 * * *")')
 

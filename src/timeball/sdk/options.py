@@ -150,6 +150,7 @@ class ScheduleParams(ScheduleOptions, total=False):
     cron: str
     every: Duration
     at: InstantInput
+    after: str
 
 
 class UpdateOptions(ScheduleOptions, total=False):

@@ -16,7 +16,7 @@ from uuid import UUID
 import orjson
 
 from timeball.domain.handler import Handler
-from timeball.domain.job import define_job
+from timeball.domain.job import causes_first, define_job
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.policies import is_serial_word
 from timeball.domain.values.ids import JobId
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from timeball.sdk.handlers import EnqueueTarget, HandlerHandle
 
 _NO_JOB = JobId(UUID(int=0))
-_TIMING_WORDS = ("cron", "every", "at")
+_TIMING_WORDS = ("cron", "every", "at", "after")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,27 +86,32 @@ def schedule_request_of(
     cron: str | None,
     every: Duration | None,
     at: InstantInput | None,
+    after: str | None,
     options: ScheduleOptions,
     hooks: Sequence[EnqueueHook] = (),
 ) -> ScheduleRequest:
     """The request for a schedule, as `.schedule(...)` is given it."""
     check_options(options, ScheduleOptions, "schedule()")
-    return schedule_request(target, timing_fields(cron, every, at), options, hooks)
+    return schedule_request(target, timing_fields(cron, every, at, after), options, hooks)
 
 
-def timing_fields(cron: str | None, every: Duration | None, at: InstantInput | None) -> dict[str, Any]:
+def timing_fields(
+    cron: str | None, every: Duration | None, at: InstantInput | None, after: str | None
+) -> dict[str, Any]:
     """The fields of a job that say when it runs, of which a caller gives one."""
-    given = {"cron": cron, "every": every, "at": at}
+    given = {"cron": cron, "every": every, "at": at, "after": after}
     words = [word for word, value in given.items() if value is not None]
     if len(words) != 1:
-        found = f"{' and '.join(words)} are given" if words else "neither cron nor every nor at is given"
+        found = f"{' and '.join(words)} are given" if words else "none of cron, every, at and after is given"
         raise InvalidInput(
-            f"{found}, expected one of cron, every and at",
+            f"{found}, expected one of cron, every, at and after",
             field=words[0] if words else "cron",
-            hint='.schedule("0 7 * * *"), .schedule(every="15m") or .schedule(at=...)',
+            hint='.schedule("0 7 * * *"), .schedule(every="15m"), .schedule(at=...) or .schedule(after="nightly-etl")',
         )
     if every is not None:
         return {"interval_seconds": parse_duration(every, "every").total_seconds()}
+    if after is not None:
+        return {"after": after}
     return {"schedule": cron} if cron is not None else {"scheduled_at": at}
 
 
@@ -159,9 +164,10 @@ class DeclaredSchedules:
         A schedule whose `ends_at` has passed before it ever became a job is left out: code may outlive what it declares.
         """
         names: list[str] = []
-        for declaration in self._declarations.values():
+        for spec in causes_first([declaration.spec(self._hooks) for declaration in self._declarations.values()]):
+            declaration = self._declarations[spec.name or ""]
             try:
-                await commands.jobs.declare(declaration.spec(self._hooks), declaration.declared_by)
+                await commands.jobs.declare(spec, declaration.declared_by)
             except NeverFires:
                 if not _has_ended(declaration):
                     raise

@@ -83,7 +83,7 @@ def _events_of(row: Any) -> Iterator[ChangeEvent]:
 
 def _start_of(row: Any) -> ChangeEvent:
     started_at = row["started_at"]
-    is_first = row["try"] == 1 and row["origin"] != "backfill"
+    is_first = row["try"] == 1 and row["origin"] not in ("backfill", "after")
     data = {"attempt": row["try"], "lateness_ms": _milliseconds(row["scheduled_for"], started_at) if is_first else None}
     return _about_execution(EXECUTION_STARTED, started_at, row, data)
 

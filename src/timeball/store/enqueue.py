@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -14,8 +14,9 @@ import asyncpg
 import orjson
 
 from timeball.domain.execution import Origin
-from timeball.domain.job import JobSituation, JobView
+from timeball.domain.job import JobSituation, JobView, come_after_each_other
 from timeball.domain.policies import IfExists
+from timeball.domain.scheduling.schedule import After
 from timeball.domain.values.ids import ExecutionId, format_execution_id
 from timeball.domain.values.json_text import to_json
 from timeball.domain.wakeup import Wakeup
@@ -33,6 +34,7 @@ from timeball.store.db.columns import (
 from timeball.store.db.database import Database, WithinConnection, retry_write
 from timeball.store.db.notifier import WAKEUP_MARGIN, Notifier
 from timeball.store.db.rows import CitedCalendars, job_from
+from timeball.store.follow_ups import hold_causes
 from timeball.store.types import PARKED_AT, AuditEntry, CreatedJob, EnqueueRow, FirstExecution, PreparedJob
 
 if TYPE_CHECKING:
@@ -150,7 +152,7 @@ class Enqueuer:
         is_shown: bool,
         skips_taken_names: bool,
     ) -> _Written:
-        cited = _cited(jobs)
+        cited, causes = _cited(jobs), _causes(jobs)
         note = None if audit is None else self._database.env.new_id()
         keeping = [job for job in jobs if job.if_exists is IfExists.KEEP]
         changing = [job for job in jobs if job.if_exists is not IfExists.KEEP]
@@ -159,11 +161,17 @@ class Enqueuer:
             written = _Written({job.id: job for job in jobs}, {first.job_id: first for first in firsts}, is_shown)
             await self._hold_calendars(cited, within)
             if keeping:
-                written.placed = await self._write_new(keeping, firsts, within, wakeup, is_shown=is_shown)
+                linked = await self._with_causes(keeping, causes, within) if causes else keeping
+                written.placed = await self._write_new(linked, firsts, within, wakeup, is_shown=is_shown)
                 await self._note_new(written, written.placed, within)
                 refused = [job for job in keeping if job.id not in written.created]
                 if not skips_taken_names:
                     _refuse_taken_names(refused)
+                elif any(job.id not in written.created and job.is_followed for job in linked):
+                    raise Conflict(
+                        "a job that another one was to come after was created by another caller meanwhile",
+                        hint="repeat the request",
+                    )
                 await self._find_holders([job for job in refused if job.name is None], written, within)
             await self._change_or_follow(changing, written, within)
             if audit is not None and note is not None and within is not None:
@@ -176,7 +184,15 @@ class Enqueuer:
             return await self._database.once(work, note)
         # Of several jobs, none is written if one is refused. Calendars are held until their jobs are written.
         may_refuse = len(jobs) > 1 and (bool(changing) or any(job.name is not None for job in jobs))
-        return await (self._database.repeat(work) if may_refuse or cited else work(None))
+        return await (self._database.repeat(work) if may_refuse or cited or causes else work(None))
+
+    async def _with_causes(
+        self, jobs: Sequence[Job], causes: Collection[str], connection: WithinConnection | None
+    ) -> Sequence[Job]:
+        """The jobs with those that they come after looked up and locked; these may be among them."""
+        new = {job.name for job in jobs}
+        known = await hold_causes(self._database, [name for name in causes if name not in new], connection)
+        return come_after_each_other(jobs, known, self._database.env.clock.now())
 
     async def _hold_calendars(self, cited: Mapping[str, int], connection: WithinConnection | None) -> None:
         """Let no calendar change until jobs that cite its present version are written; CalendarChanged if one has changed already."""
@@ -571,6 +587,11 @@ def _view_from(row: Any, calendars: CitedCalendars) -> JobView:
 def _cited(jobs: Sequence[Job]) -> dict[str, int]:
     """The calendars that some jobs cite, and their versions."""
     return {name: cited["version"] for job in jobs for name, cited in (calendar_citations(job) or {}).items()}
+
+
+def _causes(jobs: Sequence[Job]) -> set[str]:
+    """The names of the jobs that some jobs come after."""
+    return {job.rule.cause for job in jobs if isinstance(job.rule, After)}
 
 
 class CalendarChanged(Conflict):

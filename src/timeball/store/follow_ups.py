@@ -8,14 +8,16 @@ from uuid import UUID
 import orjson
 
 from timeball.domain.follow_ups import ExecutionLinks, GroupState, GroupStatus, calls_in
+from timeball.domain.job import CauseJob
 from timeball.domain.payload_references import CauseRecord
-from timeball.domain.values.ids import ExecutionId, JobId
+from timeball.domain.scheduling.schedule import ScheduleKind
+from timeball.domain.values.ids import ExecutionId, JobId, first_id_at, format_job_id
 from timeball.domain.values.json_text import MAX_PAYLOAD_BYTES, dropped_result, missing_result
 from timeball.domain.wakeup import Wakeup
 from timeball.store.db.columns import write_audit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from datetime import datetime
 
     from timeball.store.db.database import Database, WithinConnection
@@ -25,6 +27,38 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 5
 _MOST_AUDITED = 20
+
+
+async def hold_causes(
+    database: Database, names: Collection[str], connection: WithinConnection | None
+) -> dict[str, CauseJob]:
+    """The jobs of these names, locked until the end of the transaction; what they run from their next occurrence on is followed.
+
+    No other transaction gives a job a cause meanwhile, so that two of them cannot close a circle.
+    """
+    await database.fetch("lock_out_other_causes", connection)
+    return {
+        row["name"]: await _hold_cause(database, row, connection)
+        for row in await database.fetch("lock_causes", connection, names=sorted(names))
+    }
+
+
+async def _hold_cause(database: Database, row: Any, connection: WithinConnection | None) -> CauseJob:
+    await database.fetch("mark_followed", connection, id=row["id"])
+    # Repeated: a promotion that is under way writes the next occurrence, which only the next statement sees.
+    while await database.fetch_value("is_occurrence_unmarked", connection, id=row["id"]):
+        await database.fetch("mark_occurrence_followed", connection, id=row["id"])
+    promoted_until = await database.fetch_value(
+        "promoted_until", connection, job_id=row["id"], first_ahead=first_id_at(row["moment"])
+    )
+    chain = await database.fetch("chain_of_causes", connection, id=row["id"])
+    return CauseJob(
+        id=JobId(row["id"]),
+        name=row["name"],
+        kind=ScheduleKind(row["kind"]),
+        since=max(row["moment"], promoted_until or row["moment"]),
+        chain=tuple((JobId(step["id"]), step["name"] or format_job_id(step["id"])) for step in chain[1:]),
+    )
 
 
 class FollowUpStore:

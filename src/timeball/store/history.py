@@ -60,6 +60,10 @@ class RetentionStore:
         """Delete groups that were closed by then."""
         return await self._trim("trim_group", before)
 
+    async def followed_successes(self, before: datetime) -> int:
+        """Delete the occurrences of jobs of kind `after` that came by then, and of which no execution is left."""
+        return await self._trim("trim_followed_successes", before)
+
     async def audit(self, before: datetime) -> int:
         """Delete audit rows."""
         return await self._trim("trim_audit", before)

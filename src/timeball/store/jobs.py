@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -32,6 +33,7 @@ from timeball.store.db.columns import changed_fields, execution_request_columns,
 from timeball.store.db.notifier import WAKEUP_MARGIN, Notifier
 from timeball.store.db.rows import job_from, pending_from, rule_from, timetable_from, version_from
 from timeball.store.enqueue import name_conflict
+from timeball.store.follow_ups import hold_causes
 from timeball.store.types import PARKED_AT, AuditEntry, ExecutionRequest, OccurrenceRaceError
 
 if TYPE_CHECKING:
@@ -191,17 +193,20 @@ class JobStore:
         audit: AuditEntry,
         connection: WithinConnection | None = None,
         calendars: Collection[str] = (),
+        cause: str | None = None,
     ) -> JobChange:
         """Change a job in one transaction: lock it, delete its pending occurrence, and write what *decide* returns.
 
         If a scheduler promotes the occurrence first, everything is repeated on the new state. NotFound if the job does not exist.
         Within a *connection* of the caller no wake-up is sent, and nodes see the change with their next sweep.
-        *calendars* are the names of those that the change may give to the job.
+        *calendars* are the names of those that the change may give to the job, *cause* is the name of the job that it is to come after.
         """
         note = self._database.env.new_id()
 
         async def work(within: WithinConnection) -> tuple[JobChange, list[Any]]:
-            snapshot = await self._snapshot(within, job_id, calendars)
+            # Before the job itself: whoever ends an execution locks the cause first, and then the jobs that come after it.
+            causes = {} if cause is None else await hold_causes(self._database, [cause], within)
+            snapshot = replace(await self._snapshot(within, job_id, calendars), causes=causes)
             change = decide(snapshot)
             holders = await self._write(within, snapshot, change)
             before, after = changed_fields(snapshot.job, change.job)
@@ -309,6 +314,10 @@ class JobStore:
             await run("write_job", connection, job=orjson.dumps(job_columns(job), default=str).decode())
         except asyncpg.UniqueViolationError as error:
             raise name_conflict([job.name or ""]) from error
+        if snapshot.job.is_followed and job.deleted_at is not None:
+            await run("forget_cause", connection, id=job.id)
+        elif snapshot.job.is_followed and job.name != snapshot.job.name:
+            await run("rename_cause", connection, id=job.id, name=job.name)
         if job.limit_key is not None and job.effective_limit is not None:
             # If the limit is lower than before, a trigger moves ready executions beyond it back to `blocked` (timeball.block_excess).
             await run("set_limit", connection, key=job.limit_key, max_running=job.effective_limit)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _BATCH = 1_000
 _MILLISECOND = timedelta(milliseconds=1)
 # What a ledger tells of: occurrences, and what backfills made of them.
-_TOLD = (Origin.SCHEDULE, Origin.BACKFILL)
+_TOLD = (Origin.SCHEDULE, Origin.BACKFILL, Origin.AFTER)
 
 
 class LedgerReads(StrEnum):

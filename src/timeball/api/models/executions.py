@@ -29,7 +29,7 @@ class ExecutionOut(BaseModel):
     id: str
     job_id: str
     state: Literal["scheduled", "queued", "running", "retrying", "succeeded", "cancelled", "dead", "skipped"]
-    origin: Literal["schedule", "enqueue", "trigger", "backfill", "retry"]
+    origin: Literal["schedule", "enqueue", "trigger", "backfill", "retry", "after"]
     job_version: int
     handler: str
     queue: str

@@ -225,10 +225,11 @@ class JobOut(BaseModel):
     description: str | None
     handler: str
     payload: Any
-    kind: Literal["once", "every", "cron", "rrule", "manual"]
+    kind: Literal["once", "every", "cron", "rrule", "manual", "after"]
     schedule: str | None
     interval_seconds: int | None
     scheduled_at: datetime | None
+    after: str | None
     timezone: str
     on_gap: str
     on_repeat: str
@@ -345,6 +346,7 @@ class JobOptionParams(TypedDict, total=False):
     schedule: str | None
     interval_seconds: float | None
     scheduled_at: Moment | None
+    after: str | None
     timezone: str
     on_gap: str
     on_repeat: str

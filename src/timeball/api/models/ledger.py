@@ -35,7 +35,7 @@ class OccurrenceOut(BaseModel):
         "`freeze` if it waits for the end of a freeze."
     )
     freeze: HoldingFreezeOut | None = Field(description="The freeze that it waits for.")
-    origin: Literal["schedule", "enqueue", "trigger", "backfill", "retry"] = Field(
+    origin: Literal["schedule", "enqueue", "trigger", "backfill", "retry", "after"] = Field(
         description="`backfill`: an execution that a backfill created for the instant; what it fills in has an entry of its own."
     )
     filled: int = Field(description="How many of the skipped occurrences a backfill has filled in.")

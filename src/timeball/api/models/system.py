@@ -192,6 +192,9 @@ class PreviewIn(RequestModel):
     schedule: Annotated[str, Field(max_length=1_000)] | None = None
     interval_seconds: Interval | None = None
     scheduled_at: InstantText | None = None
+    after: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        None, description="The name of another job: when its occurrences succeed is not foretold."
+    )
     timezone: Annotated[str, Field(max_length=200)] = "UTC"
     on_gap: Literal["next_valid", "skip"] = "next_valid"
     on_repeat: Literal["first", "second", "both"] = "first"
@@ -203,7 +206,7 @@ class PreviewIn(RequestModel):
         [], description="Calendars on whose days alone it runs."
     )
     shift: Literal["none", "next", "previous"] = Field("none", description="Where a day of `skip_on` goes.")
-    after: InstantText | None = None
+    since: InstantText | None = Field(None, description="The first instants after this one; by default now.")
     count: int = Field(10, ge=1, le=100)
     queue: ShortText | None = Field(
         None, description="Show also what else runs in this queue at the next instant, and its slots."

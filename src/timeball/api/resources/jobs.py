@@ -123,7 +123,8 @@ _CREATE["responses"][200] = {
 async def create_job(
     body: JobIn, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Create a job: once (`scheduled_at`), every (`interval_seconds`), by cron (`schedule`), or run by hand (`"schedule": "manual"`).
+    """Create a job: once (`scheduled_at`), every (`interval_seconds`), by cron (`schedule`), after each success of another job
+    (`after`), or run by hand (`"schedule": "manual"`).
 
     A job with no time runs now.
 

@@ -172,10 +172,10 @@ async def preview_schedule(body: PreviewIn, context: Context, idempotency_key: I
     references stand for then.
     """
     now = context.queries.now()
-    after = optional_instant(body.after, "after", body.timezone) or now
-    spec = JobSpec(handler="preview", **body.model_dump(exclude={"after", "count", "queue", "job", "payload"}))
+    since = optional_instant(body.since, "since", body.timezone) or now
+    spec = JobSpec(handler="preview", **body.model_dump(exclude={"since", "count", "queue", "job", "payload"}))
     rule = await context.queries.jobs.rule_of(spec, now)
-    times = context.queries.jobs.next_times(rule, body.timezone, after, body.count)
+    times = context.queries.jobs.next_times(rule, body.timezone, since, body.count)
     document = {"description": rule.describe(), "next": [fire_time_document(time) for time in times]}
     job_id = None if body.job is None else (await context.queries.jobs.find(body.job)).id
     payload = to_json(body.payload)

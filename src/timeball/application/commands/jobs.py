@@ -15,7 +15,7 @@ from timeball.domain import job_changes
 from timeball.domain.execution import Origin
 from timeball.domain.follow_ups import FOLLOW_UP_FIELDS, confine_calls
 from timeball.domain.handler import ADMIN_HANDLERS, clear_inherited_limit
-from timeball.domain.job import Job, JobView, KnownCalendars, define_job, redefine_job
+from timeball.domain.job import Job, JobView, KnownCalendars, causes_first, define_job, redefine_job
 from timeball.domain.job_changes import (
     JobChange,
     JobSnapshot,
@@ -387,7 +387,7 @@ class JobCommands:
 
         await self._refuse_known_instant(job_id, fields, connection)
         named = possible_names(name for field in ("skip_on", "only_on") for name in fields.get(field) or ())
-        return (await self._store.jobs.change(job_id, decide, actor.entry, connection, named)).job
+        return (await self._store.jobs.change(job_id, decide, actor.entry, connection, named, fields.get("after"))).job
 
     async def _fitting(
         self, job_id: JobId, fields: Mapping[str, Any], connection: WithinConnection | None, *, is_unchecked: bool
@@ -649,7 +649,7 @@ class JobCommands:
         self, plan: _DefinitionPlan, actor: Actor, connection: WithinConnection
     ) -> dict[str, DefinedJob]:
         defined = dict(plan.left)
-        new = list(plan.new.values())
+        new = [plan.new[_name_of(spec)] for spec in causes_first([spec for spec, _, _ in plan.new.values()])]
         for start in range(0, len(new), _DEFINE_BATCH):
             part = new[start : start + _DEFINE_BATCH]
             jobs, openings = [job for _, job, _ in part], [opening for _, _, opening in part if opening is not None]
@@ -681,7 +681,8 @@ class JobCommands:
         check_label(declared_by, "declared_by")
         calendars = await self.calendars_of(specs)
         jobs = [self._prepared(number, spec, actor, calendars) for number, spec in enumerate(specs)]
-        present = await self._store.jobs.find_by_names([job.name for job in jobs if job.name is not None])
+        causes = [spec.after for spec in specs if spec.after is not None]
+        present = await self._store.jobs.find_by_names([*(job.name for job in jobs if job.name is not None), *causes])
         pruned = await self._store.jobs.declared_by(declared_by) if prune else []
         return plan_sync(
             present, list(zip(specs, jobs, strict=True)), pruned, self._env.clock.now(), self._store.shards, calendars
@@ -704,7 +705,10 @@ class JobCommands:
         steps = await self.plan_sync(specs, declared_by, prune=prune, actor=actor)
         new = [step.spec for step in steps if step.step is SyncAction.CREATE and step.spec is not None]
         created = {job.name: job for job in await self._create_declared(new, declared_by, actor)} if new else {}
-        return [await self._take(step, created, actor) for step in steps]
+        # Those that come after no job any more go first, so that no circle stands in between.
+        in_order = sorted(steps, key=lambda step: step.fields.get("after") is not None)
+        taken = {id(step): await self._take(step, created, actor) for step in in_order}
+        return [taken[id(step)] for step in steps]
 
     async def _take(self, step: SyncedJob, created: dict[str | None, Job], actor: Actor) -> SyncedJob:
         before = step.before

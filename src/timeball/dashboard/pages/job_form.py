@@ -35,7 +35,7 @@ from timeball.domain.job_fields import (
 from timeball.domain.payload_references import VersionSchedule, check_references
 from timeball.domain.policies import OnGap, OnRepeat, Shift
 from timeball.domain.scheduling.civil_time import zone_names
-from timeball.domain.scheduling.schedule import Manual, Once, ScheduleKind
+from timeball.domain.scheduling.schedule import After, Manual, Once, ScheduleKind
 from timeball.domain.search import PageRequest
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.json_text import to_json
@@ -226,6 +226,8 @@ def schedule_fields(form: dict[str, str]) -> dict[str, Any]:
             fields["scheduled_at"] = form.get("first_at", "").strip() or None
         case "once":
             fields["scheduled_at"] = form.get("scheduled_at", "").strip() or None
+        case "after":
+            fields["after"] = form.get("after", "").strip()
         case "manual":
             fields["schedule"] = ScheduleKind.MANUAL.value
     return fields
@@ -253,6 +255,7 @@ def form_values(job: dict[str, Any]) -> dict[str, str]:
         "interval": _shown(SPEC_FIELDS["interval_seconds"], job["interval_seconds"]),
         "scheduled_at": anchor if job["kind"] == "once" else "",
         "first_at": anchor if job["kind"] == "every" else "",
+        "after": job["after"] or "",
         "payload": orjson.dumps(job["payload"], option=orjson.OPT_INDENT_2).decode(),
         "version": str(job["version"]),
     }
@@ -282,6 +285,7 @@ def _defaults() -> dict[str, str]:
         "interval": "15m",
         "first_at": "",
         "scheduled_at": "",
+        "after": "",
         "payload": "{}",
         "version": "",
     }
@@ -311,6 +315,7 @@ async def preview_schedule(context: PageContext) -> Response:
         error=None,
         rule=rule,
         is_manual=isinstance(rule, Manual),
+        is_after=isinstance(rule, After),
         is_now=isinstance(rule, Once) and rule.scheduled_at == now,
         times=times,
         changes=[change for change in queries.jobs.clock_changes(rule, now, 4) if change not in times],

@@ -35,7 +35,7 @@ from typing import NamedTuple
 
 from timeball.domain.scheduling.calendars import CalendarRule
 from timeball.domain.scheduling.civil_time import MAX_INSTANT, MICROSECOND, MIN_INSTANT, SECOND, format_instant
-from timeball.domain.scheduling.schedule import Cron, Every, Manual, Occurrence, Once, Rrule, Schedule
+from timeball.domain.scheduling.schedule import After, Cron, Every, Manual, Occurrence, Once, Rrule, Schedule
 
 # No two editions of the time-zone data put one wall time further apart: a clock may be set across the date cursor.
 _EDITIONS_APART = timedelta(hours=26)
@@ -433,7 +433,7 @@ class LedgerCursor:
         self._end = rule.ends_at or MAX_INSTANT
         self._walk: Iterator[Occurrence] = iter(())
         self.upcoming: datetime | None = None
-        if not isinstance(rule, Manual):
+        if not isinstance(rule, Manual | After):
             self.seek(after)
 
     def step(self) -> None:
@@ -511,7 +511,7 @@ class QuickLedgerCheck:
                 return pending_for is not None and self._is_walked(rule, period, entries, pending_for)
             case Once() as rule:
                 return not entries and pending_for == rule.scheduled_at
-            case Manual():
+            case Manual() | After():
                 return not entries and pending_for is None
 
     def _is_regular(

@@ -1,4 +1,4 @@
-"""Once, Every, Cron, Rrule, Manual: the schedules, and the one computation of fire times for all callers.
+"""Once, Every, Cron, Rrule, Manual, After: the schedules, and the one computation of fire times for all callers.
 
 A schedule is a value. It computes instants from instants and reads no clock. Scheduler, previews, forecasts and `verify`
 all ask it the same questions:
@@ -20,6 +20,7 @@ The rules:
 * `cron` follows the wall clock of a zone; cron and civil_time say what happens when that clock changes.
 * `rrule` is a recurrence rule of RFC 5545 (see rrule), and in all else a cron schedule.
 * `once` is one instant, `manual` none at all.
+* `after` is each success of an occurrence of another job. Its instants are known when they have come, so as a value it names none.
 * A job with no time runs now: it is `once`, at the instant of its creation. `manual` is said, never meant by silence.
 * Calendars leave days of a recurring schedule out, or move them (see calendars). What they leave is all that the schedule names, for every
   method alike; `occurrences` tells what they took away if it is asked to. `left_out` has only that, without what moved, and does not
@@ -32,13 +33,14 @@ No method iterates over the past: ten years of an every-second schedule cost no 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, time, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from heapq import merge
 from itertools import count
 from typing import ClassVar, Self, TypeAlias, TypeVar
+from uuid import UUID
 
 from timeball.domain.policies import OnGap, OnRepeat, Shift, SkipReason
 from timeball.domain.scheduling.calendars import CalendarRule, allowed_days
@@ -76,9 +78,11 @@ from timeball.domain.scheduling.rrule import (
     parse_rrule,
 )
 from timeball.domain.values.field_errors import list_choices, unexpected_value
+from timeball.domain.values.text import check_label
 from timeball.errors import NeverFires, ScheduleError
 
 __all__ = [
+    "After",
     "Cron",
     "Every",
     "LeftOut",
@@ -107,6 +111,7 @@ class ScheduleKind(StrEnum):
     CRON = "cron"
     RRULE = "rrule"
     MANUAL = "manual"
+    AFTER = "after"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +142,8 @@ class _BoundedSchedule:
     ends_at: datetime | None = None
 
     def __post_init__(self) -> None:
-        for field in ("starts_at", "ends_at"):
-            _store_instant(self, field)
+        for name in ("starts_at", "ends_at"):
+            _store_instant(self, name)
         if self.starts_at and self.ends_at and self.ends_at < self.starts_at:
             why = f"ends_at {format_instant(self.ends_at)} is before starts_at {format_instant(self.starts_at)}"
             raise _never_fires(why, "ends_at")
@@ -611,7 +616,33 @@ class Manual(_BoundedSchedule):
         return "Only when triggered"
 
 
-Schedule: TypeAlias = Once | Every | Cron | Rrule | Manual
+@dataclass(frozen=True, slots=True, kw_only=True)
+class After(_BoundedSchedule):
+    """The successes of another job, found by its name.
+
+    *cause_id* is that job, and its occurrences from *since* on count; both are None where it was not looked up, and once it is deleted.
+    """
+
+    kind: ClassVar[ScheduleKind] = ScheduleKind.AFTER
+
+    cause: str
+    cause_id: UUID | None = field(default=None, compare=False)
+    since: datetime | None = field(default=None, compare=False)
+
+    def _forward(self, after: datetime) -> Iterator[Occurrence]:
+        return iter(())
+
+    def _backward(self, until: datetime) -> Iterator[datetime]:
+        return iter(())
+
+    def _count(self, after: datetime, until: datetime, budget: int) -> int:
+        return 0
+
+    def _words(self) -> str:
+        return f"After each success of {self.cause}"
+
+
+Schedule: TypeAlias = Once | Every | Cron | Rrule | Manual | After
 
 
 def parse_schedule(
@@ -619,6 +650,7 @@ def parse_schedule(
     schedule: str | None = None,
     interval_seconds: int | float | None = None,
     scheduled_at: datetime | str | None = None,
+    after: str | None = None,
     timezone: str = "UTC",
     on_gap: OnGap | str = OnGap.NEXT_VALID,
     on_repeat: OnRepeat | str = OnRepeat.FIRST,
@@ -631,8 +663,9 @@ def parse_schedule(
     """The schedule that the fields of a job describe; a ScheduleError names the field that does not fit.
 
     `schedule` makes it cron, rrule if it is a recurrence rule, or manual if it is that word; `interval_seconds` every, `scheduled_at` alone
-    once. None of them is once: *now*, or at `starts_at` if that is later. A time without an offset is a wall time of *timezone*. *name* is
-    that of the job, for an expression with `H`. A schedule that cannot fire from *now* on is refused, but a past `once` is not.
+    once, `after` the successes of the job of that name. None of them is once: *now*, or at `starts_at` if that is later. A time without an
+    offset is a wall time of *timezone*. *name* is that of the job, for an expression with `H`. A schedule that cannot fire from
+    *now* on is refused, but a past `once` is not.
     """
     load_zone(_text(timezone, "timezone"))
     gap_rule, repeat_rule = _choice(OnGap, on_gap, "on_gap"), _choice(OnRepeat, on_repeat, "on_repeat")
@@ -640,6 +673,8 @@ def parse_schedule(
         None if value is None else parse_instant(value, timezone, field)
         for field, value in (("starts_at", starts_at), ("ends_at", ends_at), ("scheduled_at", scheduled_at))
     )
+    if after is not None:
+        return _after(after, schedule, interval_seconds, moment, start, end, calendar)
     if schedule is not None:
         _refuse_beside_schedule(schedule, interval_seconds, moment)
         if _is_manual(schedule):
@@ -677,6 +712,39 @@ def parse_schedule(
     else:
         _refuse_if_over(parsed, now)
     return parsed
+
+
+def _after(
+    cause: str,
+    schedule: str | None,
+    interval_seconds: int | float | None,
+    scheduled_at: datetime | None,
+    starts_at: datetime | None,
+    ends_at: datetime | None,
+    calendar: CalendarRule | None,
+) -> After:
+    times = {"schedule": schedule, "interval_seconds": interval_seconds, "scheduled_at": scheduled_at}
+    for name, value in times.items():
+        if value is not None:
+            raise ScheduleError(
+                f"after and {name} are both given, expected one of them; leave out the one you do not mean",
+                field="after",
+            )
+    name = check_label(cause, "after")
+    bounds = {
+        "starts_at": starts_at,
+        "ends_at": ends_at,
+        "skip_on": calendar and calendar.skip_on,
+        "only_on": calendar and calendar.only_on,
+    }
+    for field_name, bound in bounds.items():
+        if bound:
+            raise ScheduleError(
+                f"{field_name} is given, but the job runs when {name} has succeeded; its days are those of that job",
+                field=field_name,
+                hint=f"leave {field_name} out, or give it to {name}",
+            )
+    return After(cause=name)
 
 
 def _is_manual(schedule: object) -> bool:

@@ -29,7 +29,7 @@ from timeball.domain.execution import (
 from timeball.domain.job import calendar_of, spec_values
 from timeball.domain.job_fields import SPEC_FIELDS, Choice, Labels, Spans, ValueRule
 from timeball.domain.lifecycle import Decision, Finish, Postpone, Requeue
-from timeball.domain.scheduling.schedule import Cron
+from timeball.domain.scheduling.schedule import After, Cron
 from timeball.domain.values.ids import shard_of
 from timeball.domain.values.redaction import redact
 
@@ -67,6 +67,9 @@ def job_columns(job: Job) -> dict[str, Any]:
         "created_by": job.created_by,
         "bound_secrets_only": job.bound_secrets_only or None,
         "has_follow_ups": job.has_follow_ups or None,
+        "is_followed": job.is_followed or None,
+        "after_id": job.rule.cause_id if isinstance(job.rule, After) else None,
+        "after_since": job.rule.since if isinstance(job.rule, After) else None,
         "paused_at": job.paused_at,
         "paused_until": job.paused_until,
         "paused_from": job.paused_from,

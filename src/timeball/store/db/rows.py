@@ -27,7 +27,7 @@ from timeball.domain.policies import Delivery, Misfire, MisfireRule, OnGap, OnRe
 from timeball.domain.scheduling.calendars import CalendarRule, CalendarVersion, calendar_rule, parse_days
 from timeball.domain.scheduling.cron import has_hash
 from timeball.domain.scheduling.occurrences import DueRow, JobTiming, NextOccurrence
-from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, Rrule, Schedule
+from timeball.domain.scheduling.schedule import After, Cron, Every, Manual, Once, Rrule, Schedule
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def job_from(row: Record, calendars: CitedCalendars) -> Job:
         declared_by=row["declared_by"],
         created_by=row["created_by"],
         bound_secrets_only=row["bound_secrets_only"],
+        is_followed=bool(row["is_followed"]),
         paused_at=row["paused_at"],
         paused_until=row["paused_until"],
         paused_from=row["paused_from"],
@@ -129,6 +130,8 @@ def rule_from(row: Record, calendars: CitedCalendars) -> Schedule:
             return Every(interval_seconds=row["interval_seconds"], anchor=row["scheduled_at"], **bounds)
         case "once":
             return Once(scheduled_at=row["scheduled_at"], **bounds)
+        case "after":
+            return After(cause=row["after"], cause_id=row.get("after_id"), since=row.get("after_since"), **bounds)
         case _:
             return Manual(**bounds)
 

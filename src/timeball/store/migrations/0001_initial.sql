@@ -48,6 +48,8 @@ CREATE TABLE timeball.job (
     interval_seconds         bigint,
     -- The instant of a one-off; the first instant of a job of kind `every`.
     scheduled_at             timestamptz,
+    -- The name of the job whose successes are the occurrences of this one, for kind `after`; kept with that job's name.
+    after                    text,
     timezone                 text,
     -- What happens at a local time that a clock change leaves out, or repeats.
     on_gap                   text,
@@ -124,7 +126,12 @@ CREATE TABLE timeball.job (
     -- What goes on when this one-off has ended: the rest of a chain, or the group that it is a part of. NULL for nearly all.
     continuation             jsonb,
     -- The innermost group that it belongs to.
-    group_id                 uuid
+    group_id                 uuid,
+    -- For kind `after`: the job whose successes count, and since when; its occurrences up to then do not. NULL once that job was deleted.
+    after_id                 uuid,
+    after_since              timestamptz,
+    -- A job comes after this one, or did once.
+    is_followed              boolean
 );
 
 -- enqueued_with_key: the one-offs that were enqueued with a key.
@@ -154,6 +161,8 @@ CREATE INDEX job_by_calendar ON timeball.job USING gin (calendars) WHERE calenda
 CREATE UNIQUE INDEX job_by_cause ON timeball.job (follows, follows_as) WHERE follows IS NOT NULL;
 -- members_of_group: the one-offs of a group.
 CREATE INDEX job_by_group ON timeball.job (group_id) WHERE group_id IS NOT NULL;
+-- follow_success, chain_of_causes, write_job: the jobs that come after another.
+CREATE INDEX job_by_after ON timeball.job (after_id) WHERE after_id IS NOT NULL;
 -- deleted_jobs: the janitor deletes them for good.
 CREATE INDEX job_deleted ON timeball.job (id) WHERE deleted_at IS NOT NULL;
 
@@ -162,10 +171,14 @@ CREATE INDEX job_deleted ON timeball.job (id) WHERE deleted_at IS NOT NULL;
 -- They belong to a domain and not to the table: PostgreSQL reads and prepares each CHECK of a table anew for every statement that inserts into it, which
 -- doubles the work of a single enqueue. It keeps the checks of a domain prepared.
 CREATE DOMAIN timeball.sound_job AS timeball.job
-    CONSTRAINT job_kind_check CHECK ((VALUE).kind IN ('once', 'every', 'cron', 'rrule', 'manual'))
+    CONSTRAINT job_kind_check CHECK ((VALUE).kind IN ('once', 'every', 'cron', 'rrule', 'manual', 'after'))
     CONSTRAINT once_has_instant CHECK ((VALUE).kind <> 'once' OR (VALUE).scheduled_at IS NOT NULL)
     CONSTRAINT every_has_interval CHECK ((VALUE).kind <> 'every' OR num_nulls((VALUE).interval_seconds, (VALUE).scheduled_at) = 0)
     CONSTRAINT cron_has_schedule CHECK ((VALUE).kind NOT IN ('cron', 'rrule') OR num_nulls((VALUE).schedule, (VALUE).timezone) = 0)
+    CONSTRAINT after_has_a_cause CHECK (((VALUE).kind = 'after') = ((VALUE).after IS NOT NULL)
+                                        AND ((VALUE).kind = 'after' OR num_nonnulls((VALUE).after_id, (VALUE).after_since) = 0)
+                                        AND num_nonnulls((VALUE).after_id, (VALUE).after_since) <> 1)
+    CONSTRAINT after_is_another_job CHECK ((VALUE).after_id <> (VALUE).id)
     CONSTRAINT job_name_check CHECK (length((VALUE).name) BETWEEN 1 AND 200)
     CONSTRAINT job_owner_check CHECK (length((VALUE).owner) BETWEEN 1 AND 200)
     CONSTRAINT job_handler_check CHECK (length((VALUE).handler) BETWEEN 1 AND 200)
@@ -203,7 +216,7 @@ CREATE DOMAIN timeball.sound_job AS timeball.job
     CONSTRAINT follow_ups_are_calls CHECK ((VALUE).on_success ?| '{handler,chain,group}' IS NOT FALSE
                                          AND (VALUE).on_failure ?| '{handler,chain,group}' IS NOT FALSE)
     CONSTRAINT follow_ups_are_noted CHECK (((VALUE).has_follow_ups IS TRUE)
-                                           = (num_nonnulls((VALUE).on_success, (VALUE).on_failure, (VALUE).continuation) > 0))
+                                           = (num_nonnulls((VALUE).on_success, (VALUE).on_failure, (VALUE).continuation) > 0 OR (VALUE).is_followed IS TRUE))
     CONSTRAINT a_one_off_follows CHECK (num_nonnulls((VALUE).follows, (VALUE).follows_as) = 0
                                         OR ((VALUE).kind = 'once' AND num_nulls((VALUE).follows, (VALUE).follows_as) = 0))
     CONSTRAINT only_a_one_off_expires_at_an_instant CHECK ((VALUE).expires_at IS NULL OR (VALUE).kind = 'once');
@@ -230,7 +243,8 @@ ALTER TABLE timeball.job
         kind = 'once'
         AND num_nonnulls(name, owner, schedule, interval_seconds, on_gap, on_repeat, skip_on, only_on, shift, calendars, max_executions, jitter_seconds, misfire,
                          misfire_grace_seconds, misfire_cap, misfire_max_age_seconds, overlap, max_running, if_exists, unique_for_seconds,
-                         start_within_seconds, pause_after_failures, on_success, on_failure, has_follow_ups, follows, follows_as, continuation, group_id, backoff_ms) = 0
+                         start_within_seconds, pause_after_failures, on_success, on_failure, has_follow_ups, follows, follows_as, continuation, group_id, backoff_ms,
+                         after, after_id, after_since, is_followed) = 0
         AND (meta IS NULL OR jsonb_typeof(meta) = 'object')
         AND least(handler, queue) > ''
         AND length(handler || queue) <= 200
@@ -518,6 +532,21 @@ CREATE TABLE timeball.group_part (
 
 -- end_part, close_group, tend_queues: the parts of a group that have not ended.
 CREATE INDEX group_part_open ON timeball.group_part (group_id, number) WHERE state IS NULL;
+
+-- The occurrences of jobs of kind `after`, each written once: the instant, the execution by whose success it came, and its own execution.
+CREATE TABLE timeball.followed_success (
+    job_id        uuid        NOT NULL,
+    scheduled_for timestamptz NOT NULL,
+    cause         uuid        NOT NULL,
+    execution_id  uuid        NOT NULL,
+    at            timestamptz NOT NULL,
+    PRIMARY KEY (job_id, scheduled_for)
+);
+
+-- placed_follow_ups, links_of_execution: what came by the success of an execution.
+CREATE INDEX followed_success_by_cause ON timeball.followed_success (cause);
+-- trim_followed_successes: those from before the beginning of the history.
+CREATE INDEX followed_success_by_end ON timeball.followed_success (at);
 
 -- The execution that has each unique key: an unfinished one, or one that has ended and keeps its key until an instant.
 CREATE TABLE timeball.live_key (
@@ -1291,6 +1320,83 @@ BEGIN
 END
 $$;
 
+-- The instant of the occurrence that an execution was for; NULL if it was for none. A retry is for the occurrence of the execution that it repeats.
+CREATE FUNCTION timeball.occurrence_of(origin text, scheduled_for timestamptz, retry_of uuid)
+RETURNS timestamptz
+LANGUAGE plpgsql
+STABLE
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    WHILE origin = 'retry' LOOP
+        SELECT repeated.origin, repeated.scheduled_for, repeated.retry_of
+        INTO origin, scheduled_for, retry_of
+        FROM timeball.finished AS repeated
+        WHERE repeated.id = occurrence_of.retry_of
+        LIMIT 1;
+    END LOOP;
+    RETURN CASE WHEN origin IN ('schedule', 'backfill', 'after') THEN scheduled_for END;
+END
+$$;
+
+-- The id of an occurrence of a job of kind `after`: its instant, and a hash. So all nodes would write the same one.
+CREATE FUNCTION timeball.id_after(job_id uuid, scheduled_for timestamptz)
+RETURNS uuid
+LANGUAGE sql
+IMMUTABLE
+PARALLEL SAFE
+RETURN (lpad(to_hex(floor(extract(epoch FROM scheduled_for) * 1000)::bigint), 12, '0')
+        || '8' || substr(md5(job_id::text || ' after ' || extract(epoch FROM scheduled_for)::text), 1, 3)
+        || 'b' || substr(md5(job_id::text || ' after ' || extract(epoch FROM scheduled_for)::text), 4, 15))::uuid;
+
+-- Write the occurrences of the jobs that come after one, of which an execution has succeeded. The first success of an occurrence counts: the key of
+-- followed_success lets no second one be written, whatever succeeds at the same moment.
+-- The lock on each job: a pause, an edit or a deletion that is under way is awaited, and then seen.
+CREATE FUNCTION timeball.follow_success(cause_job_id uuid, cause uuid, occurrence timestamptz, at timestamptz)
+RETURNS void
+LANGUAGE plpgsql
+VOLATILE
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    own timeball.job;
+    new_id uuid;
+    expires_at timestamptz;
+BEGIN
+    FOR own IN
+        SELECT *
+        FROM timeball.job
+        WHERE job.after_id = cause_job_id
+          AND job.deleted_at IS NULL
+        ORDER BY job.id
+        FOR KEY SHARE
+    LOOP
+        new_id := timeball.id_after(own.id, occurrence);
+        INSERT INTO timeball.followed_success (job_id, scheduled_for, cause, execution_id, at)
+        VALUES (own.id, occurrence, follow_success.cause, new_id, follow_success.at)
+        ON CONFLICT DO NOTHING;
+        CONTINUE WHEN NOT FOUND;
+        expires_at := timeball.expiry(at, own.start_within_seconds, NULL);
+        IF own.paused_at IS NOT NULL THEN
+            INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, finished_at, attempts, lost, fence,
+                                           reason, has_follow_ups)
+            VALUES (new_id, own.id, 'skipped', 'after', own.version, own.queue, own.priority, own.handler, occurrence, at, 0, 0, 0,
+                    'paused', own.has_follow_ups);
+        ELSIF own.limit_key IS NULL THEN
+            INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, expires_at, has_follow_ups)
+            VALUES (new_id, own.id, 'after', own.version, own.queue, own.priority, own.handler, occurrence, at, at, expires_at, own.has_follow_ups);
+        ELSE
+            INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, limit_key, expires_at,
+                                          has_follow_ups)
+            VALUES (new_id, own.id, 'after', own.version, own.queue, own.priority, own.handler, occurrence, at, at, own.limit_key, expires_at,
+                    own.has_follow_ups);
+        END IF;
+    END LOOP;
+END
+$$;
+
 -- Write what follows an execution that has ended, in the statement that ends it.
 CREATE FUNCTION timeball.follow_up()
 RETURNS trigger
@@ -1302,8 +1408,14 @@ AS $$
 DECLARE
     call jsonb := timeball.call_after(NEW.id, NEW.job_id, NEW.version, NEW.state);
     has_succeeded boolean := NEW.state = 'succeeded';
+    -- An enqueued execution has the id of its job, and is no occurrence.
+    occurrence timestamptz := CASE WHEN has_succeeded AND NEW.job_id <> NEW.id
+                                   THEN timeball.occurrence_of(NEW.origin, NEW.scheduled_for, NEW.retry_of) END;
     own record;
 BEGIN
+    IF occurrence IS NOT NULL THEN
+        PERFORM timeball.follow_success(NEW.job_id, NEW.id, occurrence, NEW.finished_at);
+    END IF;
     SELECT job.created_by, job.continuation, job.group_id, coalesce(NEW.meta, timeball.meta_of(NEW.job_id, NEW.version)) AS meta
     INTO own
     FROM timeball.job
@@ -1611,7 +1723,7 @@ BEGIN
     FROM timeball.job
     WHERE job.name IS NOT NULL
       AND job.deleted_at IS NULL
-      AND job.id > after
+      AND job.id > named_jobs.after
     ORDER BY job.id
     LIMIT row_limit;
 END

@@ -141,7 +141,10 @@ def _queries_of_status(words: Sequence[JobStatus | ExecutionState]) -> Iterator[
             case JobStatus.PAUSED:
                 texts.append(_PAUSED)
             case JobStatus.ACTIVE:
-                texts += [f"{_RECURRING} AND kind = 'manual'", *(text for state in _ALIVE for text in _IN_STATE[state])]
+                texts += [
+                    f"{_RECURRING} AND (kind = 'manual' OR after_id IS NOT NULL)",
+                    *(text for state in _ALIVE for text in _IN_STATE[state]),
+                ]
             case JobStatus.FINISHED | ExecutionState.SUCCEEDED:
                 return
             case _:
@@ -335,8 +338,8 @@ _WAITS = _in_table("due", "due.kind <> 'resume'")
 _LIVE = f"({_WAITS} OR {_HAS_ONE[ExecutionState.QUEUED]} OR {_HAS_ONE[ExecutionState.RUNNING]})"
 _STATUS = {
     JobStatus.PAUSED: "job.paused_at IS NOT NULL",
-    JobStatus.ACTIVE: f"(job.paused_at IS NULL AND (job.kind = 'manual' OR {_LIVE}))",
-    JobStatus.FINISHED: f"(job.paused_at IS NULL AND job.kind <> 'manual' AND NOT {_LIVE})",
+    JobStatus.ACTIVE: f"(job.paused_at IS NULL AND (job.kind = 'manual' OR job.after_id IS NOT NULL OR {_LIVE}))",
+    JobStatus.FINISHED: f"(job.paused_at IS NULL AND job.kind <> 'manual' AND job.after_id IS NULL AND NOT {_LIVE})",
 }
 
 

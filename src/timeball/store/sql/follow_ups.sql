@@ -16,7 +16,22 @@ CROSS JOIN LATERAL (
     OFFSET 0
 ) AS placed
 WHERE job.follows = ANY (:causes::uuid[])
-   OR job.follows = ANY (ARRAY(SELECT own.group_id FROM timeball.job AS own WHERE own.id = ANY (:causes::uuid[]) AND own.group_id IS NOT NULL));
+   OR job.follows = ANY (ARRAY(SELECT own.group_id FROM timeball.job AS own WHERE own.id = ANY (:causes::uuid[]) AND own.group_id IS NOT NULL))
+UNION ALL
+SELECT placed.execution_id, placed.state_table, placed.run_at, job.queue, job.priority, job.shard, job.limit_key
+FROM timeball.followed_success
+JOIN timeball.job ON job.id = followed_success.job_id
+CROSS JOIN LATERAL (
+    SELECT ready.id AS execution_id, ready.run_at, 'ready' AS state_table
+    FROM timeball.ready
+    WHERE ready.id = ANY (ARRAY[followed_success.execution_id])
+    UNION ALL
+    SELECT blocked.id, blocked.run_at, 'blocked'
+    FROM timeball.blocked
+    WHERE blocked.id = ANY (ARRAY[followed_success.execution_id])
+    OFFSET 0
+) AS placed
+WHERE followed_success.cause = ANY (:causes::uuid[]);
 
 -- name: close_ended_groups
 -- Close the groups of these executions whose parts have all ended: two transactions that ended the last parts at once may both have left that to the other.
@@ -114,9 +129,94 @@ WHERE job.id = :job_id
 UNION ALL
 SELECT job.id, job.follows_as
 FROM timeball.job
-WHERE job.follows = :id;
+WHERE job.follows = :id
+UNION ALL
+SELECT followed_success.cause, 'follows'
+FROM timeball.followed_success
+WHERE followed_success.job_id = :job_id
+  AND followed_success.execution_id = :id
+UNION ALL
+SELECT followed_success.execution_id, 'after'
+FROM timeball.followed_success
+WHERE followed_success.cause = :id;
 
 -- name: put_follow_up
 -- The calls that follow an execution, in place of those that follow the executions of its job.
 INSERT INTO timeball.follow_up (execution_id, on_success, on_failure)
 VALUES (:execution_id, :on_success::text::jsonb, :on_failure::text::jsonb);
+
+-- name: trim_followed_successes
+-- Occurrences of jobs of kind `after` that came before the beginning of the history, and of which nothing else is left.
+DELETE FROM timeball.followed_success
+WHERE (job_id, scheduled_for) IN (
+    SELECT job_id, scheduled_for
+    FROM timeball.followed_success
+    WHERE at < :before
+      AND NOT EXISTS (SELECT 1 FROM timeball.due WHERE due.id = followed_success.execution_id)
+      AND NOT EXISTS (SELECT 1 FROM timeball.ready WHERE ready.id = followed_success.execution_id)
+      AND NOT EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.id = followed_success.execution_id)
+      AND NOT EXISTS (SELECT 1 FROM timeball.running WHERE running.id = followed_success.execution_id)
+      AND NOT EXISTS (SELECT 1 FROM timeball.finished WHERE finished.id = followed_success.execution_id)
+    LIMIT :limit
+)
+RETURNING execution_id;
+
+-- name: lock_out_other_causes
+-- Let no other transaction give a job a cause: of two that do so at once, the second one sees the first, so they close no circle.
+SELECT pg_advisory_xact_lock(hashtextextended('timeball.job.after', 0))::text AS locked;
+
+-- name: lock_causes
+-- The jobs of these names, locked in the order of their ids: their executions, and those that are being added, know from now on that something follows.
+SELECT id, name, kind, coalesce(:now, now()) AS moment
+FROM timeball.job
+WHERE name = ANY (:names::text[])
+  AND deleted_at IS NULL
+ORDER BY id
+FOR UPDATE;
+
+-- name: chain_of_causes
+-- A job, the one that it comes after, the one that comes before that, and so on.
+WITH RECURSIVE chain AS (
+    SELECT id, name, after_id, 1 AS step
+    FROM timeball.job
+    WHERE id = :id
+    UNION ALL
+    SELECT job.id, job.name, job.after_id, chain.step + 1
+    FROM chain
+    JOIN timeball.job ON job.id = chain.after_id
+    WHERE chain.step < 10000
+)
+SELECT id, name
+FROM chain
+ORDER BY step;
+
+-- name: mark_followed
+-- From now on something follows the executions of a job: of its next occurrence, and of all that are added later.
+UPDATE timeball.job
+SET is_followed = true,
+    has_follow_ups = true
+WHERE id = :id
+  AND is_followed IS NOT TRUE;
+
+-- name: mark_occurrence_followed
+UPDATE timeball.due
+SET has_follow_ups = true
+WHERE job_id = :id
+  AND kind = 'occurrence'
+  AND has_follow_ups IS NOT TRUE;
+
+-- name: is_occurrence_unmarked
+SELECT EXISTS (SELECT 1 FROM timeball.due WHERE job_id = :id AND kind = 'occurrence' AND has_follow_ups IS NOT TRUE);
+
+-- name: rename_cause
+-- A job has another name: those that come after it tell it.
+UPDATE timeball.job
+SET after = :name
+WHERE after_id = :id;
+
+-- name: forget_cause
+-- A job is deleted: those that come after it wait for nothing.
+UPDATE timeball.job
+SET after_id = NULL,
+    after_since = NULL
+WHERE after_id = :id;

@@ -29,10 +29,12 @@ keyed AS (
 made AS (
     INSERT INTO timeball.job (id, kind, payload, scheduled_at, calendars,
                               {job_columns},
-                              shard, version, declared_by, created_by, bound_secrets_only, has_follow_ups, created_at, updated_at)
+                              shard, version, declared_by, created_by, bound_secrets_only, has_follow_ups, after_id, after_since, is_followed,
+                              created_at, updated_at)
     SELECT given.id, kind, payload, CASE WHEN kind = 'once' THEN coalesce(scheduled_at, :now, now()) ELSE scheduled_at END, calendars,
            {given.job_columns},
-           shard, version, declared_by, created_by, coalesce(bound_secrets_only, false), has_follow_ups, coalesce(:now, now()), coalesce(:now, now())
+           shard, version, declared_by, created_by, coalesce(bound_secrets_only, false), has_follow_ups, after_id, after_since, is_followed,
+           coalesce(:now, now()), coalesce(:now, now())
     FROM given
     LEFT JOIN first ON first.job_id = given.id
     LEFT JOIN keyed ON keyed.execution_id = first.id
@@ -341,7 +343,9 @@ SET ({job_columns}) = ROW ({new.job_columns}),
     version = new.version,
     declared_by = new.declared_by,
     bound_secrets_only = coalesce(new.bound_secrets_only, false),
-    has_follow_ups = CASE WHEN job.continuation IS NOT NULL THEN true ELSE new.has_follow_ups END,
+    has_follow_ups = CASE WHEN job.continuation IS NOT NULL OR job.is_followed THEN true ELSE new.has_follow_ups END,
+    after_id = new.after_id,
+    after_since = new.after_since,
     paused_at = new.paused_at,
     paused_until = new.paused_until,
     paused_from = new.paused_from,
@@ -460,7 +464,7 @@ unkeyed AS (
     USING withdrawn
     WHERE live_key.key = withdrawn.unique_key
       AND live_key.execution_id = withdrawn.id
-      AND withdrawn.origin = 'schedule'
+      AND withdrawn.origin IN ('schedule', 'after')
       AND withdrawn.attempts = 0
 ),
 skipped AS (
@@ -469,7 +473,7 @@ skipped AS (
     SELECT id, job_id, 'skipped', origin, version, queue, priority, handler, scheduled_for, queued_at,
            greatest(coalesce(:now, now()), scheduled_for), attempts, lost, fence, tzdata, :reason, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups
     FROM withdrawn
-    WHERE origin = 'schedule'
+    WHERE origin IN ('schedule', 'after')
       AND attempts = 0
 ),
 parked AS (
@@ -479,7 +483,7 @@ parked AS (
            priority, handler,
            queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at
     FROM withdrawn
-    WHERE origin <> 'schedule'
+    WHERE origin NOT IN ('schedule', 'after')
        OR attempts > 0
 )
 SELECT id

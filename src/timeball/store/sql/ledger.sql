@@ -75,7 +75,7 @@ FROM (
     WHERE id = :job_id
 ) AS unfinished
 WHERE id = :job_id
-   OR (origin IN ('schedule', 'backfill') AND id > :low AND id < :high)
+   OR (origin IN ('schedule', 'backfill', 'after') AND id > :low AND id < :high)
 
 -- name: ledger_records
 -- The records of a job between two ids, the earliest first: up to :limit of each kind. The reader puts them in order.

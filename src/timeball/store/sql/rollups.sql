@@ -33,7 +33,7 @@ ended AS MATERIALIZED (
                 THEN 'expected' ELSE finished.state END AS what,
            finished.origin, finished.scheduled_for,
            finished.started_at, finished.finished_at, finished.attempts, finished.error_type,
-           CASE WHEN finished.origin = 'schedule'
+           CASE WHEN finished.origin IN ('schedule', 'after')
                 THEN coalesce(timeball.skip_reason(finished.state, finished.reason, finished.attempts, finished.lost), 'ran') END AS verdict
     FROM edge
     CROSS JOIN timeball.finished
@@ -66,8 +66,9 @@ passed_over AS MATERIALIZED (
       AND skip_range.recorded < (SELECT pg_snapshot_xmax(until)::text::bigint FROM edge)
       AND (skip_range.recorded >= edge.seen_until OR NOT pg_visible_in_snapshot(skip_range.recorded::text::xid8, edge.seen))
 ),
--- One row for each event. An attempt with a record started there. Lateness is that of the first attempt, and never of a backfill.
--- A verdict is about occurrences of a schedule: that one ran, or the reason for which one or a range of them was skipped. A range that was not counted has
+-- One row for each event. An attempt with a record started there. Lateness is that of the first attempt, and never of a backfill or of what comes after another
+-- job.
+-- A verdict is about occurrences of a schedule, or of a job of kind `after`: that one ran, or the reason for which one or a range of them was skipped. A range that was not counted has
 -- two at least.
 happened AS (
     SELECT job_id, id, queue, handler, finished_at AS at, what, verdict, 1::bigint AS times,
@@ -78,7 +79,7 @@ happened AS (
     FROM passed_over
     UNION ALL
     SELECT job_id, id, queue, handler, started_at, 'started', NULL, 1,
-           CASE WHEN attempts = 1 AND origin <> 'backfill' THEN greatest(extract(epoch FROM started_at - scheduled_for), 0)::double precision END, NULL
+           CASE WHEN attempts = 1 AND origin NOT IN ('backfill', 'after') THEN greatest(extract(epoch FROM started_at - scheduled_for), 0)::double precision END, NULL
     FROM ended
     WHERE started_at IS NOT NULL
       AND error_type IS NULL
@@ -87,7 +88,7 @@ happened AS (
     FROM tried
     UNION ALL
     SELECT job_id, id, queue, handler, started_at, 'started', NULL, 1,
-           CASE WHEN number = 1 AND origin <> 'backfill' THEN greatest(extract(epoch FROM started_at - scheduled_for), 0)::double precision END, NULL
+           CASE WHEN number = 1 AND origin NOT IN ('backfill', 'after') THEN greatest(extract(epoch FROM started_at - scheduled_for), 0)::double precision END, NULL
     FROM tried
     WHERE started_at IS NOT NULL
 ),

@@ -40,7 +40,7 @@ SELECT job_version.job_id,
 FROM timeball.job_version
 -- A function, because it unpacks the definition once. An operator for each column would unpack it each time.
 CROSS JOIN LATERAL jsonb_to_record(job_version.definition) AS rule (
-    name text, kind text, schedule text, interval_seconds bigint, scheduled_at timestamptz, timezone text, on_gap text, on_repeat text,
+    name text, kind text, schedule text, interval_seconds bigint, scheduled_at timestamptz, after text, timezone text, on_gap text, on_repeat text,
     skip_on text[], only_on text[], shift text, calendars jsonb, starts_at timestamptz, ends_at timestamptz, max_executions bigint
 )
 LEFT JOIN timeball.job ON job.id = job_version.job_id
@@ -212,6 +212,44 @@ broken AS (
                      AND (job.continuation ->> 'number')::integer = group_part.number
     JOIN timeball.finished ON finished.id = job.id
     WHERE group_part.state IS NULL
+    UNION ALL
+    SELECT 'an occurrence has succeeded, and the job that comes after it has no record of it', success.id, follower.id, NULL, NULL, NULL
+    FROM timeball.job AS follower
+    JOIN timeball.finished AS success ON success.job_id = follower.after_id
+    WHERE follower.after_id IS NOT NULL
+      AND follower.deleted_at IS NULL
+      AND success.state = 'succeeded'
+      AND timeball.occurrence_of(success.origin, success.scheduled_for, success.retry_of) > follower.after_since
+      AND (:history_from::timestamptz IS NULL OR success.finished_at >= :history_from)
+      AND NOT EXISTS (
+          SELECT 1
+          FROM timeball.followed_success
+          WHERE followed_success.job_id = follower.id
+            AND followed_success.scheduled_for = timeball.occurrence_of(success.origin, success.scheduled_for, success.retry_of)
+      )
+    UNION ALL
+    SELECT 'an occurrence that came by a success has no execution', followed_success.cause, followed_success.job_id, followed_success.execution_id, NULL, NULL
+    FROM timeball.followed_success
+    WHERE (:history_from::timestamptz IS NULL OR followed_success.at >= :history_from)
+      AND NOT EXISTS (
+          SELECT 1
+          FROM timeball.execution
+          WHERE execution.id = followed_success.execution_id
+            AND execution.job_id = followed_success.job_id
+            AND execution.scheduled_for = followed_success.scheduled_for
+      )
+    UNION ALL
+    SELECT 'an execution came by a success, and is not its occurrence', NULL, execution.job_id, execution.id, NULL, NULL
+    FROM timeball.execution
+    WHERE execution.origin = 'after'
+      AND NOT EXISTS (SELECT 1 FROM timeball.followed_success
+                      WHERE followed_success.job_id = execution.job_id AND followed_success.execution_id = execution.id)
+    UNION ALL
+    SELECT 'an occurrence came by an end that is no success of its instant', cause.id, followed_success.job_id, followed_success.execution_id, NULL, NULL
+    FROM timeball.followed_success
+    JOIN timeball.execution AS cause ON cause.id = followed_success.cause
+    WHERE cause.state <> 'succeeded'
+       OR (cause.origin <> 'retry' AND cause.scheduled_for <> followed_success.scheduled_for)
 )
 SELECT broken.*, count(*) OVER () AS total
 FROM broken
