@@ -164,8 +164,10 @@ class DeclaredSchedules:
         A schedule whose `ends_at` has passed before it ever became a job is left out: code may outlive what it declares.
         """
         names: list[str] = []
-        for spec in causes_first([declaration.spec(self._hooks) for declaration in self._declarations.values()]):
-            declaration = self._declarations[spec.name or ""]
+        # By their names of now: a handler that is declared below its schedule names both.
+        declarations = {declaration.name: declaration for declaration in self._declarations.values()}
+        for spec in causes_first([declaration.spec(self._hooks) for declaration in declarations.values()]):
+            declaration = declarations[spec.name or ""]
             try:
                 await commands.jobs.declare(spec, declaration.declared_by)
             except NeverFires:
