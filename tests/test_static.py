@@ -37,6 +37,7 @@ MAY_SPEAK_SQL = {
     "store/search/listing.py": "the audit, by whom and of what",
     "store/search/executions.py": "the filtered lists of executions, composed table by table",
     "store/search/jobs.py": "the filtered lists of jobs and what leads to them",
+    "store/search/groups.py": "the list of groups, by the index of the open ones or by that of all",
     "store/search/query.py": "runs, counts and explains the composed queries, and has their conditions",
     "store/history.py": "partitions bear the day in their name",
     "store/db/migrate.py": "asks which migrations have been applied, before there is a schema",

@@ -615,7 +615,8 @@ MUTANTS = (
     _one(
         "an expected error that pauses its job",
         f"{_SQL}/finishing.sql",
-        "             AND NOT EXISTS (SELECT 1 FROM timeball.settled WHERE settled.execution_id = latest.id AND settled.how = 'expected')\n",
+        "             AND NOT EXISTS (SELECT 1 FROM timeball.settled "
+        "WHERE settled.execution_id = latest.id AND settled.how = 'expected')\n",
         "",
         f"{_REAPER}::test_a_job_is_not_paused_for_errors_that_its_handler_expects",
     ),
@@ -1503,7 +1504,7 @@ MUTANTS = (
     _one(
         "an error that comes after the handler has returned",
         "engine/runners/interrupt.py",
-        "                _set_error(thread, None)\n\n    def send",
+        "                _take_back_error(thread)\n\n    def send",
         "                pass\n\n    def send",
         f"{_THREADS}::test_an_error_that_has_not_arrived_when_the_handler_returns_is_taken_back",
     ),

@@ -21,6 +21,7 @@ from timeball.config.settings import Settings
 from timeball.domain.bulk_operation import OperationAction
 from timeball.domain.execution import Failed
 from timeball.domain.freeze import FreezeScope
+from timeball.domain.values.ids import format_id
 from timeball.errors import InvalidInput, NotFound
 from timeball.runtime import ServerRuntime
 from timeball.sdk.embedding import HostIdentity, make_host_authenticator
@@ -113,6 +114,11 @@ ROUTES: list[tuple[str, str, Any, str, int]] = [
     ("PUT", "/calendars/{calendar}", {"description": "d"}, "editor", 200),
     ("PATCH", "/calendars/{calendar}", {"days": ["mon"]}, "editor", 200),
     ("DELETE", "/calendars/{calendar}", None, "editor", 204),
+    ("GET", "/groups", None, "viewer", 200),
+    ("POST", "/groups", {"group": [{"handler": "test.echo"}]}, "editor", 201),
+    ("GET", "/groups/{group}", None, "viewer", 200),
+    ("GET", "/groups/{group}/explain", None, "viewer", 200),
+    ("POST", "/groups/{group}/cancel", {}, "operator", 200),
     ("GET", "/operations", None, "viewer", 200),
     ("GET", "/operations/{operation}", None, "viewer", 200),
     ("GET", "/operations/{operation}/items", None, "viewer", 200),
@@ -170,6 +176,7 @@ async def test_security_2_every_route_requires_its_role(
             freeze = await commands.freezes.add(
                 FreezeScope.QUEUE, "frozen", until=store.env.clock.now() + timedelta(days=1)
             )
+            group = await commands.groups.begin({"group": [{"handler": "h", "payload": {}}]})
             path = pattern.format(
                 job=job.id,
                 execution=execution,
@@ -180,6 +187,7 @@ async def test_security_2_every_route_requires_its_role(
                 template=template.id,
                 calendar=calendar.calendar.name,
                 operation=operation.id,
+                group=format_id("grp", group),
                 freeze=freeze.id,
             )
             is_named = pattern.endswith(("/duplicate", "/templates", "/calendars"))

@@ -424,7 +424,7 @@ async def test_a_backfill_refuses_what_it_does_not_know(client: httpx.AsyncClien
 
 
 async def test_next_times_note_clock_changes(client: httpx.AsyncClient) -> None:
-    body = {"schedule": "30 2 * * *", "timezone": "Europe/Berlin", "after": "2027-03-27T12:00:00", "count": 2}
+    body = {"schedule": "30 2 * * *", "timezone": "Europe/Berlin", "since": "2027-03-27T12:00:00", "count": 2}
 
     preview = (await client.post("/schedules/preview", json=body)).json()
     await created(client, name="a", schedule="0 6 * * *")

@@ -157,7 +157,7 @@ async def test_a_built_in_handler_refuses_references_where_their_values_do_not_f
 
 
 async def test_a_preview_shows_the_payload_of_the_next_occurrence(client: httpx.AsyncClient) -> None:
-    body = {"schedule": "30 23 * * *", "timezone": "Pacific/Kiritimati", "after": "2026-11-03T12:00:00Z"}
+    body = {"schedule": "30 23 * * *", "timezone": "Pacific/Kiritimati", "since": "2026-11-03T12:00:00Z"}
     payload = {"day": {"$now": "scheduled_date"}, "since": {"$now": "previous_scheduled_for"}, "password": "x"}
 
     shown = (await client.post("/schedules/preview", json=body | {"payload": payload})).json()

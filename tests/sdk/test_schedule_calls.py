@@ -290,9 +290,9 @@ def test_of_many_schedules_none_is_written_if_one_is_wrong(rows: Rows, digest: D
 
 
 def test_one_rhythm_is_expected(digest: Digest) -> None:
-    with pytest.raises(InvalidInput, match="neither cron nor every nor at is given, expected one of"):
+    with pytest.raises(InvalidInput, match="none of cron, every, at and after is given, expected one of"):
         digest.schedule(name="d")
-    with pytest.raises(InvalidInput, match="cron and every are given, expected one of cron, every and at"):
+    with pytest.raises(InvalidInput, match="cron and every are given, expected one of cron, every, at and after"):
         digest.schedule("0 7 * * *", every="1h", name="d")
 
 

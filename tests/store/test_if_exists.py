@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import FreshDatabase
 from tests.support.factories import (
     FAILURE,
     HANDLER,
@@ -36,6 +37,7 @@ from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import ExecutionId
 from timeball.domain.wakeup import Wakeup
 from timeball.errors import Conflict
+from timeball.store.db.database import Database
 from timeball.store.store import Store
 from timeball.store.types import CreatedJob, FirstExecution
 from timeball.store.verify.proof import verify
@@ -253,7 +255,9 @@ async def test_nothing_of_several_is_written_if_one_of_them_is_refused(store: St
     assert {name: await table(store, name) for name in before} == before
 
 
-async def test_several_of_which_one_changes_what_waits_are_announced(store: Store, clock: VirtualClock) -> None:
+async def test_several_of_which_one_changes_what_waits_are_announced(
+    fresh_database: FreshDatabase, store: Store, clock: VirtualClock
+) -> None:
     """Else a worker would find them with its next poll only."""
     await replace(store, 0, 60)
     jobs, firsts = one_offs(
@@ -265,7 +269,8 @@ async def test_several_of_which_one_changes_what_waits_are_announced(store: Stor
         {"if_exists": "extend", "after": 90},
     )
     told = []
-    connection = await store.database.connect()
+    # Listening needs a session of its own, so never through PgBouncer.
+    connection = await Database(fresh_database.server.dsn(fresh_database.name), store.env).connect()
     await connection.add_listener("timeball", lambda *message: told.append(message[-1]))
 
     await store.enqueuer.create(jobs, firsts)

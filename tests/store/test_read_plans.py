@@ -220,7 +220,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "read_groups": ({"ids": ids(OTHER)}, PAGE),
     "parts_of_groups": ({"ids": ids(OTHER), "after": 0, "is_open": False, "limit": PAGE}, PAGE),
     "steps_of_parts": ({"ids": ids(OTHER), "numbers": [*range(200)]}, PAGE),
-    "states_of_executions": ({"ids": ids(ENDED)}, PAGE),
+    "states_of_executions": ({"ids": ids(ENDED)}, 2 * PAGE),
     "followers_of_group": (_GROUP | {"limit": PAGE}, 1),
     "group_of_execution": (_FOLLOWING, 1),
     "unfinished_of_group": (_GROUP, 1),

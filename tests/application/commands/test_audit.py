@@ -73,6 +73,10 @@ AUDITED: dict[str, tuple[str, Callable[[World], Awaitable[Any]]]] = {
     "jobs.pause_all": ("job.pause", lambda w: w.commands.jobs.pause_all("row:1", actor=ADA)),
     "jobs.resume_all": ("job.resume", lambda w: w.commands.jobs.resume_all("row:2", ADA)),
     "jobs.delete_all": ("job.delete", lambda w: w.commands.jobs.delete_all("row:1", ADA)),
+    "groups.create": (
+        "group.create",
+        lambda w: w.commands.groups.create({"group": [{"handler": HANDLER, "payload": {}}]}, ADA),
+    ),
     "groups.cancel": ("execution.cancel", lambda w: w.commands.groups.cancel(w.group_id, ADA)),
     "jobs.skip_next": ("job.skip_next", lambda w: w.commands.jobs.skip_next(w.job_id, ADA)),
     "executions.trigger": ("job.trigger", lambda w: w.commands.executions.trigger(w.job_id, actor=ADA)),
@@ -150,6 +154,7 @@ UNAUDITED = {
     "groups.status",
     "groups.results",
     "contracts.resolve_calls",
+    "contracts.resolve_work",
     "operations.apply_to_job",
     "operations.retry_once",
     "contracts.resolve",
