@@ -449,9 +449,23 @@ MUTANTS = (
     _one(
         "a group that the reaper leaves open",
         "store/queues.py",
-        '                await self._database.fetch("close_group", id=row["group_id"])\n',
-        "                pass\n",
+        '                    await self._database.fetch("close_group", id=row["group_id"])\n',
+        "                    pass\n",
         f"{_GROUPS}::test_a_large_group_whose_last_parts_ended_in_two_transactions_is_closed_after_them[reaper]",
+    ),
+    _one(
+        "a group that keeps the reaper from the others",
+        "store/queues.py",
+        "                with suppress(*REFUSED):\n",
+        "                with suppress():\n",
+        f"{_GROUPS}::test_a_group_that_cannot_be_closed_keeps_the_reaper_from_nothing",
+    ),
+    _one(
+        "batches that wait for each other's groups",
+        "store/migrations/0001_initial.sql",
+        "    ELSIF left_over = 0 THEN\n",
+        "    ELSE\n",
+        f"{_RACES}::test_two_ends_of_the_last_parts_of_a_group_do_not_wait_for_each_other",
     ),
     _one(
         "a limited call that goes past its limit",
@@ -702,9 +716,44 @@ MUTANTS = (
     _one(
         "places counted without a lock",
         f"{_SQL}/limits.sql",
-        "WHERE key = ANY (:keys::text[])\nORDER BY key\nFOR UPDATE;",
+        "WHERE key = ANY (:keys::text[])\nORDER BY key\nFOR NO KEY UPDATE;",
         "WHERE key = ANY (:keys::text[])\nORDER BY key;",
         f"{_RACES}::test_an_unblock_counts_what_another_is_unblocking",
+    ),
+    _one(
+        "places that wait for a caller who names their limit",
+        f"{_SQL}/limits.sql",
+        "FOR NO KEY UPDATE;",
+        "FOR UPDATE;",
+        f"{_RACES}::test_a_place_is_passed_on_while_a_caller_enqueues_with_the_same_limit",
+    ),
+    _one(
+        "a caller who locks the limit that an enqueue names",
+        f"{_SQL}/jobs.sql",
+        "          AND known.max_running = named.max_running\n        FOR KEY SHARE\n",
+        "          AND known.max_running = named.max_running\n        FOR UPDATE\n",
+        f"{_RACES}::test_a_place_is_passed_on_while_a_caller_enqueues_with_the_same_limit",
+    ),
+    _one(
+        "places that wait for a caller who changes what waits for them",
+        f"{_SQL}/limits.sql",
+        "        FOR UPDATE SKIP LOCKED\n    ) AS first",
+        "    ) AS first",
+        f"{_RACES}::test_a_place_is_passed_on_while_a_caller_changes_what_waits_for_it",
+    ),
+    _one(
+        "a limit that is deleted while a call that follows names it",
+        "store/migrations/0001_initial.sql",
+        "          AND running_limit.max_running = job.max_running\n        FOR KEY SHARE;",
+        "          AND running_limit.max_running = job.max_running;",
+        f"{_RACES}::test_the_janitor_comes_while_a_call_that_follows_names_a_limit",
+    ),
+    _one(
+        "batches that wait for each other's limits",
+        "store/migrations/0001_initial.sql",
+        "          AND running_limit.max_running = job.max_running\n        FOR KEY SHARE;",
+        "          AND running_limit.max_running = job.max_running\n        FOR UPDATE;",
+        f"{_RACES}::test_two_ends_that_are_followed_by_calls_with_one_limit_do_not_wait_for_each_other",
     ),
     # the ledger
     _one(

@@ -28,6 +28,11 @@ async def begin(store: Store, parts: int, **work: Any) -> UUID:
     return await Commands(store, store.env).groups.begin({"group": [PART] * parts, **WORK, **work})
 
 
+async def begin_and_claim(store: Store) -> tuple[UUID, list[ClaimedExecution]]:
+    """A group of two parts, both claimed."""
+    return await begin(store, 2), await claim_all(store)
+
+
 async def state_of(store: Store, group_id: UUID) -> GroupState:
     status = await store.follow_ups.find_group(group_id)
     assert status is not None
@@ -112,26 +117,29 @@ async def test_parts_that_end_at_once_close_the_group_once(store: Store) -> None
     assert (await state_of(store, group_id), await following(store)) == (GroupState.SUCCEEDED, ["then"])
 
 
-async def test_a_transaction_that_ends_the_last_parts_waits_for_the_one_beside_it(store: Store) -> None:
-    group_id = await begin(store, 2)
-    first, last = await claim_all(store)
+async def test_batches_that_end_parts_of_the_same_groups_in_different_orders_do_not_wait(store: Store) -> None:
+    """A batch ends its parts in the order of the ids of executions. With a lock on each group these two would meet a deadlock."""
+    (first, (a, b)), (second, (c, d)) = [await begin_and_claim(store) for _ in range(2)]
 
-    async with store.database.transaction() as connection:
-        await finish(store, [first], connection)
-        beside = asyncio.ensure_future(finish(store, [last]))
-        await asyncio.sleep(0)
-        seen = await following(store)
+    async with store.database.transaction() as one, store.database.transaction() as other:
+        await finish(store, [a], one)
+        await finish(store, [c], other)
+        await finish(store, [d], one)
+        await finish(store, [b], other)
+    before = await following(store)
+    await store.executions.announce_follow_ups([a.id, c.id])
 
-    await beside
-    assert seen == []
-    assert (await state_of(store, group_id), await following(store)) == (GroupState.SUCCEEDED, ["then"])
+    assert before == []
+    assert [await state_of(store, group) for group in (first, second)] == [GroupState.SUCCEEDED] * 2
+    assert await following(store) == ["then"] * 2
+    assert (await verify(store.database)).check("follow-ups").holds
 
 
 @pytest.mark.parametrize("closer", ["recorder", "reaper"])
 async def test_a_large_group_whose_last_parts_ended_in_two_transactions_is_closed_after_them(
     store: Store, clock: VirtualClock, closer: str
 ) -> None:
-    """Neither locks the group, because each sees hundreds of parts that the other ends."""
+    """Each sees hundreds of parts that the other ends."""
     group_id = await begin(store, 1_200)
     claims = sorted(await claim_all(store, slots=1_200), key=lambda claimed: claimed.id.int)
 
@@ -229,3 +237,21 @@ async def test_verify_names_a_chain_without_its_next_step(store: Store) -> None:
 
     (violation,) = (await verify(store.database)).check("follow-ups").violations
     assert "the next step does not follow an execution of a chain" in str(violation)
+
+
+async def test_a_group_that_cannot_be_closed_keeps_the_reaper_from_nothing(store: Store) -> None:
+    (broken, (a, b)), (sound, (c, d)) = [await begin_and_claim(store) for _ in range(2)]
+    async with store.database.connection() as connection:
+        await connection.execute(
+            """UPDATE timeball.execution_group SET next_step = next_step || '{"priority": 1000}' WHERE id = $1""",
+            broken,
+        )
+    async with store.database.transaction() as one, store.database.transaction() as other:
+        await finish(store, [a, c], one)
+        await finish(store, [b, d], other)
+
+    await store.executions.announce_follow_ups([a.id])
+    await store.queues.tend(OPERATOR)
+
+    assert (await state_of(store, broken), await state_of(store, sound)) == (GroupState.OPEN, GroupState.SUCCEEDED)
+    assert await following(store) == ["then"]

@@ -560,6 +560,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "trim_idempotency_key": ({"before": NOW - timedelta(minutes=SOME - PAGE), "limit": PAGE}, 4 * PAGE),
     "trim_idempotency_key, but none is old": ({"before": NOW - timedelta(days=99), "limit": PAGE}, 0),
     "unused_limits": ({"after": "unused 1", "limit": PAGE}, LIMITS),
+    "lock_unused_limits": ({"keys": [f"limit {n}" for n in range(PAGE)]}, PAGE),
     "trim_limits": ({"keys": [f"unused {n}" for n in range(1, PAGE + 1)]}, PAGE),
     "trim_limits, but all are in use": ({"keys": [f"limit {n}" for n in range(PAGE)]}, 5 * PAGE),
     "deleted_jobs": ({"before": NOW, "after": UUID(int=0), "limit": PAGE}, DELETED),

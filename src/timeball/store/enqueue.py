@@ -138,7 +138,7 @@ class Enqueuer:
         if connection is None:
             await self._executions.announce_placed(written.placed, is_ready_announced=carried is not None)
             await self._executions.announce_placed(written.placed_later, is_ready_announced=False)
-            await self._executions.unblock_after_commit(written.freed_limits)
+            await self._executions.unblock_after_commit(sorted(set(written.freed_limits)))
         return [written.created[job.id] for job in jobs if job.id in written.created]
 
     async def _insert(
@@ -335,6 +335,9 @@ class Enqueuer:
         }
         if job.if_exists is IfExists.REPLACE:
             rows = await self._database.fetch("replace_waiting", connection, **newest)
+            if rows and job.limit_key is not None:
+                # A place that came free meanwhile was passed on to others, because this one was locked.
+                written.freed_limits.append(job.limit_key)
         else:
             rows = await self._database.fetch("extend_waiting", connection, **newest, parked_at=PARKED_AT)
             written.placed_later += rows

@@ -16,7 +16,6 @@ from timeball.domain.policies import SkipReason
 from timeball.domain.scheduling.occurrences import DueKey, DueRow, HeldByFreeze, NextOccurrence, Promotion
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId, shard_of
 from timeball.domain.wakeup import Lane, LanePosition, Wakeup
-from timeball.errors import StoreUnavailable
 from timeball.store.db.columns import (
     is_recorded,
     json_text,
@@ -25,7 +24,7 @@ from timeball.store.db.columns import (
     result_column,
     transition_columns,
 )
-from timeball.store.db.pool import Connection, unwritable_content
+from timeball.store.db.pool import REFUSED, Connection, unwritable_content
 from timeball.store.db.rows import claimed_from, claims_from, delivery_from, due_row_from, retry_policy_from
 from timeball.store.types import (
     PARKED_AT,
@@ -330,7 +329,7 @@ class ExecutionStore:
             )
         assert row is not None
         if row["freed"]:
-            await self.unblock(row["freed"])
+            await self.unblock_after_commit(row["freed"])
         if row["followed"]:
             await self.announce_follow_ups(row["followed"])
         if row["accepted_count"] == len(findings):
@@ -383,8 +382,7 @@ class ExecutionStore:
                 wakeup.add_shard(shard_of(finding.claimed.job_id, self._shards), transition.run_at)
         self._notifier.tell(wakeup)
         freed = sorted({row["limit_key"] for row in rows if row["limit_key"] is not None and row["target"] != "ready"})
-        if freed:
-            await self.unblock(freed)
+        await self.unblock_after_commit(freed)
         await self.announce_follow_ups([row["id"] for row in rows if row["is_followed"]])
 
     async def find_stale(self, findings: Sequence[FinishedAttempt]) -> list[FinishedAttempt]:
@@ -457,7 +455,7 @@ class ExecutionStore:
     async def unblock_after_commit(self, keys: Sequence[str]) -> None:
         """Unblock after another commit. A failure here must not look like one of that commit; the reaper repeats it every few seconds."""
         if keys:
-            with suppress(StoreUnavailable):
+            with suppress(*REFUSED):
                 await self.unblock(keys)
 
     async def announce_placed(self, rows: Sequence[Any], *, is_ready_announced: bool) -> None:
@@ -476,7 +474,8 @@ class ExecutionStore:
         if not causes:
             return
         # A failure here must not look like one of the statement before it: workers find the rows with their next poll.
-        with suppress(StoreUnavailable):
+        # The reaper closes the groups.
+        with suppress(*REFUSED):
             await self._database.fetch("close_ended_groups", causes=causes)
             rows = await self._database.fetch("placed_follow_ups", causes=causes)
             await self.announce_placed(rows, is_ready_announced=False)

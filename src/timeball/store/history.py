@@ -102,7 +102,7 @@ class RetentionStore:
 
     async def _unused_limits(self, keys: Sequence[str]) -> int:
         async def work(connection: Connection) -> int:
-            await self._database.fetch("lock_limits", connection, keys=list(keys))
+            await self._database.fetch("lock_unused_limits", connection, keys=list(keys))
             return len(await self._database.fetch("trim_limits", connection, keys=list(keys)))
 
         removed: int = await self._database.repeat(work)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from timeball.domain.freeze import FreezeId
 from timeball.domain.values.ids import JobId
 from timeball.domain.wakeup import Wakeup
 from timeball.store.db.columns import write_audit
+from timeball.store.db.pool import REFUSED
 
 if TYPE_CHECKING:
     from timeball.store.db.database import Database
@@ -91,7 +93,9 @@ class QueueStore:
             if row["freeze_id"] is not None:
                 await self._freezes.note_end(FreezeId(row["freeze_id"]), audit)
             elif row["group_id"] is not None:
-                await self._database.fetch("close_group", id=row["group_id"])
+                # One that cannot be closed must not keep this from the others; `verify` names it.
+                with suppress(*REFUSED):
+                    await self._database.fetch("close_group", id=row["group_id"])
             elif row["job_id"] is not None:
                 failing.append(JobId(row["job_id"]))
             else:

@@ -258,6 +258,8 @@ UNREACHABLE = (
 # The values are wrong: invalid text, a number out of range, more than an index or a document can have.
 _UNWRITABLE = (asyncpg.DataError, asyncpg.ProgramLimitExceededError)
 RETRYABLE = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+# Whatever a statement may raise that did not do its work.
+REFUSED = (StoreError, *RETRYABLE, asyncpg.IntegrityConstraintViolationError)
 
 
 class PooledConnection(AbstractAsyncContextManager[Connection, None]):
@@ -319,7 +321,7 @@ def unwritable_content() -> Iterator[None]:
 
 def raise_translated(error: BaseException) -> None:
     """Raise the translated error; return if the error stays as it is."""
-    if isinstance(error, (StoreError, *RETRYABLE, asyncpg.IntegrityConstraintViolationError)):
+    if isinstance(error, REFUSED):
         return  # callers that handle these catch them by their own types
     if isinstance(error, asyncpg.ClientConfigurationError):
         raise SettingsError([f"the URL of the database cannot be used: {error}"]) from error

@@ -1147,10 +1147,18 @@ BEGIN
         INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, expires_at, has_follow_ups)
         VALUES (job.id, job.id, 'enqueue', 1, job.queue, job.priority, job.handler, at, at, at, expires_at, job.has_follow_ups);
     ELSE
-        INSERT INTO timeball.running_limit (key, max_running)
-        VALUES (job.limit_key, job.max_running)
-        ON CONFLICT (key) DO UPDATE SET max_running = excluded.max_running
-        WHERE running_limit.max_running <> excluded.max_running;
+        -- The row is locked against its deletion alone: ON CONFLICT DO UPDATE would lock it against others that name it, although it changes nothing.
+        PERFORM 1
+        FROM timeball.running_limit
+        WHERE running_limit.key = job.limit_key
+          AND running_limit.max_running = job.max_running
+        FOR KEY SHARE;
+        IF NOT FOUND THEN
+            INSERT INTO timeball.running_limit (key, max_running)
+            VALUES (job.limit_key, job.max_running)
+            ON CONFLICT (key) DO UPDATE SET max_running = excluded.max_running
+            WHERE running_limit.max_running <> excluded.max_running;
+        END IF;
         INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, limit_key, expires_at,
                                       has_follow_ups)
         VALUES (job.id, job.id, 'enqueue', 1, job.queue, job.priority, job.handler, at, at, at, job.limit_key, expires_at, job.has_follow_ups);
@@ -1247,8 +1255,9 @@ BEGIN
 END
 $$;
 
--- A part of a group has ended. The group is locked only when few parts are left, so that its end is no queue of all the others. Where two transactions
--- end the last parts at once and both see many of the other, the one that announces its follow-ups, or the reaper, closes the group.
+-- A part of a group has ended; the one after which none is left closes the group. Until then no lock is taken but that of the part: a batch of outcomes
+-- ends parts of several groups in the order of its executions, and two batches that waited for each other's groups would meet a deadlock. So where two
+-- transactions end the last parts at once, neither sees the end of the other: the one that announces its follow-ups, or the reaper, closes the group.
 CREATE FUNCTION timeball.end_part(group_id uuid, number integer, ended_by uuid, has_succeeded boolean, at timestamptz)
 RETURNS void
 LANGUAGE plpgsql
@@ -1287,7 +1296,7 @@ BEGIN
     END IF;
     IF left_over > 500 THEN
         PERFORM set_config('timeball.open_parts', this || left_over, true);
-    ELSE
+    ELSIF left_over = 0 THEN
         PERFORM timeball.close_group(group_id, at);
     END IF;
 END

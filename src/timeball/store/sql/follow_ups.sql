@@ -41,6 +41,7 @@ FROM (
     FROM timeball.job
     WHERE job.id = ANY (:causes::uuid[])
       AND job.group_id IS NOT NULL
+    ORDER BY id
 ) AS ended
 WHERE EXISTS (SELECT 1 FROM timeball.execution_group WHERE execution_group.id = ended.id AND execution_group.state = 'open')
   AND NOT EXISTS (SELECT 1 FROM timeball.group_part WHERE group_part.group_id = ended.id AND group_part.state IS NULL);

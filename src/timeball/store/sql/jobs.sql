@@ -6,6 +6,8 @@
 -- end is awaited. An error would end the caller's transaction.
 -- The wake-up is sent with the commit: a NOTIFY of its own would cost a second commit.
 -- The JSON is passed as text: a connection of the caller may have a codec for json, which would encode it a second time.
+-- A limit that stays as it is is locked against its deletion alone: the caller's transaction may take long, and each end of an execution with that limit
+-- locks it to pass its place on. ON CONFLICT DO UPDATE would lock it as a change does.
 WITH given AS (
     SELECT *
     FROM json_populate_recordset(NULL::timeball.job, :jobs::text::json)
@@ -55,9 +57,19 @@ versioned AS (
 ),
 limited AS (
     INSERT INTO timeball.running_limit (key, max_running)
-    SELECT DISTINCT ON (limit_key) limit_key, CASE WHEN kind IN ('every', 'cron', 'rrule') AND timeball.is_serial(overlap) THEN 1 ELSE max_running END
-    FROM made
-    WHERE limit_key IS NOT NULL
+    SELECT named.key, named.max_running
+    FROM (
+        SELECT DISTINCT ON (limit_key) limit_key, CASE WHEN kind IN ('every', 'cron', 'rrule') AND timeball.is_serial(overlap) THEN 1 ELSE max_running END
+        FROM made
+        WHERE limit_key IS NOT NULL
+    ) AS named (key, max_running)
+    WHERE NOT EXISTS (
+        SELECT 1
+        FROM timeball.running_limit AS known
+        WHERE known.key = named.key
+          AND known.max_running = named.max_running
+        FOR KEY SHARE
+    )
     ON CONFLICT (key) DO UPDATE SET max_running = excluded.max_running
     WHERE running_limit.max_running <> excluded.max_running
 ),

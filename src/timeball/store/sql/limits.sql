@@ -2,15 +2,17 @@
 
 -- name: lock_limits
 -- Lock the limits that may have a free place. The next statement counts, with a fresh snapshot.
+-- FOR NO KEY UPDATE does not wait for a transaction that only names a limit: it may be a program's own, and take long.
 SELECT key
 FROM timeball.running_limit
 WHERE key = ANY (:keys::text[])
 ORDER BY key
-FOR UPDATE;
+FOR NO KEY UPDATE;
 
 -- name: unblock
 -- Move blocked executions to `ready` while their limit has free places, the most urgent first: by their index, whose rank has no time zone.
--- By ctid: rows of `blocked` are never updated. `everything` as in `lanes` of claiming.sql.
+-- By ctid, under a lock. SKIP LOCKED: a row that a transaction is changing waits for the end of that, which may be a program's own and take long; others do
+-- not. The reaper repeats this. `everything` as in `lanes` of claiming.sql.
 WITH everything AS MATERIALIZED (
     SELECT '-infinity'::timestamp AS first, 'infinity'::timestamp AS last
 ),
@@ -33,6 +35,7 @@ chosen AS MATERIALIZED (
           AND (blocked.run_at AT TIME ZONE 'UTC') - blocked.priority * interval '12 seconds' BETWEEN everything.first AND everything.last
         ORDER BY (blocked.run_at AT TIME ZONE 'UTC') - blocked.priority * interval '12 seconds'
         LIMIT greatest(place.free, 0)
+        FOR UPDATE SKIP LOCKED
     ) AS first
 ),
 freed AS (

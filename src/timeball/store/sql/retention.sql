@@ -95,6 +95,14 @@ WHERE NOT EXISTS (SELECT 1 FROM timeball.job WHERE job.limit_key = running_limit
 ORDER BY key
 LIMIT :limit;
 
+-- name: lock_unused_limits
+-- Lock limits against transactions that name them. The next statement looks whether one does, with a fresh snapshot.
+SELECT key
+FROM timeball.running_limit
+WHERE key = ANY (:keys::text[])
+ORDER BY key
+FOR UPDATE;
+
 -- name: trim_limits
 -- Delete those of the limits that are still unused. The statement before has locked them, so a transaction that names one of them waits, and then inserts
 -- it again.

@@ -205,6 +205,13 @@ limited AS (
     FROM given
     JOIN waiting ON waiting.id = given.id
     WHERE given.limit_key IS NOT NULL
+      AND NOT EXISTS (
+          SELECT 1
+          FROM timeball.running_limit AS known
+          WHERE known.key = given.limit_key
+            AND known.max_running = given.max_running
+          FOR KEY SHARE
+      )
     ON CONFLICT (key) DO UPDATE SET max_running = excluded.max_running
     WHERE running_limit.max_running <> excluded.max_running
 )
