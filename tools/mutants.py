@@ -468,6 +468,13 @@ MUTANTS = (
         f"{_RACES}::test_two_ends_of_the_last_parts_of_a_group_do_not_wait_for_each_other",
     ),
     _one(
+        "a lost mark of what follows, that verify does not see",
+        f"{_SQL}/verify.sql",
+        "    WHERE execution.has_follow_ups IS NOT TRUE\n",
+        "    WHERE execution.has_follow_ups IS FALSE\n",
+        f"{_GROUPS}::test_verify_names_a_group_that_is_not_as_its_parts_are",
+    ),
+    _one(
         "a limited call that goes past its limit",
         "store/migrations/0001_initial.sql",
         "    IF job.limit_key IS NULL THEN\n        INSERT INTO timeball.ready",

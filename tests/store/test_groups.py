@@ -214,6 +214,7 @@ async def test_closed_groups_are_deleted_when_the_history_is(store: Store, clock
         ("UPDATE timeball.group_part SET state = 'failed' WHERE number = 1", "ended otherwise than what it ended with"),
         ("UPDATE timeball.group_part SET ended_by = (SELECT ended_by FROM timeball.group_part WHERE number = 1)", "the same"),
         ("UPDATE timeball.execution_group SET state = 'open'", "something follows a group that has not ended"),
+        ("UPDATE timeball.finished SET has_follow_ups = NULL", "something is to follow an execution, and it is not marked"),
     ],
 )  # fmt: skip
 async def test_verify_names_a_group_that_is_not_as_its_parts_are(store: Store, change: str, why: str) -> None:
@@ -237,6 +238,25 @@ async def test_verify_names_a_chain_without_its_next_step(store: Store) -> None:
 
     (violation,) = (await verify(store.database)).check("follow-ups").violations
     assert "the next step does not follow an execution of a chain" in str(violation)
+
+
+@pytest.mark.parametrize("part", [PART, {"chain": [PART]}, {"group": [PART]}, {"chain": [{"group": [PART]}]}], ids=str)
+async def test_verify_names_a_part_that_has_not_ended_though_the_last_of_it_has(
+    store: Store, part: dict[str, Any]
+) -> None:
+    await Commands(store, store.env).groups.begin({"group": [part, {**PART, "queue": "second"}]})
+    await finish(store, [one for one in await claim_all(store) if one.queue == "default"])
+    sound = (await verify(store.database)).check("follow-ups")
+
+    async with store.database.connection() as connection:
+        await connection.execute(
+            "UPDATE timeball.group_part SET state = NULL, ended_by = NULL "
+            "WHERE group_id = (SELECT id FROM timeball.execution_group WHERE group_id IS NULL)"
+        )
+
+    assert sound.holds
+    (violation,) = (await verify(store.database)).check("follow-ups").violations
+    assert "the last of a part of a group has ended, and the part has not" in str(violation)
 
 
 async def test_a_group_that_cannot_be_closed_keeps_the_reaper_from_nothing(store: Store) -> None:

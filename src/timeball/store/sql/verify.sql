@@ -205,13 +205,58 @@ broken AS (
     GROUP BY group_part.group_id, group_part.ended_by
     HAVING count(*) > 1
     UNION ALL
-    SELECT 'an execution has ended, and the part of the group that it is has not', finished.id, finished.job_id, NULL, group_part.group_id, group_part.number
-    FROM timeball.group_part
-    JOIN timeball.job ON job.group_id = group_part.group_id
-                     AND (job.continuation ->> 'group')::uuid = group_part.group_id
-                     AND (job.continuation ->> 'number')::integer = group_part.number
-    JOIN timeball.finished ON finished.id = job.id
-    WHERE group_part.state IS NULL
+    SELECT 'the last of a part of a group has ended, and the part has not', last.execution_id, last.job_id, NULL, group_part.group_id, group_part.number
+    FROM (
+        SELECT job.group_id, job.continuation, finished.state = 'succeeded' AS has_succeeded, finished.id AS execution_id, finished.job_id
+        FROM timeball.execution_group AS open_group
+        JOIN timeball.job ON job.group_id = open_group.id
+        JOIN timeball.finished ON finished.id = job.id
+        WHERE open_group.state = 'open'
+        UNION ALL
+        SELECT closed.group_id, closed.continuation, closed.state = 'succeeded', NULL, NULL
+        FROM timeball.execution_group AS closed
+        WHERE closed.group_id IS NOT NULL
+          AND (closed.state = 'failed' OR (closed.state = 'succeeded' AND closed.next_step IS NULL))
+    ) AS last
+    LEFT JOIN LATERAL (
+        WITH RECURSIVE walk (rest, steps_left) AS (
+            SELECT last.continuation, coalesce(jsonb_array_length(last.continuation -> 'steps'), 0)
+            UNION ALL
+            SELECT walk.rest -> 'outer', walk.steps_left + coalesce(jsonb_array_length(walk.rest -> 'outer' -> 'steps'), 0)
+            FROM walk
+            WHERE jsonb_typeof(walk.rest -> 'outer') = 'object'
+        )
+        SELECT (walk.rest ->> 'number')::integer AS number, walk.steps_left
+        FROM walk
+        WHERE walk.rest ? 'group'
+    ) AS walked ON true
+    JOIN timeball.group_part ON group_part.group_id = last.group_id
+                            AND group_part.number = walked.number
+                            AND group_part.state IS NULL
+    WHERE NOT last.has_succeeded
+       OR walked.steps_left = 0
+    UNION ALL
+    SELECT 'something is to follow an execution, and it is not marked for that', execution.id, execution.job_id, NULL, NULL, NULL
+    FROM (
+        SELECT job.id
+        FROM timeball.job
+        WHERE job.has_follow_ups
+        UNION
+        SELECT job_version.job_id
+        FROM timeball.job_version
+        WHERE jsonb_typeof(job_version.definition -> 'on_success') = 'object'
+           OR jsonb_typeof(job_version.definition -> 'on_failure') = 'object'
+        UNION
+        SELECT given.job_id
+        FROM timeball.follow_up
+        JOIN timeball.execution AS given ON given.id = follow_up.execution_id
+    ) AS followed_job
+    JOIN timeball.execution ON execution.job_id = followed_job.id
+    WHERE execution.has_follow_ups IS NOT TRUE
+      AND (:history_from::timestamptz IS NULL OR execution.finished_at IS NULL OR execution.finished_at >= :history_from)
+      AND (timeball.call_after(execution.id, execution.job_id, execution.version, 'succeeded') IS NOT NULL
+           OR timeball.call_after(execution.id, execution.job_id, execution.version, 'dead') IS NOT NULL
+           OR EXISTS (SELECT 1 FROM timeball.job WHERE job.id = execution.job_id AND job.continuation IS NOT NULL))
     UNION ALL
     SELECT 'an occurrence has succeeded, and the job that comes after it has no record of it', success.id, follower.id, NULL, NULL, NULL
     FROM timeball.job AS follower
