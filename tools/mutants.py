@@ -468,6 +468,13 @@ MUTANTS = (
         f"{_RACES}::test_two_ends_of_the_last_parts_of_a_group_do_not_wait_for_each_other",
     ),
     _one(
+        "an end that begins more than one statement can write",
+        "domain/follow_ups.py",
+        'if kind == "group" and (begun',
+        "if not kind and (begun",
+        "tests/domain/test_follow_ups.py::test_a_group_begins_no_more_calls_at_once_than_one_end_can_write",
+    ),
+    _one(
         "a lost mark of what follows, that verify does not see",
         f"{_SQL}/verify.sql",
         "    WHERE execution.has_follow_ups IS NOT TRUE\n",
@@ -489,6 +496,20 @@ MUTANTS = (
         "tests/api/test_follow_ups.py::test_only_an_administrator_lets_a_command_follow",
     ),
     # outcomes
+    _one(
+        "a success that cannot be followed, kept until its worker is lost",
+        "domain/lifecycle.py",
+        "    if isinstance(outcome, Succeeded):\n        yield Failed",
+        "    if False:\n        yield Failed",
+        "tests/engine/test_hostile_results.py::test_what_cannot_follow_a_run_costs_its_neighbours_nothing",
+    ),
+    _one(
+        "a batch that is too much for one statement, tried as it is for ever",
+        "engine/worker/recorder.py",
+        "            self._portion = max(len(batch) // 2, 1)\n",
+        "            pass\n",
+        f"{_RECORDER}::test_a_batch_that_is_too_much_for_one_statement_is_written_in_parts",
+    ),
     _one(
         "a success without its fence",
         f"{_SQL}/finishing.sql",
@@ -761,6 +782,13 @@ MUTANTS = (
         "          AND running_limit.max_running = job.max_running\n        FOR KEY SHARE;",
         "          AND running_limit.max_running = job.max_running\n        FOR UPDATE;",
         f"{_RACES}::test_two_ends_that_are_followed_by_calls_with_one_limit_do_not_wait_for_each_other",
+    ),
+    _one(
+        "a statement that is slow alone, and is cut off after the same time again and again",
+        "store/db/database.py",
+        "for each in (_ANY, name))",
+        "for each in (_ANY,))",
+        "tests/store/db/test_silent_connections.py::test_a_statement_that_alone_is_slow_is_given_more_time",
     ),
     # the ledger
     _one(

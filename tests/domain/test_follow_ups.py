@@ -96,3 +96,16 @@ def test_a_call_that_cannot_be_made_is_refused_where_it_stands(call: Any, field:
 
 def test_every_field_of_a_call_is_one_of_a_job() -> None:
     assert set(CALL_FIELDS) <= set(JobSpec.__dataclass_fields__)
+
+
+def test_a_group_begins_no_more_calls_at_once_than_one_end_can_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timeball.domain.follow_ups.MAX_PARTS", 5)
+    three = {"group": [SEND] * 3}
+
+    a_job(on_success={"group": [three, {"chain": [SEND, three]}, SEND], "then": three})
+    with pytest.raises(
+        InvalidInput, match="the group begins 6 calls at once, with those of the groups in it, expected at most 5"
+    ) as caught:
+        a_job(on_success={"chain": [SEND, {"group": [three, {"chain": [three, SEND]}]}]})
+
+    assert caught.value.field == "on_success/chain/1/group"

@@ -100,6 +100,27 @@ async def test_whatever_handlers_return_and_raise_is_recorded_at_once(
     await check_promises(store)
 
 
+async def test_what_cannot_follow_a_run_costs_its_neighbours_nothing(
+    store: Store, worker: Hands, recorder: Recorder, heard: Heard
+) -> None:
+    """No door lets such a call in; rules may become stricter while it waits."""
+    claimed = await claims(store, worker, 5, on_success={"handler": "h", "payload": {}})
+    async with store.database.connection() as connection:
+        await connection.execute(
+            """UPDATE timeball.job SET on_success = on_success || '{"priority": 1000}' WHERE id = $1""", claimed[2].id
+        )
+
+    for each in claimed:
+        recorder.hand_over(finding(each, Succeeded()))
+    await settle(recorder)
+
+    states = {row["id"]: row["state"] for row in await table(store, "finished")}
+    assert states == {each.id: "dead" if each is claimed[2] else "succeeded" for each in claimed}
+    assert len(await table(store, "ready")) == 4
+    (told,) = heard.of(OutcomeUnwritable)
+    assert (told.is_replaced, "job_priority_check" in told.error) == (True, True)
+
+
 @given(hostile_values.values)
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_result_becomes_json_that_the_database_takes(scratch: psycopg.Connection[Any], value: Any) -> None:

@@ -45,7 +45,8 @@ CALL_FIELDS: Final = (
 # Set by us: the payload names secrets, and its author is no administrator. A caller may only confine a call.
 CONFINED: Final = "bound_secrets_only"
 
-# How many parts a group has, or steps a chain; and how deep they stand in each other.
+# How many parts a group has, with those of the groups in it, or steps a chain; and how deep they stand in each other.
+# The statement that ends a run begins all parts that follow it, and the outcomes of other runs wait for that.
 MAX_PARTS: Final = 10_000
 MAX_DEPTH: Final = 20
 _CHAIN_KEYS = frozenset({"chain", "on_failure"})
@@ -100,6 +101,11 @@ def _check_work(
             if name not in known_keys:
                 raise InvalidInput(f"{quote_text(str(name))} is unknown beside a {kind}", field=quote_text(str(name)))
         stored: dict[str, Any] = {kind: _check_steps(kind, value[kind], of_cause, define, depth)}
+        if kind == "group" and (begun := _begun_at_once(stored)) > MAX_PARTS:
+            raise InvalidInput(
+                f"the group begins {begun:,} calls at once, with those of the groups in it, expected at most {MAX_PARTS:,}",
+                field=kind,
+            )
         if value.get("then") is not None:
             stored["then"] = _check_work(value["then"], "then", OF_GROUP, define, depth + 1)
         if value.get("on_failure") is not None:
@@ -123,6 +129,13 @@ def _check_steps(
         if kind == "chain":
             known = _known_after(stored[-1])
     return stored
+
+
+def _begun_at_once(work: Mapping[str, Any]) -> int:
+    """How many calls are written when work begins."""
+    if "chain" in work:
+        return _begun_at_once(work["chain"][0])
+    return sum(map(_begun_at_once, work["group"])) if "group" in work else 1
 
 
 def _known_after(work: Mapping[str, Any]) -> Collection[CauseReference]:

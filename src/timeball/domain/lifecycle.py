@@ -15,6 +15,7 @@ execution that would be tried again is then cancelled, or waits in `due`, where 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, assert_never
@@ -86,12 +87,19 @@ class Requeue:
 Transition = Finish | Postpone | Requeue
 
 
-def replacement_outcome(outcome: Outcome, why: str) -> Outcome:
-    """What is recorded for an outcome that the database refuses: the same kind of outcome, with the reason as its content.
+def replacement_outcomes(outcome: Outcome, why: str) -> Iterator[Outcome]:
+    """What is recorded for an outcome that the database refuses, the best first: the same kind of outcome, with the reason as its content.
 
-    A success stays a success, because the work is done; a snooze whose instant cannot be stored becomes a failure.
+    A success stays a success, because the work is done. If that is refused too, what follows it cannot be written: it ends dead, and is
+    not run again. A snooze whose instant cannot be stored becomes a failure.
     """
     error = ErrorInfo(type="UnwritableOutcome", message=why, fingerprint="unwritable-outcome")
+    yield _replacement_outcome(outcome, why, error)
+    if isinstance(outcome, Succeeded):
+        yield Failed(error, is_retryable=False)
+
+
+def _replacement_outcome(outcome: Outcome, why: str, error: ErrorInfo) -> Outcome:
     match outcome:
         case Succeeded():
             return Succeeded(dropped_result(why))

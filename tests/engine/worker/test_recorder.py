@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -574,6 +575,33 @@ async def tick_through(recorder: Recorder) -> int:
                 return failures
         except StoreUnavailable:
             failures += 1
+
+
+async def test_a_batch_that_is_too_much_for_one_statement_is_written_in_parts(
+    store: Store, worker: Hands, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What follows many ends at once may take longer to write than a statement may."""
+    for _ in range(20):
+        await enqueue(store)
+    tried: list[int] = []
+    finish = store.executions.finish_succeeded
+
+    async def finish_few(findings: list[FinishedAttempt]) -> list[FinishedAttempt]:
+        tried.append(len(findings))
+        if len(findings) > 3:
+            raise StoreUnavailable("no answer in time")
+        return await finish(findings)
+
+    monkeypatch.setattr(store.executions, "finish_succeeded", finish_few)
+    for claimed in await worker.claim():
+        recorder.hand_over(finding(claimed))
+    while await table(store, "running"):
+        with suppress(StoreUnavailable):
+            await recorder.tick()
+
+    assert tried[:5] == [20, 10, 5, 2, 4]
+    assert [row["state"] for row in await table(store, "finished")] == ["succeeded"] * 20
+    assert recorder.unrecorded() == set()
 
 
 async def test_what_came_in_meanwhile_waits_behind_what_is_in_doubt(

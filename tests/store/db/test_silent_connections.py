@@ -110,8 +110,7 @@ async def test_a_slow_database_is_given_more_time_and_asked_to_cancel_abandoned_
     for _ in range(3):
         with pytest.raises(StoreUnavailable):
             await database.fetch("lock_queue", queue="narrow")
-        # Concurrent timeouts count once; these are one after the other.
-        database._last_timeout_at = float("-inf")
+        _let_time_pass(database)
     async with asyncio.timeout(20):
         while await _waiting_for_locks(other):
             await asyncio.sleep(0.02)
@@ -123,9 +122,42 @@ async def test_a_slow_database_is_given_more_time_and_asked_to_cancel_abandoned_
     assert waits == [0.5, 1, 2, 4, 0.5]
 
 
+@servers
+async def test_a_statement_that_alone_is_slow_is_given_more_time(
+    database: Database, fresh_database: FreshDatabase
+) -> None:
+    """Others return at once in between. What ends an execution may have much to write that follows it."""
+    waits: list[float] = []
+    database._fast_seconds = _noting(database._fast_seconds, waits)  # type: ignore[method-assign]
+    other = await Database(fresh_database.dsn, Env()).connect()
+    await other.execute("INSERT INTO timeball.queue (name) VALUES ('narrow')")
+    held = other.transaction()
+    await held.start()
+    await other.execute("SELECT FROM timeball.queue WHERE name = 'narrow' FOR UPDATE")
+
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await database.fetch("lock_queue", queue="narrow")
+        _let_time_pass(database)
+        await ask(database)
+    await held.rollback()
+    await database.fetch("lock_queue", queue="narrow")
+    await database.fetch("lock_queue", queue="narrow")
+    await other.close()
+
+    assert waits == [0.5, 1, 1, 1, 2, 0.5]
+
+
+def _let_time_pass(database: Database) -> None:
+    """Concurrent timeouts count once; these are one after the other."""
+    database._timeouts_in_a_row = {
+        name: (timeouts, float("-inf")) for name, (timeouts, _) in database._timeouts_in_a_row.items()
+    }
+
+
 def _noting(asked: Any, waits: list[float]) -> Any:
-    def ask() -> float:
-        waits.append(asked())
+    def ask(*name: str) -> float:
+        waits.append(asked(*name))
         return waits[-1]
 
     return ask

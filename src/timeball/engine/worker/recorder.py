@@ -33,7 +33,7 @@ from timeball.domain.lifecycle import (
     Requeue,
     Transition,
     decide,
-    replacement_outcome,
+    replacement_outcomes,
 )
 from timeball.domain.policies import SkipReason
 from timeball.domain.values.ids import ExecutionId
@@ -79,6 +79,7 @@ class Recorder(Service):
     While one batch is written the next one gathers, so batches grow with the load by themselves. An outcome leaves memory only when
     the database has accepted or refused it. When the reply to a commit is lost, the same batch is written again: every write is
     keyed by its claim, so the second write finds nothing to do, and what it calls stale is looked up before it is believed.
+    Each further try is of half as many, because what follows so many ends may be more than one statement can write in its time.
 
     A batch that is refused because of its content is taken apart, so that one outcome that cannot be written costs its neighbours
     nothing. An outcome that says why is written in its place. If that is refused too, the fault is in the row: the outcome is kept
@@ -104,6 +105,8 @@ class Recorder(Service):
         self._recorded = recorded or Signal()
         self._waiting: list[FinishedAttempt] = []
         self._in_doubt: list[FinishedAttempt] = []
+        # How many of those in doubt are written at once.
+        self._portion = _BATCH
         # Outcomes for which nothing could be written, not even a replacement.
         self._aside: list[FinishedAttempt] = []
         self._next_try_aside = 0.0
@@ -140,7 +143,8 @@ class Recorder(Service):
         await self._idle.wait()
 
     async def tick(self) -> timedelta:
-        batch, was_tried = (self._in_doubt, True) if self._in_doubt else (self._waiting[:_BATCH], False)
+        was_tried = bool(self._in_doubt)
+        batch = self._in_doubt[: self._portion] if was_tried else self._waiting[:_BATCH]
         if not batch:
             self._idle.set()
             if self.is_time(self._next_report):
@@ -156,9 +160,14 @@ class Recorder(Service):
                 batch = self._waiting[:_BATCH]
             del self._waiting[:_BATCH]
             self._last_size = len(batch)
-            self._in_doubt = batch
-        await self.write(batch, was_tried=was_tried)
-        self._in_doubt = []
+            self._in_doubt = list(batch)
+        try:
+            await self.write(batch, was_tried=was_tried)
+        except Exception:
+            self._portion = max(len(batch) // 2, 1)
+            raise
+        self._portion = min(2 * self._portion, _BATCH)
+        del self._in_doubt[: len(batch)]
         self._recorded.send()
         return AT_ONCE
 
@@ -185,15 +194,19 @@ class Recorder(Service):
             await self.write(batch[middle:], was_tried=True)
 
     async def _write_instead(self, attempt: FinishedAttempt, why: str) -> None:
-        instead = attempt._replace(outcome=replacement_outcome(attempt.outcome, why))
-        try:
-            await self._record([instead], was_tried=True)
-        except UnstorableValue as error:
-            self._aside.append(instead)
-            self._next_try_aside = self.env.clock.monotonic() + _ASIDE_SECONDS
-            self.emit(OutcomeUnwritable(attempt.claimed.id, attempt.claimed.handler, str(error), is_replaced=False))
-        else:
-            self.emit(OutcomeUnwritable(attempt.claimed.id, attempt.claimed.handler, why, is_replaced=True))
+        others = [attempt._replace(outcome=outcome) for outcome in replacement_outcomes(attempt.outcome, why)]
+        last_error = why
+        for instead in others:
+            try:
+                await self._record([instead], was_tried=True)
+            except UnstorableValue as error:
+                last_error = str(error)
+            else:
+                self.emit(OutcomeUnwritable(attempt.claimed.id, attempt.claimed.handler, why, is_replaced=True))
+                return
+        self._aside.append(others[0])
+        self._next_try_aside = self.env.clock.monotonic() + _ASIDE_SECONDS
+        self.emit(OutcomeUnwritable(attempt.claimed.id, attempt.claimed.handler, last_error, is_replaced=False))
 
     async def _try_aside_again(self) -> None:
         self._next_try_aside = self.env.clock.monotonic() + _ASIDE_SECONDS

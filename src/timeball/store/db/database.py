@@ -85,6 +85,8 @@ Result = TypeVar("Result")
 
 _DEADLOCK_ATTEMPTS = 5
 _SAME_OUTAGE_SECONDS = 2.0
+# Stands for all statements where timeouts are counted.
+_ANY = ""
 
 
 # Plans are cached, and the state tables are tiny one minute and large the next: a plan that reads a whole table must never be kept.
@@ -152,9 +154,8 @@ class Database:
         self._pool_size = pool_size
         self._timeouts = patience or DatabaseTimeouts()
         self._fast = fast_statements()
-        # How often in a row, with new connections each time, fast statements timed out; and when they did last.
-        self._timeouts_in_a_row = 0
-        self._last_timeout_at = float("-inf")
+        # How often in a row fast statements timed out, with new connections each time, and when they did last; of all, and of each by itself.
+        self._timeouts_in_a_row: dict[str, tuple[int, float]] = {}
         self._connections: ConnectionPool | None = None
         self.calendars = CalendarCache(self)
 
@@ -306,11 +307,14 @@ class Database:
             rows = await connection.fetch(text, *values)
             return rows
         try:
-            rows = await connection.fetch(text, *values, timeout=self._fast_seconds())
+            rows = await connection.fetch(text, *values, timeout=self._fast_seconds(name))
         except TimeoutError:
-            self._note_timeout()
+            self._note_timeout(_ANY)
+            self._note_timeout(name)
             raise
-        self._timeouts_in_a_row = 0
+        if self._timeouts_in_a_row:
+            self._timeouts_in_a_row.pop(_ANY, None)
+            self._timeouts_in_a_row.pop(name, None)
         return rows
 
     def _values(self, parameters: Iterable[str], given: Mapping[str, Any]) -> list[Any]:
@@ -319,18 +323,23 @@ class Database:
             for parameter in parameters
         ]
 
-    def _fast_seconds(self) -> float:
-        """The timeout of fast statements: it doubles with each timeout in a row, for a database that is slow and not dead."""
+    def _fast_seconds(self, name: str = _ANY) -> float:
+        """The timeout of a fast statement: it doubles with each timeout in a row, for a database that is slow and not dead.
+
+        It doubles also if that statement alone is slow: one that has much to write would otherwise be repeated for ever.
+        """
         if not self._timeouts_in_a_row:
             return self._timeouts.fast_seconds
-        return min(self._timeouts.fast_seconds * float(2**self._timeouts_in_a_row), self._timeouts.statement_seconds)
+        timeouts = max(self._timeouts_in_a_row.get(each, (0, 0.0))[0] for each in (_ANY, name))
+        return min(self._timeouts.fast_seconds * float(2**timeouts), self._timeouts.statement_seconds)
 
-    def _note_timeout(self) -> None:
+    def _note_timeout(self, name: str) -> None:
         # Concurrent statements time out together, which counts once.
         now = self.env.clock.monotonic()
-        if now - self._last_timeout_at > _SAME_OUTAGE_SECONDS:
-            self._timeouts_in_a_row += 1
-        self._last_timeout_at = now
+        timeouts, last_at = self._timeouts_in_a_row.get(name, (0, float("-inf")))
+        if now - last_at > _SAME_OUTAGE_SECONDS:
+            timeouts += 1
+        self._timeouts_in_a_row[name] = timeouts, now
 
     async def run_pipelined(self, connection: Connection, each: Iterable[tuple[str, dict[str, Any]]]) -> None:
         """Run statements one after the other in the transaction of *connection*; the next is encoded while the server runs the last."""
