@@ -444,14 +444,14 @@ MUTANTS = (
         "store/executions.py",
         '            await self._database.fetch("close_ended_groups", causes=causes)\n',
         "",
-        f"{_GROUPS}::test_a_large_group_whose_last_parts_ended_in_two_transactions_is_closed_after_them[recorder]",
+        f"{_GROUPS}::test_a_large_group_whose_last_parts_ended_in_two_transactions_is_closed_after_them",
     ),
     _one(
         "a group that the reaper leaves open",
         "store/queues.py",
         '                    await self._database.fetch("close_group", id=row["group_id"])\n',
         "                    pass\n",
-        f"{_GROUPS}::test_a_large_group_whose_last_parts_ended_in_two_transactions_is_closed_after_them[reaper]",
+        f"{_GROUPS}::test_a_large_group_whose_last_parts_ended_in_two_transactions_is_closed_after_them",
     ),
     _one(
         "a group that keeps the reaper from the others",
