@@ -447,6 +447,20 @@ MUTANTS = (
         f"{_GROUPS}::test_a_large_group_whose_last_parts_ended_in_two_transactions_is_closed_after_them",
     ),
     _one(
+        "a cancelled chain that goes on with its next step",
+        "store/migrations/0001_initial.sql",
+        "            has_succeeded := is_cancelled IS NOT TRUE;\n",
+        "",
+        f"{_GROUPS}::test_a_chain_whose_group_was_cancelled_begins_no_further_step",
+    ),
+    _one(
+        "a step that begins while its group is being cancelled",
+        "store/migrations/0001_initial.sql",
+        "            WHERE execution_group.id = go_on.group_id\n            FOR SHARE;\n",
+        "            WHERE execution_group.id = go_on.group_id;\n",
+        f"{_RACES}::test_a_step_that_succeeds_while_its_group_is_cancelled",
+    ),
+    _one(
         "a group that the reaper leaves open",
         "store/queues.py",
         '                    await self._database.fetch("close_group", id=row["group_id"])\n',

@@ -172,6 +172,39 @@ async def test_a_group_that_is_closed_is_not_closed_again(store: Store, clock: V
     assert await following(store) == ["then"]
 
 
+CHAIN: dict[str, Any] = {"chain": [PART, {**PART, "queue": "second"}]}
+
+
+@pytest.mark.parametrize("part", [CHAIN, {"chain": [{"group": [CHAIN]}, PART]}], ids=["chain", "chain in a group"])
+async def test_a_chain_whose_group_was_cancelled_begins_no_further_step(store: Store, part: dict[str, Any]) -> None:
+    """What runs is asked to stop; it may succeed all the same."""
+    commands = Commands(store, store.env)
+    group_id = await commands.groups.begin({"group": [part], **WORK})
+    claims = await claim_all(store)
+
+    cancelled = await commands.groups.cancel(group_id)
+    await finish(store, claims)
+
+    assert (cancelled, await state_of(store, group_id), await following(store)) == (1, GroupState.FAILED, ["failed"])
+    (failed,) = [job["id"] for job in await table(store, "job") if job["follows"] is not None]
+    cause = await store.follow_ups.cause_of(failed)
+    assert cause is not None
+    assert cause.error == ("1 of 1 failed; part 1: cancelled" if part is CHAIN else "1 of 1 failed; part 1: failed")
+    assert (await verify(store.database)).check("follow-ups").holds
+
+
+async def test_a_step_of_a_cancelled_chain_that_is_retried_by_hand_goes_on(store: Store) -> None:
+    commands = Commands(store, store.env)
+    group_id = await commands.groups.begin({"group": [CHAIN], **WORK})
+    (waiting,) = await table(store, "ready")
+    await commands.groups.cancel(group_id)
+
+    await commands.executions.retry(waiting["id"])
+    await finish(store, [one for one in await claim_all(store) if one.job_id == waiting["id"]])
+
+    assert [row["queue"] for row in await table(store, "ready")] == ["default", "second"]
+
+
 async def test_a_group_is_begun_once_under_one_root(store: Store, clock: VirtualClock) -> None:
     root, work = store.env.new_id(), check_group_work({"group": [PART] * 3})
 

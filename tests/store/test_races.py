@@ -2331,6 +2331,47 @@ async def test_two_ends_of_the_last_parts_of_a_group_do_not_wait_for_each_other(
     assert await holds_after(store)
 
 
+async def a_chain_under_way(store: Store) -> tuple[UUID, ClaimedExecution]:
+    """A chain whose first step runs."""
+    step = {"handler": HANDLER, "payload": {}}
+    group_id = await Commands(store, store.env).groups.begin({"group": [{"chain": [step, step]}]})
+    (claimed,) = await claim_all(store)
+    return group_id, claimed
+
+
+@both_endings
+async def test_a_cancellation_of_a_group_that_comes_while_a_step_succeeds(
+    race: Race, store: Store, *, commits: bool
+) -> None:
+    group_id, claimed = await a_chain_under_way(store)
+
+    result = await race.run(
+        finish(race.ahead, claimed), Commands(race.behind, race.behind.env).groups.cancel(group_id), commits=commits
+    )
+
+    assert result.second_waited
+    assert await table(store, "ready") == []
+    if not commits:
+        await finish(store, claimed)
+    status = await store.follow_ups.find_group(group_id)
+    assert (status.state if status else None, await table(store, "ready")) == ("failed", [])
+    assert await holds_after(store)
+
+
+@both_endings
+async def test_a_step_that_succeeds_while_its_group_is_cancelled(race: Race, store: Store, *, commits: bool) -> None:
+    group_id, claimed = await a_chain_under_way(store)
+
+    result = await race.run(race.ahead.follow_ups.cancel_group(group_id), finish(race.behind, claimed), commits=commits)
+
+    assert result.second_waited
+    assert len(await table(store, "ready")) == (0 if commits else 1)
+    status = await store.follow_ups.find_group(group_id)
+    assert status is not None
+    assert status.state == ("failed" if commits else "open")
+    assert await holds_after(store)
+
+
 # jobs that come after another
 
 

@@ -224,6 +224,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "followers_of_group": (_GROUP | {"limit": PAGE}, 1),
     "group_of_execution": (_FOLLOWING, 1),
     "unfinished_of_group": (_GROUP, 1),
+    "cancel_group": (_GROUP, 1),
     "size_of_results": (_GROUP, 1),
     "ends_of_group": (_GROUP, 1),
     "trim_group": ({"before": NOW, "limit": PAGE}, PAGE),

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import orjson
 
+from timeball.domain.execution import ExecutionState
 from timeball.domain.follow_ups import ExecutionLinks, GroupState, GroupStatus, calls_in
 from timeball.domain.job import CauseJob
 from timeball.domain.payload_references import CauseRecord
@@ -131,8 +132,9 @@ class FollowUpStore:
         row = await self._database.fetch_row("read_groups", ids=[group_id])
         return None if row is None else group_from(row)
 
-    async def unfinished_of_group(self, group_id: UUID) -> list[ExecutionId]:
-        """The unfinished executions of a group, and of the groups in it."""
+    async def cancel_group(self, group_id: UUID) -> list[ExecutionId]:
+        """Let the chains of a group, and of the groups in it, begin no further step; returns the unfinished executions of all of them."""
+        await self._database.fetch("cancel_group", id=group_id)
         return [ExecutionId(row["id"]) for row in await self._database.fetch("unfinished_of_group", id=group_id)]
 
     async def results(self, group_id: UUID) -> str:
@@ -181,7 +183,7 @@ class FollowUpStore:
     async def _errors(self, group_id: UUID) -> str:
         rows = await self._database.fetch("ends_of_group", id=group_id)
         failed = [row for row in rows if row["part_state"] == GroupState.FAILED]
-        named = [f"part {row['number']}: {row['error'] or row['state'] or 'failed'}" for row in failed[:_MOST_NAMED]]
+        named = [f"part {row['number']}: {_why_failed(row)}" for row in failed[:_MOST_NAMED]]
         return f"{len(failed)} of {len(rows)} failed; {'; '.join(named)}"
 
     async def links(self, execution_id: ExecutionId, job_id: JobId) -> ExecutionLinks:
@@ -201,6 +203,12 @@ class FollowUpStore:
         """The innermost group that an execution belongs to, and the number of its part; a retry by hand belongs to none."""
         row = await self._database.fetch_row("group_of_execution", job_id=job_id) if job_id == execution_id else None
         return (None, None) if row is None else (row["group_id"], row["number"])
+
+
+def _why_failed(row: Any) -> str:
+    # The last step of a chain that was cancelled may have succeeded.
+    state = "cancelled" if row["state"] == ExecutionState.SUCCEEDED else row["state"]
+    return str(row["error"] or state or "failed")
 
 
 class _ResultMissing(Exception):

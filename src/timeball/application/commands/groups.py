@@ -115,14 +115,12 @@ class GroupCommands:
     async def cancel(self, group_id: UUID, actor: Actor = LOCAL) -> int:
         """Cancel what waits of a group and ask what runs to stop; returns how many executions that were.
 
-        Its parts fail by that, and what follows its failure is written. A part that is between two steps may begin the second one; it is
-        found by the next look.
+        Its parts fail by that, and what follows its failure is written. A step of a chain that succeeds nevertheless is the last one of
+        its chain, which fails. A statement that has begun the next step is awaited, and the step found by the next look.
         """
         await self.status(group_id)
         reached: set[Any] = set()
-        while unfinished := [
-            id_ for id_ in await self._store.follow_ups.unfinished_of_group(group_id) if id_ not in reached
-        ]:
+        while unfinished := [id_ for id_ in await self._store.follow_ups.cancel_group(group_id) if id_ not in reached]:
             reached |= await self._executions.cancel(unfinished, actor)
             reached |= set(unfinished)
         return len(reached)

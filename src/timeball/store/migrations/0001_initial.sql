@@ -512,7 +512,9 @@ CREATE TABLE timeball.execution_group (
     meta         jsonb,
     created_by   text,
     created_at   timestamptz NOT NULL,
-    closed_at    timestamptz
+    closed_at    timestamptz,
+    -- When it was cancelled while it was open: from then on its chains begin no further step.
+    cancelled_at timestamptz
 );
 
 -- tend_queues, open groups in lists: the few that are not closed.
@@ -1302,21 +1304,34 @@ BEGIN
 END
 $$;
 
--- Go on after a step of a chain, or after a part of a group.
+-- Go on after a step of a chain, or after a part of a group. A chain whose group was cancelled fails where a further step would begin.
 CREATE FUNCTION timeball.go_on(continuation jsonb, cause uuid, has_succeeded boolean, at timestamptz, meta jsonb, created_by text, group_id uuid)
 RETURNS void
 LANGUAGE plpgsql
 VOLATILE
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     rest jsonb := continuation;
     depth integer := 0;
+    is_cancelled boolean;
 BEGIN
     WHILE jsonb_typeof(rest) = 'object' LOOP
         IF rest ? 'group' THEN
             PERFORM timeball.end_part((rest ->> 'group')::uuid, (rest ->> 'number')::integer, cause, has_succeeded, at);
             RETURN;
-        ELSIF NOT has_succeeded AND jsonb_typeof(rest -> 'on_failure') = 'object' THEN
+        END IF;
+        IF has_succeeded AND jsonb_array_length(rest -> 'steps') > 0 THEN
+            -- FOR SHARE: a cancellation that is under way is awaited, and then seen; one that comes later waits, and finds the next step.
+            SELECT execution_group.state = 'open' AND execution_group.cancelled_at IS NOT NULL
+            INTO is_cancelled
+            FROM timeball.execution_group
+            WHERE execution_group.id = go_on.group_id
+            FOR SHARE;
+            has_succeeded := is_cancelled IS NOT TRUE;
+        END IF;
+        IF NOT has_succeeded AND jsonb_typeof(rest -> 'on_failure') = 'object' THEN
             PERFORM timeball.begin_work(rest -> 'on_failure', cause, cause, 'failure of chain ' || depth, at, meta, created_by, NULL, NULL);
         ELSIF has_succeeded AND jsonb_array_length(rest -> 'steps') > 0 THEN
             PERFORM timeball.begin_work(rest -> 'steps' -> 0, cause, cause, 'next', at, meta, created_by,

@@ -54,6 +54,22 @@ SELECT timeball.close_group(:id::uuid, coalesce(:now, now())) AS is_closed;
 SELECT timeball.follow_up_id(:root::uuid, 'group', :at::timestamptz) AS id,
        timeball.begin_work(:work::text::jsonb, :root::uuid, NULL, 'group', :at::timestamptz, :meta::text::jsonb, :created_by::text, NULL, NULL)::text AS begun;
 
+-- name: cancel_group
+-- From now on the chains of a group, and of the groups in it, begin no further step, whatever becomes of what runs. A statement that is about to begin one
+-- is awaited.
+WITH RECURSIVE groups_in AS (
+    SELECT :id::uuid AS id
+    UNION ALL
+    SELECT execution_group.id
+    FROM groups_in
+    JOIN timeball.execution_group ON execution_group.group_id = groups_in.id
+)
+UPDATE timeball.execution_group
+SET cancelled_at = coalesce(:now, now())
+WHERE id IN (SELECT groups_in.id FROM groups_in)
+  AND state = 'open'
+  AND cancelled_at IS NULL;
+
 -- name: unfinished_of_group
 -- The unfinished executions of a group, and of the groups in it.
 WITH RECURSIVE groups_in AS (

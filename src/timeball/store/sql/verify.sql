@@ -161,6 +161,7 @@ broken AS (
     WHERE ended.state = 'succeeded'
       AND jsonb_array_length(coalesce(job.continuation -> 'steps', '[]')) > 0
       AND NOT EXISTS (SELECT 1 FROM followed WHERE followed.follows = ended.id AND followed.follows_as = 'next')
+      AND NOT EXISTS (SELECT 1 FROM timeball.execution_group WHERE execution_group.id = job.group_id AND execution_group.cancelled_at IS NOT NULL)
     UNION ALL
     SELECT 'what follows an execution is for another end of it', finished.id, finished.job_id, job.id, NULL, NULL
     FROM timeball.job
@@ -197,7 +198,10 @@ broken AS (
     SELECT 'a part of a group has ended otherwise than what it ended with', finished.id, finished.job_id, NULL, group_part.group_id, group_part.number
     FROM timeball.group_part
     JOIN timeball.finished ON finished.id = group_part.ended_by
+    JOIN timeball.job ON job.id = finished.job_id
+    JOIN timeball.execution_group ON execution_group.id = group_part.group_id
     WHERE (finished.state = 'succeeded') <> (group_part.state = 'succeeded')
+      AND NOT (execution_group.cancelled_at IS NOT NULL AND group_part.state = 'failed' AND job.continuation ? 'steps')
     UNION ALL
     SELECT 'two parts of a group have ended with the same execution', group_part.ended_by, NULL, NULL, group_part.group_id, max(group_part.number)
     FROM timeball.group_part
