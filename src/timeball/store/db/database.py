@@ -154,7 +154,7 @@ class Database:
         self._pool_size = pool_size
         self._timeouts = patience or DatabaseTimeouts()
         self._fast = fast_statements()
-        # How often in a row fast statements timed out, with new connections each time, and when they did last; of all, and of each by itself.
+        # How often in a row fast statements timed out, with new connections each time, and when they did last: of all, and of each alone.
         self._timeouts_in_a_row: dict[str, tuple[int, float]] = {}
         self._connections: ConnectionPool | None = None
         self.calendars = CalendarCache(self)
