@@ -308,7 +308,7 @@ async def test_missed_occurrences_are_caught_up_one_by_one_or_recorded(store: St
     skipped = await only_row(store, "skip_range")
     assert (skipped["job_id"], skipped["version"], skipped["tzdata"]) == (job.id, 1, TZDATA)
     assert (skipped["first_at"], skipped["last_at"]) == (start + seconds(60), start + seconds(120))
-    assert (skipped["occurrences"], skipped["reason"], skipped["recorded_at"]) == (2, "over_cap", clock.now())
+    assert (skipped["occurrences"], skipped["reason"], skipped["recorded_at"]) == (2, "capped", clock.now())
 
 
 async def test_a_single_skipped_occurrence_is_a_skipped_execution(store: Store, clock: VirtualClock) -> None:

@@ -102,7 +102,7 @@ class SkipReason(StrEnum):
 
     MISFIRE = "misfire"
     TOO_OLD = "too_old"
-    OVER_CAP = "over_cap"
+    CAPPED = "capped"
     OVERLAP = "overlap"
     PAUSED = "paused"
     UNIQUE_KEY = "unique_key"
@@ -118,7 +118,7 @@ class SkipReason(StrEnum):
     @property
     def is_missed(self) -> bool:
         """Whether the occurrence should have run, and nothing was there to run it in time."""
-        return self in (SkipReason.MISFIRE, SkipReason.TOO_OLD, SkipReason.OVER_CAP)
+        return self in (SkipReason.MISFIRE, SkipReason.TOO_OLD, SkipReason.CAPPED)
 
     @property
     def is_left_out(self) -> bool:

@@ -141,7 +141,7 @@ def test_all_runs_each_of_them_up_to_the_cap_of_the_job() -> None:
 
     assert result.run == (minute(7), minute(8), minute(9))
     assert [(gone.first, gone.last, gone.reason) for gone in result.skipped] == [
-        (minute(2), minute(6), SkipReason.OVER_CAP)
+        (minute(2), minute(6), SkipReason.CAPPED)
     ]
 
 

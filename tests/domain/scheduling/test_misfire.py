@@ -40,7 +40,7 @@ def walk(schedule: Schedule, first_owed: datetime, now: datetime, rule: MisfireR
         kept = rest[-rule.cap :] if rule.cap else []
     else:
         kept = rest[-1:] if rule.policy is Misfire.LATEST and not fresh else []
-    reason = SkipReason.OVER_CAP if rule.policy is Misfire.ALL else SkipReason.MISFIRE
+    reason = SkipReason.CAPPED if rule.policy is Misfire.ALL else SkipReason.MISFIRE
     skipped = dict.fromkeys(old, SkipReason.TOO_OLD) | {at: reason for at in rest if at not in kept}
     return Verdict(kept + fresh, skipped)
 
@@ -167,7 +167,7 @@ def test_all_runs_the_newest_up_to_the_cap():
 
     assert owed.run == tuple(NOW - n * MINUTE for n in range(100, -1, -1))
     assert owed.skipped == (
-        SkippedRange(first=NOW - 200 * MINUTE, last=NOW - 101 * MINUTE, count=100, reason=SkipReason.OVER_CAP),
+        SkippedRange(first=NOW - 200 * MINUTE, last=NOW - 101 * MINUTE, count=100, reason=SkipReason.CAPPED),
     )
 
 
@@ -176,7 +176,7 @@ def test_an_occurrence_past_max_age_is_skipped_as_too_old():
 
     assert [(part.reason, part.count) for part in owed.skipped] == [
         (SkipReason.TOO_OLD, 50),
-        (SkipReason.OVER_CAP, 6),
+        (SkipReason.CAPPED, 6),
     ]
     assert len(owed.run) == 5
 

@@ -248,7 +248,7 @@ def test_what_the_misfire_policy_would_run_expires_as_one_range() -> None:
 
     assert [run.scheduled_for for run in promotion.runs] == [START + seconds(60)]
     assert [(skipped.first, skipped.last, skipped.reason) for skipped in promotion.ranges] == [
-        (START + seconds(10), START + seconds(20), SkipReason.OVER_CAP),
+        (START + seconds(10), START + seconds(20), SkipReason.CAPPED),
         (START + seconds(30), START + seconds(50), SkipReason.EXPIRED),
     ]
 
@@ -514,7 +514,7 @@ def test_all_runs_the_newest_up_to_the_cap_a_tenth_of_a_second_apart() -> None:
         (START + seconds(540), now + CATCH_UP_INTERVAL, PromotionTarget.DUE),
         (START + seconds(600), now + 2 * CATCH_UP_INTERVAL, PromotionTarget.DUE),
     ]
-    assert [skipped.reason for skipped in promotion.ranges] == [SkipReason.OVER_CAP]
+    assert [skipped.reason for skipped in promotion.ranges] == [SkipReason.CAPPED]
 
 
 def test_catching_up_does_not_exceed_what_is_left() -> None:

@@ -393,7 +393,7 @@ async def test_all_catches_up_to_its_cap_ten_a_second(store: Store, clock: Virtu
     ready = sorted((row["run_at"], row["scheduled_for"]) for row in await table(store, "ready"))
     assert [at for _, at in ready] == instants(420, 480, 540, 600)
     assert [run_at for run_at, _ in ready] == [START + seconds(420), *instants(650.1, 650.2, 650.3)]
-    assert await ranges(store, job.id) == [(START + seconds(60), START + seconds(360), 6, "over_cap")]
+    assert await ranges(store, job.id) == [(START + seconds(60), START + seconds(360), 6, "capped")]
     await check_ledger(store, job, clock.now())
 
 

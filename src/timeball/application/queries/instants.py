@@ -164,7 +164,7 @@ class InstantQueries:
         match line.reason:
             case SkipReason.OVERLAP | SkipReason.UNIQUE_KEY:
                 return await self._why_held(question, judgement)
-            case SkipReason.MISFIRE | SkipReason.TOO_OLD | SkipReason.OVER_CAP:
+            case SkipReason.MISFIRE | SkipReason.TOO_OLD | SkipReason.CAPPED:
                 return [question.policy(line), *deeper(await self._why_late(question, judgement))]
             case SkipReason.FREEZE:
                 return await self._freezes(question) or [question.policy(line)]

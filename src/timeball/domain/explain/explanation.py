@@ -62,7 +62,7 @@ GATES: tuple[tuple[str, str, Callable[[ExplainFacts], GateResult]], ...] = (
 _SKIP_REASONS: dict[SkipReason, tuple[str, str, str | None]] = {
     SkipReason.MISFIRE: ("late_policy", "it was too late, and the misfire policy does not run it", "backfill it"),
     SkipReason.TOO_OLD: ("late_policy", "it was older than misfire_max_age_seconds", "backfill it"),
-    SkipReason.OVER_CAP: ("late_policy", "more were missed than misfire_cap allows to catch up", "backfill it"),
+    SkipReason.CAPPED: ("late_policy", "more were missed than misfire_cap allows to catch up", "backfill it"),
     SkipReason.EXPIRED: ("expiry", "it had not begun in time", "run it again"),
     SkipReason.OVERLAP: (
         "overlap",

@@ -14,7 +14,7 @@ Every fresh occurrence runs. For stale ones the misfire policy decides:
 
     latest   the newest occurrence that is owed runs; the stale ones before it are skipped (`misfire`)
     skip     all are skipped (`misfire`)
-    all      the newest *cap* of them run; the ones before are skipped (`over_cap`)
+    all      the newest *cap* of them run; the ones before are skipped (`capped`)
 
 Age matters only under `latest` and `all`, and only past the grace. Nothing here iterates over the downtime: the schedule
 computes its edges, forwards from one instant or backwards from another.
@@ -139,7 +139,7 @@ def _after_freeze(
         case Afterwards.LATEST:
             return _keep_newest(line, first, last, 1, SkipReason.FREEZE)
         case Afterwards.ALL:
-            return _keep_newest(line, first, last, rule.cap, SkipReason.OVER_CAP)
+            return _keep_newest(line, first, last, rule.cap, SkipReason.CAPPED)
         case _:
             assert_never(afterwards)
 
@@ -152,7 +152,7 @@ def _between_freezes(
     late: tuple[SkippedRange, ...] = ()
     fresh_first = line.first_from(max(first, now - rule.grace))
     if fresh_first is not None and fresh_first <= last:
-        run, late = _keep_newest(line, fresh_first, last, RUN_LIMIT, SkipReason.OVER_CAP)
+        run, late = _keep_newest(line, fresh_first, last, RUN_LIMIT, SkipReason.CAPPED)
         stale_last = line.last_before(fresh_first)
     else:
         stale_last = last
@@ -218,7 +218,7 @@ def _apply_policy(
         case Misfire.LATEST:
             return _keep_newest(line, first, last, 0 if has_fresh else 1, SkipReason.MISFIRE)
         case Misfire.ALL:
-            return _keep_newest(line, first, last, rule.cap, SkipReason.OVER_CAP)
+            return _keep_newest(line, first, last, rule.cap, SkipReason.CAPPED)
         case _:
             assert_never(rule.policy)
 

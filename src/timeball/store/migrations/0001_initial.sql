@@ -972,7 +972,7 @@ CREATE TABLE timeball.rollup (
 -- trim_rollups: the oldest of a span.
 CREATE INDEX rollup_by_age ON timeball.rollup (span, at);
 -- missed_of_jobs: the few hours in which occurrences were missed. The words are those of SkipReason.is_missed.
-CREATE INDEX rollup_missed ON timeball.rollup (at, job_id) WHERE span = 'hour' AND skip_reasons && '{misfire,too_old,over_cap}'::text[];
+CREATE INDEX rollup_missed ON timeball.rollup (at, job_id) WHERE span = 'hour' AND skip_reasons && '{misfire,too_old,capped}'::text[];
 -- rollup_series: the series of one handler.
 CREATE INDEX rollup_by_handler ON timeball.rollup (span, handler, at) WHERE job_id = '00000000-0000-0000-0000-000000000000'::uuid;
 

@@ -446,7 +446,7 @@ WITH part AS MATERIALIZED (
     SELECT job_id, at, skip_reasons, skip_counts
     FROM timeball.rollup
     WHERE span = 'hour'
-      AND skip_reasons && '{misfire,too_old,over_cap}'::text[]
+      AND skip_reasons && '{misfire,too_old,capped}'::text[]
       AND (at, job_id) >= (:since::timestamptz, '00000000-0000-0000-0000-000000000000'::uuid)
     ORDER BY at DESC, job_id DESC
     LIMIT :limit
@@ -455,7 +455,7 @@ SELECT job.id, job.name, skip.reason, sum(skip.number)::bigint AS number, max(pa
 FROM part
 JOIN timeball.job ON job.id = part.job_id AND job.deleted_at IS NULL
 CROSS JOIN LATERAL unnest(part.skip_reasons, part.skip_counts) AS skip (reason, number)
-WHERE skip.reason = ANY ('{misfire,too_old,over_cap}'::text[])
+WHERE skip.reason = ANY ('{misfire,too_old,capped}'::text[])
 GROUP BY job.id, skip.reason
 ORDER BY at DESC, job.id, skip.reason;
 
