@@ -108,6 +108,22 @@ async def test_next_times_timeline_and_forecast_show_freezes(client: httpx.Async
     assert len((await client.get("/timeline")).json()["freezes"]) == 2
 
 
+async def test_the_ledger_says_what_a_freeze_will_skip(client: httpx.AsyncClient, clock: VirtualClock) -> None:
+    await client.post("/jobs", json={"name": "a", "handler": "test.echo", "interval_seconds": 3600, "queue": "billing"})
+    freeze = await created(client, queue="billing", until=after(clock, 2.5), reason="release")
+
+    entries = (await client.get("/jobs/a/occurrences", params={"limit": 4})).json()["data"]
+    only = (await client.get("/jobs/a/occurrences", params={"reason": "freeze"})).json()["data"]
+
+    assert [(entry["verdict"], entry["reason"]) for entry in entries] == [
+        *[("expected", "freeze")] * 2,
+        *[("expected", None)] * 2,
+    ]
+    assert only == entries[:2]
+    told = {name: freeze[name] for name in ("id", "until", "reason")} | {"what": "queue billing"}
+    assert [{name: entry["freeze"][name] for name in told} for entry in only] == [told] * 2
+
+
 async def test_why_names_the_freeze_that_holds_an_execution(client: httpx.AsyncClient, clock: VirtualClock) -> None:
     await client.post("/jobs", json={"name": "a", "handler": "test.echo", "tags": ["money"], "schedule": None})
     freeze = await created(client, tag="money", until=after(clock, 2), reason="release")

@@ -93,6 +93,25 @@ def test_the_ledger_shows_what_is_expected_if_asked_for(cli: Cli) -> None:
     assert len(ahead) in (23, 24)
 
 
+@pytest.mark.parametrize(
+    ("afterwards", "reasons"),
+    [
+        ("skip", {"freeze of queue billing: release"}),
+        ("latest", {"freeze of queue billing: release", "runs after freeze of queue billing: release"}),
+    ],
+)
+def test_the_ledger_shows_what_a_freeze_will_skip(cli: Cli, afterwards: str, reasons: set[str]) -> None:
+    cli("jobs", "create", "hourly", "test.echo", "--every", "1h", "--queue", "billing")
+    freeze = ("--queue", "billing", "--until", "5h", "--reason", "release", "--afterwards", afterwards)
+    cli("freeze", *freeze)
+
+    lines = cli("ledger", "hourly", "--until", "+24h").lines
+
+    assert {line[3] for line in lines} == {"expected"}
+    assert {line[4] for line in lines[:5]} == reasons
+    assert {line[4] for line in lines[5:]} == {""}
+
+
 def test_a_wrong_word_is_refused(cli: Cli, silence: None) -> None:
     done = cli("ledger", "beat", "--verdict", "missed")
 

@@ -116,6 +116,8 @@ async def test_a_freeze_is_shown_where_time_is_shown_and_ended(
     assert band == ("0", "28"), "the row of nightly, and not that of other"
     assert "; frozen" in (await browser.get("/forecast")).text
     assert (await browser.get(f"{page}?tab=schedule")).text.count("</svg> frozen</span>") == 1
+    ledger = (await browser.get(f"{page}?tab=ledger&verdict=expected")).text
+    assert ledger.count("will be skipped, freeze: release") == 1
 
     ended = await browser.submit(f"/freezes/{format_freeze_id(freeze.id)}/end", seen_on="/", reason="done", back=page)
     assert ended.url.path == page

@@ -20,10 +20,11 @@ commands = ungrouped_commands()
 
 
 def _reason(entry: Any) -> str | None:
-    """Why it did not run or still waits, with the words of the freeze that holds it; what a backfill ran says so."""
+    """Why it did not or will not run, or waits, with the words of the freeze that holds it; what a backfill ran says so."""
     freeze = entry["freeze"]
     if freeze is not None:
-        return f"freeze of {freeze['what']}" + (f": {freeze['reason']}" if freeze["reason"] else "")
+        words = f"freeze of {freeze['what']}" + (f": {freeze['reason']}" if freeze["reason"] else "")
+        return words if entry["reason"] == "freeze" else f"{entry['reason'] or 'runs'} after {words}"
     return entry["reason"] or ("backfill" if entry["origin"] == "backfill" else None)
 
 

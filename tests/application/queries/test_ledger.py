@@ -262,17 +262,59 @@ async def test_what_a_freeze_holds_waits_and_names_the_freeze(
     await node.run_until(START + seconds(24), worker.work)
     over = await read(queries, job, span(6, 26))
 
-    assert told(ahead) == [single(10, "expected")]
+    assert told(ahead) == [single(10, "expected", "freeze")]
     assert told(held) == [
         single(10, "waiting", "freeze"),
         single(15, "waiting", "freeze"),
-        single(20, "expected"),
+        single(20, "expected", "freeze"),
         single(25, "expected"),
     ]
     assert only == held[:2]
     assert inside == held[1]
-    assert [line.freeze and line.freeze.reason for line in held] == ["release", "release", None, None]
+    assert [line.freeze and line.freeze.reason for line in held] == ["release", "release", "release", None]
     assert told(over) == [(10, 20, "skipped", "freeze", 3), single(25, "expected")]
+
+
+@pytest.mark.parametrize(
+    ("afterwards", "frozen"),
+    [("skip", ["freeze", "freeze", "freeze"]), ("latest", ["freeze", "freeze", None]), ("all", ["capped", None, None])],
+)
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_what_a_freeze_will_skip_is_expected_with_its_reason(
+    store: Store,
+    queries: Queries,
+    node: ManualScheduler,
+    worker: Hands,
+    commands: Commands,
+    afterwards: str,
+    frozen: list[str | None],
+    newest_first: bool,
+) -> None:
+    """The freeze holds starts, which come at some jitter after their instants: those of 15, 20 and 25 s."""
+    job = await create(store, interval_seconds=5, jitter_seconds=3, misfire_cap=2, max_executions=6, overlap="allow")
+    late = job.jitter
+    await commands.freezes.add(
+        FreezeScope.QUEUE,
+        job.queue,
+        since=START + late + seconds(11),
+        until=START + late + seconds(26),
+        afterwards=Afterwards(afterwards),
+        actor=Actor("ana", reason="release"),
+    )
+
+    lines = await read(queries, job, span(0, 100, newest_first=newest_first), limit=2)
+    reasons = frozenset({"freeze", "capped"})
+    only = await read(queries, job, span(0, 100, newest_first=newest_first, reasons=reasons), limit=2)
+    for second in range(1, 101):  # so that nothing that was promoted before the freeze is claimed in it
+        await node.run_until(START + seconds(second), worker.work)
+    ran = [line for line in await read(queries, job, span(0, 100)) if line.verdict is Verdict.RAN]
+
+    lines, only = (found[::-1] if newest_first else found for found in (lines, only))
+    in_freeze = {15: frozen[0], 20: frozen[1], 25: frozen[2]}
+    assert {(line.first - START).total_seconds(): line.reason for line in lines if line.freeze} == in_freeze
+    assert only == [line for line in lines if line.reason]
+    assert [line.first for line in lines if line.reason is None] == [line.first for line in ran]
+    assert len(ran) == 6
 
 
 @pytest.mark.parametrize("scope", [FreezeScope.QUEUE, FreezeScope.JOB])

@@ -24,6 +24,7 @@ from timeball.domain.scheduling.occurrences import (
     resolve_frozen,
 )
 from timeball.domain.scheduling.schedule import Every
+from timeball.domain.scheduling.verdicts import frozen_spans
 from timeball.domain.values.ids import ExecutionId, JobId
 
 BEGIN = datetime(2026, 11, 20, 18, tzinfo=UTC)
@@ -207,6 +208,37 @@ def test_every_occurrence_runs_or_is_skipped_exactly_once(
     for gone in result.skipped:
         if gone.reason is SkipReason.FREEZE:
             assert any(frozen.covers(gone.first) and frozen.covers(gone.last) for frozen in windows)
+
+
+@given(
+    first=st.integers(0, 20),
+    edges=st.lists(st.floats(0, 400), min_size=2, max_size=6, unique=True),
+    policies=st.lists(st.sampled_from(Afterwards), min_size=3, max_size=3),
+    cap=st.sampled_from([1, 4, 150]),
+    jitter=st.sampled_from([0, 45]),
+)
+def test_what_freezes_will_skip_is_what_they_skip(
+    first: int, edges: list[float], policies: list[Afterwards], cap: int, jitter: int
+) -> None:
+    edges, late = sorted(edges), timedelta(seconds=jitter)
+    windows = [
+        window(start, end, policy)
+        for (start, end), policy in zip(zip(edges[::2], edges[1::2], strict=False), policies, strict=False)
+    ]
+
+    ahead = frozen_spans(EVERY, windows, late, cap, minute(first))
+
+    moved = [FrozenWindow(one.start - late, one.end - late, one.afterwards) for one in windows]
+    over = [one for one in moved if one.end > minute(first)]
+    end = max([minute(first), *(one.end for one in over)])
+    rule = MisfireRule(grace=timedelta(days=1), cap=cap)
+    judged = resolve_frozen(EVERY, minute(first), end, rule, over)
+    for one in over:
+        kept = [at for at in judged.run if one.covers(at)]
+        named = [at for number in range(first, 401) if one.covers(at := minute(number))]
+        assert [at for at in named if not any(span.covers(at) for span in ahead)] == kept
+    gone = [(one.last, one.reason) for one in judged.skipped]
+    assert [(span.last, span.reason) for span in ahead] == gone
 
 
 # promotions

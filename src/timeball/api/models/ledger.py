@@ -11,7 +11,7 @@ from timeball.api.models import PageOut
 
 
 class HoldingFreezeOut(BaseModel):
-    """The freeze that holds an occurrence whose time has come."""
+    """The freeze that holds an occurrence, or will hold it."""
 
     id: str
     what: str = Field(description="What it holds, in words.")
@@ -34,7 +34,9 @@ class OccurrenceOut(BaseModel):
         description="Why it was skipped; if it is expected, why it will be skipped unless something changes before; "
         "`freeze` if it waits for the end of a freeze."
     )
-    freeze: HoldingFreezeOut | None = Field(description="The freeze that it waits for.")
+    freeze: HoldingFreezeOut | None = Field(
+        description="The freeze that it waits for; of one that is expected, the freeze that its time falls into."
+    )
     origin: Literal["schedule", "enqueue", "trigger", "backfill", "retry", "after"] = Field(
         description="`backfill`: an execution that a backfill created for the instant; what it fills in has an entry of its own."
     )

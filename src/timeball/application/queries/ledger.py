@@ -12,7 +12,7 @@ first record that comes after it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import chain
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from timeball.domain.execution import Origin
+from timeball.domain.freeze import frozen_windows
 from timeball.domain.policies import SkipReason, Verdict
 from timeball.domain.scheduling.civil_time import MAX_INSTANT, MICROSECOND, MIN_INSTANT, format_instant
 from timeball.domain.scheduling.verdicts import JobOutlook, LedgerLine, left_out_lines
@@ -133,20 +134,24 @@ class LedgerQueries:
         """A page of lines in the order of time. A page that is not full may have a cursor: it has looked at enough."""
         # First what lies ahead, then the records: what moves in between is seen twice and told once, and never missed.
         outlook, history_from = await self._ledger.outlook(job)
+        freezes = await self._freezes_of(job) if query.until > outlook.now else None
+        if freezes and job.rule.is_recurring:
+            windows = (window for window in frozen_windows(freezes) if window.end > outlook.now)
+            outlook = outlook.in_freezes(windows, job.jitter, job.misfire.cap)
         reading = _LedgerReading(self._ledger, job, query, outlook, request)
         if query.has_left_out and not job.is_enqueued:
             await reading.find_left_out()
         page = await reading.page()
-        if any(line.verdict is Verdict.WAITING for line in page.items):
-            freeze = await self._freeze_of(job, outlook.now)
-            page = page if freeze is None else replace(page, items=[line.held_by(freeze) for line in page.items])
+        if freezes is None and any(line.verdict is Verdict.WAITING for line in page.items):
+            freezes = await self._freezes_of(job)
+        if freezes:
+            lines = [_with_freeze(line, freezes, outlook.now, job.jitter) for line in page.items]
+            page = replace(page, items=lines)
         return LedgerPage(page, query, outlook.now, history_from)
 
-    async def _freeze_of(self, job: Job, now: datetime) -> Freeze | None:
-        """The freeze that holds a job now; of several, the one that ends last."""
+    async def _freezes_of(self, job: Job) -> list[Freeze]:
         freezes = (await self._store.freezes.list()).freezes
-        holding = [one for one in freezes if one.covers(now) and one.holds(job.queue, job.id, job.tags)]
-        return max(holding, key=lambda freeze: freeze.until_at, default=None)
+        return [freeze for freeze in freezes if freeze.holds(job.queue, job.id, job.tags)]
 
     async def lines(self, job: Job, query: LedgerQuery) -> AsyncIterator[LedgerLine]:
         """Every line of a span, page after page."""
@@ -196,6 +201,15 @@ class LedgerQueries:
     async def versions(self, job: Job) -> list[VersionPeriod]:
         """The versions of a recurring job with the periods that they answer for, the first one first."""
         return await self._ledger.versions(job.id)
+
+
+def _with_freeze(line: LedgerLine, freezes: Sequence[Freeze], now: datetime, jitter: timedelta) -> LedgerLine:
+    """A line with the freeze that holds it now, or will hold it; of several, the one that ends last."""
+    if line.is_left_out or line.reason == SkipReason.PAUSED or line.verdict not in (Verdict.WAITING, Verdict.EXPECTED):
+        return line
+    at = now if line.verdict is Verdict.WAITING else line.first + jitter
+    holding = [freeze for freeze in freezes if freeze.covers(at)]
+    return line.held_by(max(holding, key=lambda freeze: freeze.until_at)) if holding else line
 
 
 class _LedgerReading:
@@ -341,12 +355,12 @@ class _LedgerReading:
     def _ahead(self) -> Iterator[LedgerLine]:
         """The lines without a record, from the cursor on."""
         since, until = self._span()
-        # They have no reason, and may be without end: a filter that none of them can match must not walk along them.
-        has_expected = self._query.may_have(Verdict.EXPECTED) and not self._query.reasons
+        # They may be without end: a filter that few of them can match must not walk along all.
+        has_expected, reasons = self._query.may_have(Verdict.EXPECTED), self._query.reasons
         if self._query.newest_first:
-            expected = self._outlook.expected_back(since, until) if has_expected else ()
+            expected = self._outlook.expected_back(since, until, reasons) if has_expected else ()
             return chain(expected, reversed(self._outlook.certain(since, until)))
-        expected = self._outlook.expected(since, until) if has_expected else ()
+        expected = self._outlook.expected(since, until, reasons) if has_expected else ()
         return chain(self._outlook.certain(since, until), expected)
 
 

@@ -118,12 +118,15 @@ def _look(line: LedgerLine) -> str:
 def _words(line: LedgerLine) -> str:
     if line.origin is Origin.BACKFILL:
         return f"backfill; {line.reason}" if line.reason else "backfill"
+    why = f": {line.freeze.reason}" if line.freeze and line.freeze.reason else ""
+    if line.is_frozen:
+        return f"held by a freeze{why}"
+    if line.verdict is Verdict.EXPECTED and line.reason:
+        return f"will be skipped, {line.reason.replace('_', ' ')}{why}"
+    if line.verdict is Verdict.EXPECTED:
+        return f"runs after a freeze{why}" if line.freeze else ""
     if line.reason is None:
         return "due, and not judged yet" if line.verdict is Verdict.WAITING and line.execution_id is None else ""
-    if line.is_frozen:
-        return "held by a freeze" + (f": {line.freeze.reason}" if line.freeze and line.freeze.reason else "")
-    if line.verdict is Verdict.EXPECTED:
-        return f"will be skipped, {line.reason}"
     filled = f"; {format_number(line.filled)} filled in" if line.filled else ""
     # A single one has its number and its verdict beside it.
     words = describe_skips({line.reason: line.count or 1}) if line.is_range else line.reason
