@@ -178,6 +178,29 @@ async def test_live_names_a_job_that_missed_occurrences_and_leads_to_its_ledger(
     assert f'href="/jobs/{job}?tab=ledger&verdict=skipped"' in page
 
 
+async def test_what_was_missed_is_named_until_it_was_seen_and_again_when_more_is_missed(
+    browser: Browser, parts: ServerRuntime, node: ManualScheduler, store: Store
+) -> None:
+    words = "5 missed, misfire, in the last 24 hours"
+    mark = re.findall(r'name="mark" value="(\w+)"', await shown(browser, "/"))[0]
+
+    for wrong in ("", "x" * 33, "no mark"):
+        await browser.submit("/seen", mark=wrong)
+    assert words in await shown(browser, "/")
+    await browser.submit("/seen", mark=mark)
+    seen = await shown(browser, "/")
+    async with open_browser(parts) as other:
+        elsewhere = await shown(other, "/")
+    node.clock.advance_to(START + seconds(127))
+    await node.tick()
+    await store.rollups.fold()
+    again = await shown(browser, "/")
+
+    assert words not in seen
+    assert words in elsewhere
+    assert "beat: 10 missed, misfire" in again
+
+
 @pytest.mark.usefixtures("node")
 async def test_a_backfill_that_cannot_be_is_refused_before_and_after_it_is_started(browser: Browser) -> None:
     span = {"from": "2026-03-03T00:00", "until": "2026-03-02T00:00", "reason": "the outage"}

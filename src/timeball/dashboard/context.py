@@ -90,8 +90,11 @@ class Site:
 
 # A caller that has not logged in: it sees the login page and error pages only.
 ANONYMOUS = Caller("anonymous", Role.VIEWER)
-TOAST_COOKIE = "timeball_toast"
+TOAST_COOKIE, SEEN_COOKIE = "timeball_toast", "timeball_seen"
 _TOAST_SECONDS = 30
+# What was missed is reported for a day; the hours at its edges count whole.
+_SEEN_SECONDS = 26 * 3_600
+_MAX_SEEN = 50
 _MAX_FORM_BYTES = 1024 * 1024
 _MAX_FORM_FIELDS = 2_000
 
@@ -278,9 +281,21 @@ class PageContext:
         note = self.site.signer.read(cookie, self._reader)
         return None if note is None else orjson.loads(note)
 
+    @cached_property
+    def seen(self) -> list[str]:
+        """The marks of what this caller has put away in this browser."""
+        note = self.site.signer.read(self.request.cookies.get(SEEN_COOKIE, ""), f"seen {self._reader}")
+        return [] if note is None else note.decode().split()
+
+    def note_seen(self, response: Response, mark: str) -> None:
+        """Keep the mark of something that is put away."""
+        marks = [*(one for one in self.seen if one != mark), mark][-_MAX_SEEN:]
+        signed = self.site.signer.sign(" ".join(marks).encode(), f"seen {self._reader}")
+        set_cookie(response, self.request, SEEN_COOKIE, signed, _SEEN_SECONDS)
+
     @property
     def _reader(self) -> str:
-        """The reader that a toast is signed for: this caller in this browser."""
+        """The reader that a note is signed for: this caller in this browser."""
         return f"{self._browser} {self.caller.name}"
 
     def _delete_cookie(self, response: Response, name: str) -> None:

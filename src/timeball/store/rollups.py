@@ -127,10 +127,18 @@ class RollupStore:
     async def missed(self, since: datetime, limit: int = _MAX_MISSED) -> list[MissedOccurrences]:
         """The jobs that have missed occurrences since an instant, to the hour; the latest first."""
         rows = await self._database.fetch("missed_of_jobs", since=since, limit=limit)
-        counts: dict[tuple[UUID, str | None], dict[str, int]] = {}
+        jobs: dict[tuple[UUID, str | None], list[Any]] = {}
         for row in rows:
-            counts.setdefault((row["id"], row["name"]), {})[row["reason"]] = row["number"]
-        return [MissedOccurrences(job_id=JobId(id_), name=name, counts=own) for (id_, name), own in counts.items()]
+            jobs.setdefault((row["id"], row["name"]), []).append(row)
+        return [
+            MissedOccurrences(
+                job_id=JobId(id_),
+                name=name,
+                counts={row["reason"]: row["number"] for row in own},
+                mark=" ".join(sorted(f"{row['reason']} {row['at'].isoformat()} {row['latest']}" for row in own)),
+            )
+            for (id_, name), own in jobs.items()
+        ]
 
     async def days(self, job_id: JobId, edges: Sequence[datetime], late_after: timedelta) -> list[DayCounts]:
         """What a recurring job did on each of these days, to the hour; *edges* are their beginnings and the end of the last one."""
@@ -155,11 +163,12 @@ class RollupStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissedOccurrences:
-    """The occurrences of a job that were missed, by reason."""
+    """The occurrences of a job that were missed, by reason. Their *mark* is another one as soon as more are missed."""
 
     job_id: JobId
     name: str | None
     counts: Mapping[str, int]
+    mark: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

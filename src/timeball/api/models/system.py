@@ -375,6 +375,9 @@ class AttentionItemOut(BaseModel):
     command: str | None
     target: TargetOut | None
     why: str | None = Field(description="Why the execution waits, in one sentence.")
+    mark: str | None = Field(
+        description="Of what is over and needs no more than a look, such as missed occurrences: another one as soon as there is more of it."
+    )
 
 
 class GateOut(BaseModel):

@@ -290,6 +290,7 @@ _CONCERN_EXAMPLE = {
     "command": f"timeball why {EXECUTION_ID}",
     "target": {"kind": "execution", "id": EXECUTION_ID},
     "why": "NOT STARTED: all 8 slots of web-1 are taken.",
+    "mark": None,
 }
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from hashlib import blake2b
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ _OVERRUN_FACTOR = 3
 _MIN_OVERRUN = timedelta(minutes=1)
 _MIN_HISTORY = 3
 _MAX_OF_A_KIND = 10
-# Missed occurrences are reported for a day, to the hour, and need no confirmation. More jobs than these are one line together.
+# Missed occurrences are reported for a day, to the hour. More jobs than these are one line together.
 _MISSED_FOR = timedelta(hours=24)
 _MAX_MISSED_JOBS = 5
 # Of more queues, those are checked whose oldest execution waits longest.
@@ -59,7 +60,10 @@ class HealthCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionItem:
-    """Something a person should deal with: a sentence, advice, a target as (kind, id), an explanation and a command."""
+    """Something a person should deal with: a sentence, advice, a target as (kind, id), an explanation and a command.
+
+    What is over needs to be looked at and no more: it has a *mark*, by which a page knows it again until there is more of it.
+    """
 
     code: str
     status: DiagnosisStatus
@@ -68,6 +72,7 @@ class AttentionItem:
     target: tuple[str, str] | None
     why: str | None = None
     command: str | None = None
+    mark: str | None = None
 
 
 class DoctorQueries:
@@ -256,6 +261,7 @@ def _missed_item(missed: MissedOccurrences) -> AttentionItem:
         advice=f"see which: {command}",
         command=command,
         target=("ledger", shown),
+        mark=_mark([missed]),
     )
 
 
@@ -269,7 +275,13 @@ def _missed_together(missed: Sequence[MissedOccurrences]) -> AttentionItem:
         sentence=f"{len(missed):,} jobs: {describe_skips(counts)}, in the last 24 hours: {names}",
         advice="see the timeline of that time, or the ledger of each job",
         target=("timeline", ""),
+        mark=_mark(missed),
     )
+
+
+def _mark(missed: Sequence[MissedOccurrences]) -> str:
+    text = "; ".join(sorted(f"{one.job_id} {one.mark}" for one in missed))
+    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def broker_check(nodes: Sequence[NodeStatus]) -> HealthCheck:

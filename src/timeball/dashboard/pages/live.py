@@ -38,6 +38,7 @@ _MAX_STARTS = 18
 _MAX_NEXT = 6
 _MAX_RUNNING = 50
 _MAX_ADVANCING = 6
+_LONGEST_MARK = 32
 
 
 # Starts later than this are marked in the chart.
@@ -83,6 +84,16 @@ async def demo(context: PageContext) -> Response:
     return context.go(context.site_url("/"), "The demo job runs now and every ten seconds.")
 
 
+@router.post("/seen", Role.VIEWER)
+async def note_seen(context: PageContext) -> Response:
+    """Put away what was missed, in this browser, until more is missed."""
+    response = context.go(context.back("/"))
+    mark = context.form.get("mark", "")
+    if mark.isalnum() and len(mark) <= _LONGEST_MARK:
+        context.note_seen(response, mark)
+    return response
+
+
 async def _welcome(context: PageContext) -> Response:
     nodes = await context.shared("nodes", context.site.queries.nodes)
     workers = [node for node in nodes if node.kind is NodeKind.WORKER]
@@ -113,7 +124,7 @@ async def _now_of(context: PageContext, overview: Overview) -> dict[str, Any]:
     now = context.site.queries.now()
     return {
         "metrics": metrics_document(overview),
-        "concerns": concerns,
+        "concerns": [one for one in concerns if one.mark is None or one.mark not in context.seen],
         "page_of": target_url,
         "freezes": await freeze_rows(context, [one for one in freezes.freezes if one.covers(now)]),
         "advancing": await _advancing(context) if overview.now.running else [],

@@ -441,7 +441,7 @@ GROUP BY given.series, date_bin(:step::interval, rollup.at, 'epoch'::timestamptz
 ORDER BY given.series, at;
 
 -- name: missed_of_jobs
--- The jobs that have missed occurrences since an instant, and how many for each reason: of the latest :limit hours of all of them.
+-- The jobs that have missed occurrences since an instant, and how many for each reason, with those of its latest hour: of the latest :limit hours of all of them.
 WITH part AS MATERIALIZED (
     SELECT job_id, at, skip_reasons, skip_counts
     FROM timeball.rollup
@@ -451,7 +451,8 @@ WITH part AS MATERIALIZED (
     ORDER BY at DESC, job_id DESC
     LIMIT :limit
 )
-SELECT job.id, job.name, skip.reason, sum(skip.number)::bigint AS number, max(part.at) AS at
+SELECT job.id, job.name, skip.reason, sum(skip.number)::bigint AS number, max(part.at) AS at,
+       (array_agg(skip.number ORDER BY part.at DESC))[1] AS latest
 FROM part
 JOIN timeball.job ON job.id = part.job_id AND job.deleted_at IS NULL
 CROSS JOIN LATERAL unnest(part.skip_reasons, part.skip_counts) AS skip (reason, number)
