@@ -62,8 +62,8 @@ async def test_a_freeze_is_written_once_for_one_idempotency_key(
     ("body", "pointer", "words"),
     [
         ({}, "/queue", "none of them is given, expected one of queue, tag, job and everything"),
-        ({"queue": "a", "tag": "b"}, "/tag", "queue and tag is given"),
-        ({"queue": "a", "everything": True}, "/everything", "queue and everything is given"),
+        ({"queue": "a", "tag": "b"}, "/tag", "queue and tag are given"),
+        ({"queue": "a", "everything": True}, "/everything", "queue and everything are given"),
         ({"queue": "a", "until": "1999-01-01T00:00:00Z"}, "/until", "which has passed"),
         ({"queue": "a", "from": "1999-01-01T00:00:00Z"}, "/from", "which has passed"),
         ({"queue": "a", "from": "2198-01-01T00:00:00Z"}, "/from", "expected an instant before until"),

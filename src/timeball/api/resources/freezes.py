@@ -92,9 +92,9 @@ async def _scope(body: FreezeIn, context: ApiContext) -> tuple[FreezeScope, str 
     given = [name for name in ("queue", "tag", "job") if getattr(body, name) is not None]
     given += ["everything"] if body.everything else []
     if len(given) != 1:
-        found = "none of them" if not given else " and ".join(given)
+        found = f"{' and '.join(given)} are" if given else "none of them is"
         raise InvalidInput(
-            f"{found} is given, expected one of queue, tag, job and everything",
+            f"{found} given, expected one of queue, tag, job and everything",
             hint='to freeze the whole installation, say {"everything": true}',
             field=given[1] if given else "queue",
         )
