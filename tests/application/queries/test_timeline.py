@@ -324,3 +324,18 @@ async def test_what_a_freeze_holds_is_drawn_at_its_end_and_each_row_knows_its_fr
     assert held == {"billed": [billing], "free": [], "one-off": [billing], "tagged": [payments]}
     by_queue = await queries.timeline.draw(around(clock, rows_by=RowsBy.QUEUES))
     assert {row.label: row.freezes for row in by_queue.rows} == {"billing": [billing], "default": []}
+
+
+@pytest.mark.parametrize("every", [600, 1])
+async def test_a_job_that_a_freeze_holds_all_the_time_has_a_row_without_marks(
+    store: Store, queries: Queries, clock: VirtualClock, commands: Commands, every: int
+) -> None:
+    await make_recurring(store, every=every, name="billed", queue="billing")
+    await make_recurring(store, every=86_400, name="tomorrow", queue="billing")
+    freeze = await commands.freezes.add(FreezeScope.QUEUE, "billing", until=clock.now() + timedelta(days=2))
+
+    timeline = await queries.timeline.draw(around(clock, end=clock.now() + timedelta(hours=1)))
+
+    (row,) = timeline.rows
+    assert (row.label, list(row.marks), row.freezes) == ("billed", [], [format_freeze_id(freeze.id)])
+    assert list(timeline.without_history) == []

@@ -100,6 +100,8 @@ class TimelineData:
     running: list[TimelineRun] = field(default_factory=list)
     one_offs: list[TimelineRun] = field(default_factory=list)
     fires: list[FireTimes] = field(default_factory=list)
+    # Jobs that freezes hold all the time.
+    held: list[FireTimes] = field(default_factory=list)
     names: dict[JobId, NamedJob] = field(default_factory=dict)
     durations: TypicalDurations = NO_DURATIONS
     durations_at: datetime | None = None
@@ -172,7 +174,7 @@ def group_by_row(
         parts(name_of(run)).running.append(run)
     for run in data.one_offs:
         parts(name_of(run)).one_offs.append(run)
-    for fires in data.fires:
+    for fires in (*data.fires, *data.held):
         parts(name_of_line(fires)).fires.append(fires)
     return [rows[name] for name in sorted(rows)]
 
@@ -322,16 +324,20 @@ class TimelineQueries:
         tags = {one.target for one in data.freezes if one.scope is FreezeScope.TAG and one.target}
         if tags:
             runs = (*data.past, *data.skips, *data.running, *data.one_offs)
-            ids = {run.job_id for run in runs} | {fires.job.job_id for fires in data.fires}
+            ids = {run.job_id for run in runs} | {fires.job.job_id for fires in (*data.fires, *data.held)}
             data.tags = await self._store.freezes.tags_of(list(ids), tags)
 
     async def _look_ahead(self, request: TimelineRequest, start: datetime, data: TimelineData) -> None:
         jobs, has_more, data.durations_at = await self._timelines.futures(request.queue)
         # No more marks are made than a view may need: all rows together are fitted to far fewer.
         buckets = max(min(request.width // PIXELS_PER_MARK, _MAX_DRAWN // request.limit), 1)
-        budget = FireTimeBudget(even_edges(start, request.end, buckets))
+        # What waits has no worker yet.
+        budget = FireTimeBudget(
+            even_edges(start, request.end, buckets), with_held=request.rows_by is not RowsBy.WORKERS
+        )
         # In a thread: thousands of cron expressions would hold up the event loop for seconds.
-        data.fires = await asyncio.to_thread(budget.of, jobs)
+        fires = await asyncio.to_thread(budget.of, jobs)
+        data.fires, data.held = [one for one in fires if one.total], [one for one in fires if not one.total]
         data.left_out = budget.left_out + has_more
         data.one_offs = await self._timelines.one_offs(start, request.end, request.queue)
 
@@ -396,7 +402,7 @@ class TimelineQueries:
         runs = (run for run in (*data.past, *data.skips, *data.running, *data.one_offs) if not run.is_enqueued)
         named = await self._timelines.names({run.job_id for run in runs})
         names = {id_: RowName(job.name, format_job_id(id_), job.kind) for id_, job in named.items()}
-        for job in (fires.job for fires in data.fires):
+        for job in (fires.job for fires in (*data.fires, *data.held)):
             names[job.job_id] = RowName(job.label, format_job_id(job.job_id), job.rule.kind.value)
         return names
 

@@ -84,6 +84,11 @@ class ForecastJob:
         thawed = sum(1 for _ in self._thawed(start, end))
         return thawed + sum(self._count_named(low, high) for low, high in self._unfrozen(start, end))
 
+    def is_held_in(self, start: datetime, end: datetime) -> bool:
+        """Whether freezes hold occurrences of it within [start, end), those included that have waited since before."""
+        touching = [window for window in self.windows if start < window.end and window.start < end]
+        return any(self._count_named(window.start, min(window.end, end)) for window in touching)
+
     def _unfrozen(self, start: datetime, end: datetime) -> Iterator[tuple[datetime, datetime]]:
         """The parts of [start, end) in which no freeze holds the job."""
         for window in self.windows:
@@ -145,12 +150,14 @@ class FireTimes:
 class FireTimeBudget:
     """Computes the fire times of jobs between the edges of some buckets, within a budget.
 
-    The runs of a job that has more of them than there are buckets, and more than *singly*, are only counted.
+    The runs of a job that has more of them than there are buckets, and more than *singly*, are only counted. A job that has none is left
+    out, *with_held* only if no freeze holds it either.
     """
 
     edges: Sequence[datetime]
     budget: int = MAX_STEPS
     singly: int = 50
+    with_held: bool = False
     left_out: int = 0
     _known: dict[object, tuple[int, ...]] = field(default_factory=dict)
 
@@ -161,7 +168,7 @@ class FireTimeBudget:
             fires = self._of(job)
             if fires is None:
                 self.left_out += 1
-            elif fires.total:
+            elif fires.total or (self.with_held and job.is_held_in(self.edges[0], self.edges[-1])):
                 fire_times.append(fires)
         return fire_times
 
