@@ -140,3 +140,18 @@ async def test_why_names_the_freeze_that_holds_an_execution(client: httpx.AsyncC
     assert gate["links"] == [freeze["id"]]
     assert gate["advice"] == f"timeball unfreeze {freeze['id']}"
     assert "frozen" in explanation["headline"]
+
+
+async def test_why_does_not_advise_to_trigger_what_a_freeze_holds(
+    client: httpx.AsyncClient, clock: VirtualClock
+) -> None:
+    await client.post("/jobs", json={"name": "a", "handler": "test.echo", "interval_seconds": 3600, "queue": "billing"})
+    before = (await client.get("/jobs/a/explain")).json()
+    await created(client, queue="billing", until=after(clock, 2))
+
+    frozen = (await client.get("/jobs/a/explain")).json()
+
+    commands = [
+        next(gate["command"] for gate in one["gates"] if gate["name"] == "run_time") for one in (before, frozen)
+    ]
+    assert commands == ["timeball jobs trigger a", None]

@@ -228,6 +228,9 @@ def check_run_time(facts: ExplainFacts) -> GateResult:
             return stopped(f"it was queued when a freeze began, and goes back to the queue at {when}")
         case DueKind.SNOOZE if facts.freeze is None or execution.run_at != facts.freeze.until_at:
             return stopped(f"its handler asked to be run again at {when}")
+        case _ if facts.freeze is not None:
+            # What is triggered waits for the end of the freeze, too.
+            return stopped(f"it is due at {when}")
         case _:
             return stopped(
                 f"it is due at {when}",
