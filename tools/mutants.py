@@ -495,6 +495,28 @@ MUTANTS = (
         "    WHERE execution.has_follow_ups IS FALSE\n",
         f"{_GROUPS}::test_verify_names_a_group_that_is_not_as_its_parts_are",
     ),
+    # slots
+    _one(
+        "a handler that waits for another run and keeps its slot",
+        "engine/worker/attempts.py",
+        "            busy -= self._given_away()\n",
+        "            pass\n",
+        "tests/sdk/test_waiting.py::test_two_parents_in_two_slots_get_the_results_of_their_children",
+    ),
+    _one(
+        "a worker that lends slots without end",
+        "engine/worker/attempts.py",
+        "        return min(waiting, self._most_lent)\n",
+        "        return waiting\n",
+        "tests/engine/worker/test_attempts.py::test_as_many_attempts_as_may_lend_their_slots_to_others",
+    ),
+    _one(
+        "an attempt that has ended and lends its slot for ever",
+        "engine/worker/attempts.py",
+        "sum(self.attempts.get(context.claimed.id) is context for context in list(self.lent))",
+        "len(self.lent)",
+        "tests/engine/worker/test_attempts.py::test_an_attempt_that_has_ended_lends_nothing",
+    ),
     _one(
         "a limited call that goes past its limit",
         "store/migrations/0001_initial.sql",

@@ -26,7 +26,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -378,6 +379,44 @@ def active_run() -> ActiveRun:
 
 
 RUNNING: ContextVar[AttemptContext] = ContextVar("timeball_running")
+
+
+class SlotLender(Protocol):
+    """What the slots of the attempts that run here belong to. Called from any thread."""
+
+    def lend(self, context: AttemptContext) -> None:
+        """The attempt waits for another run: its slot may be given to others until it goes on."""
+
+    def take_back(self, context: AttemptContext) -> None:
+        """The attempt goes on."""
+
+
+# Set where attempts come from, so that all of them inherit it and none pays for it.
+SLOT_LENDER: ContextVar[SlotLender] = ContextVar("timeball_slot_lender")
+
+
+class OwnSlot:
+    """The slot of the attempt that runs where this is made, if one does."""
+
+    __slots__ = ("_context", "_lender")
+
+    def __init__(self) -> None:
+        context = RUNNING.get(None)
+        self._context = None if context is None or context.is_forked_copy else context
+        self._lender = SLOT_LENDER.get(None)
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Lend it, while the attempt waits for another run that may need it; in any thread."""
+        context, lender = self._context, self._lender
+        if context is None or lender is None:
+            yield
+            return
+        lender.lend(context)
+        try:
+            yield
+        finally:
+            lender.take_back(context)
 
 
 def end_forked_copy(context: AttemptContext) -> None:

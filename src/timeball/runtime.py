@@ -295,8 +295,9 @@ class _NodeFactory:
                 return CoroutineRunner()
             case RunStyle.THREAD:
                 from timeball.engine.runners.in_process import ThreadRunner
+                from timeball.engine.worker.attempts import most_attempts
 
-                return ThreadRunner(self._parts.settings.worker.slots)
+                return ThreadRunner(most_attempts(self._parts.settings.worker.slots))
             case RunStyle.PROCESS:
                 from timeball.engine.runners.process import ProcessRunner
 

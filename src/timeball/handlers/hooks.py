@@ -164,7 +164,8 @@ NO_PROCESS_HOOKS = ProcessHooks()
 async def _call_hook(hook: Callable[[], Any], where: str) -> None:
     try:
         value = hook()
-        if inspect.isawaitable(value):
+        # Not whatever can be awaited: a hook that returns the run that it has enqueued does not wait for it.
+        if inspect.iscoroutine(value) or asyncio.isfuture(value):
             await value
     except Exception as error:
         error.add_note(f"raised by {hook_name(hook)}, which @tb.{where} has registered")

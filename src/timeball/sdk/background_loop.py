@@ -20,6 +20,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, Generic, TypeVar
 
@@ -28,6 +29,8 @@ from timeball.errors import StoreUnavailable, TimeballError
 T = TypeVar("T")
 Answer = TypeVar("Answer")
 Work = Callable[[T], Coroutine[Any, Any, Answer]]
+
+_LONGEST_WAIT_SECONDS = 0.25
 
 
 class BackgroundLoop(Generic[T]):
@@ -57,6 +60,20 @@ class BackgroundLoop(Generic[T]):
             return future.result()
         except BaseException:
             future.cancel()  # Ctrl-C: no caller waits for the result any more
+            raise
+
+    def wait(self, work: Work[T, Answer]) -> Answer:
+        """Like `call`, for work that may take as long as it likes: a handler that is to stop gets its error here (`interrupt.py`).
+
+        Its thread gets it between two bytecodes, so it does not stay in one wait.
+        """
+        future = self.submit(work)
+        try:
+            while not wait_for((future,), _LONGEST_WAIT_SECONDS).done:
+                pass
+            return future.result()
+        except BaseException:
+            future.cancel()
             raise
 
     async def acall(self, work: Work[T, Answer]) -> Answer:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import orjson
 
+from timeball.current import OwnSlot
 from timeball.domain.follow_ups import MAX_PARTS, GroupState, GroupStatus
 from timeball.domain.values.ids import format_id
 from timeball.domain.values.json_text import missing_result
@@ -156,13 +157,17 @@ class GroupRun:
         """Wait until all parts have ended, and return what they returned, in their order; of a chain, what its last step returned.
 
         Raises ExecutionFailed if a part has not succeeded, and ResultTimeout if they have not ended within *timeout*. What follows the
-        group is not waited for.
+        group is not waited for. A handler that waits here lends its slot to other executions meanwhile.
         """
-        return self._background_loop.call(partial(self._results, timeout))
+        return self._background_loop.wait(partial(self._results, timeout, OwnSlot()))
 
     async def aresults(self, timeout: Duration | None = None) -> list[Any]:
         """Like `results`, for coroutines."""
-        return await self._background_loop.acall(partial(self._results, timeout))
+        return await self._background_loop.acall(partial(self._results, timeout, OwnSlot()))
+
+    def __await__(self) -> Generator[Any, None, list[Any]]:
+        """`await group` is `await group.aresults()`."""
+        return self.aresults().__await__()
 
     def cancel(self, reason: str | None = None) -> int:
         """Cancel what waits, and ask what runs to stop; returns how many runs that were. What follows a failure of the group follows."""
@@ -183,16 +188,12 @@ class GroupRun:
     async def _cancel(self, reason: str | None, runtime: SdkRuntime) -> int:
         return await runtime.commands.groups.cancel(self._group_id, runtime.actor(reason))
 
-    async def _results(self, timeout: Duration | None, runtime: SdkRuntime) -> list[Any]:
-        clock = asyncio.get_running_loop().time
+    async def _results(self, timeout: Duration | None, slot: OwnSlot, runtime: SdkRuntime) -> list[Any]:
         seconds = None if timeout is None else parse_duration(timeout, "timeout").total_seconds()
-        started, pause = clock(), _FIRST_PAUSE
-        while (status := await self._status(runtime)).state is GroupState.OPEN:
-            if seconds is not None and clock() - started >= seconds:
-                span = format_duration(parse_duration(seconds))
-                raise ResultTimeout(f"after {span} {self.id} waits for {status.waits_for} of {status.total}")
-            await asyncio.sleep(pause)
-            pause = min(1.5 * pause, _LONGEST_PAUSE)
+        status = await self._status(runtime)
+        if status.state is GroupState.OPEN:
+            with slot.lent():
+                status = await self._end_of(status, seconds, runtime)
         if status.state is GroupState.FAILED:
             raise ExecutionFailed(self.id, status.state.value, f"{status.failed} of {status.total} failed")
         results = orjson.loads(await runtime.commands.groups.results(self._group_id))
@@ -201,6 +202,18 @@ class GroupRun:
             raise PayloadError(f"{self.id} has succeeded, but {why}", field="results")
         found: list[Any] = results
         return found
+
+    async def _end_of(self, status: GroupStatus, seconds: float | None, runtime: SdkRuntime) -> GroupStatus:
+        clock = asyncio.get_running_loop().time
+        started, pause = clock(), _FIRST_PAUSE
+        while status.state is GroupState.OPEN:
+            if seconds is not None and clock() - started >= seconds:
+                span = format_duration(parse_duration(seconds))
+                raise ResultTimeout(f"after {span} {self.id} waits for {status.waits_for} of {status.total}")
+            await asyncio.sleep(pause)
+            pause = min(1.5 * pause, _LONGEST_PAUSE)
+            status = await self._status(runtime)
+        return status
 
 
 class InlineGroupRun(GroupRun):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import cached_property, partial
 from inspect import unwrap
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
 import orjson
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
+from timeball.current import OwnSlot
 from timeball.domain.execution import Execution, ExecutionState, Progress
 from timeball.domain.values.ids import ExecutionId, JobId, format_execution_id, format_job_id
 from timeball.domain.values.json_text import missing_result
@@ -74,12 +75,18 @@ class Run(Generic[R]):
         The value is converted to the type that the handler is annotated to return. Raises ExecutionFailed if the execution ended
         otherwise than by success, and ResultTimeout if it has not ended within *timeout* (`30s`, seconds or a timedelta); the
         execution is not cancelled then. Without *timeout* this waits for ever.
+
+        A handler that waits here lends its slot to other executions meanwhile, so that what it waits for can run in it.
         """
-        return self._background_loop.call(partial(self._wait, _seconds(timeout)))
+        return self._background_loop.wait(partial(self._wait, _seconds(timeout), OwnSlot()))
 
     async def aresult(self, timeout: Duration | None = None) -> R:
         """Like `result`, for coroutines."""
-        return await self._background_loop.acall(partial(self._wait, _seconds(timeout)))
+        return await self._background_loop.acall(partial(self._wait, _seconds(timeout), OwnSlot()))
+
+    def __await__(self) -> Generator[Any, None, R]:
+        """`await run` is `await run.aresult()`."""
+        return self.aresult().__await__()
 
     def state(self) -> ExecutionState:
         """The state now: `queued`, `running`, `succeeded`, ...; NotFound if it is not committed yet, or past its retention."""
@@ -124,27 +131,34 @@ class Run(Generic[R]):
 
     # in the background loop
 
-    async def _wait(self, seconds: float | None, runtime: SdkRuntime) -> R:
+    async def _wait(self, seconds: float | None, slot: OwnSlot, runtime: SdkRuntime) -> R:
         try:
             async with asyncio.timeout(None if seconds is None else seconds + _GRACE_SECONDS):
-                value: R = execution_value(await self._ended(seconds, runtime), self._convert)
+                value: R = execution_value(await self._ended(seconds, slot, runtime), self._convert)
                 return value
         except TimeoutError:
             raise ResultTimeout(f"no answer from the database about {self.id} within {seconds:g} s") from None
 
-    async def _ended(self, seconds: float | None, runtime: SdkRuntime) -> Execution:
+    async def _ended(self, seconds: float | None, slot: OwnSlot, runtime: SdkRuntime) -> Execution:
+        execution = await self._find(runtime)
+        if execution is not None and execution.state.is_final:
+            return execution
+        with slot.lent():
+            return await self._end_of(execution, seconds, runtime)
+
+    async def _end_of(self, execution: Execution | None, seconds: float | None, runtime: SdkRuntime) -> Execution:
         """Ask again and again, at growing intervals."""
         clock = asyncio.get_running_loop().time
         started, pause = clock(), _FIRST_PAUSE
         while True:
-            execution = await self._find(runtime)
-            if execution is not None and execution.state.is_final:
-                return execution
             left = _LONGEST_PAUSE if seconds is None else seconds - (clock() - started)
             if left <= 0:
                 raise self._timed_out(seconds or 0, execution)
             await asyncio.sleep(min(pause, left))
             pause = min(pause * _PAUSES_GROW_BY, _LONGEST_PAUSE)
+            execution = await self._find(runtime)
+            if execution is not None and execution.state.is_final:
+                return execution
 
     async def _find(self, runtime: SdkRuntime) -> Execution | None:
         execution = await runtime.parts.store.history.find(self._execution_id)

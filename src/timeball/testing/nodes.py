@@ -19,7 +19,7 @@ from timeball.engine.node import Service
 from timeball.engine.runners.in_process import CoroutineRunner, ThreadRunner
 from timeball.engine.scheduler.scheduler import Scheduler
 from timeball.engine.scheduler.shards import ShardBalancer
-from timeball.engine.worker.attempts import Runner
+from timeball.engine.worker.attempts import Runner, most_attempts
 from timeball.engine.worker.node import WorkerNode
 from timeball.errors import ExecutionFailed, ResultTimeout
 from timeball.handlers.binding import style_of
@@ -106,7 +106,7 @@ class ManualNodes:
         self._shards = ShardBalancer(env, self._on_event, parts.store.nodes, self._scheduler.incarnation, lambda: None)
         self._runners: dict[RunStyle, Runner] = {
             RunStyle.COROUTINE: CoroutineRunner(),
-            RunStyle.THREAD: ThreadRunner(parts.settings.worker.slots),
+            RunStyle.THREAD: ThreadRunner(most_attempts(parts.settings.worker.slots)),
         }
         self._worker = WorkerNode(
             env,
@@ -179,7 +179,7 @@ class ManualNodes:
                 return
 
     def _is_running(self) -> bool:
-        return bool(self._worker.executor.busy or self._worker.executor.waiting)
+        return bool(self._worker.executor.running or self._worker.executor.waiting)
 
     async def _run_once(self) -> None:
         worker = self._worker

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack
 from contextvars import ContextVar
 
 import pytest
 
 from tests.engine.support import PATIENCE_SECONDS, make_executor, until
 from tests.engine.worker.test_executor import Findings, claim
-from timeball.current import AttemptContext
+from timeball.current import RUNNING, AttemptContext, OwnSlot
 from timeball.domain.execution import Failed, Outcome, Released, Succeeded, TimeoutOutcome
 from timeball.domain.handler import Handler
 from timeball.engine.runners.in_process import CoroutineRunner
+from timeball.engine.worker.attempts import most_lent
 from timeball.engine.worker.executor import Executor
 from timeball.env import Env
 from timeball.handlers.registry import Registry, make_handler
@@ -95,6 +97,48 @@ async def test_those_that_wait_run_together_in_all_slots_and_no_more(make: Make,
     await until(lambda: len(findings) == 8)
 
     assert most == 3
+
+
+async def test_as_many_attempts_as_may_lend_their_slots_to_others(make: Make, findings: Findings) -> None:
+    """They wait for other runs, each for two of them."""
+    gate, contexts = asyncio.Event(), []
+
+    async def parent() -> None:
+        contexts.append(RUNNING.get())
+        with OwnSlot().lent(), OwnSlot().lent():
+            await gate.wait()
+        await asyncio.sleep(0)
+
+    executor = make(slots=2, parent=parent)
+    executor.accept([claim(number=number, handler="parent") for number in range(2 + most_lent(2) + 3)])
+    await until(lambda: len(contexts) == 2 + most_lent(2))
+    await asyncio.sleep(0)
+
+    assert (len(contexts), executor.running, executor.busy, executor.free_slots) == (12, 12, 2, 0)
+    gate.set()
+    await until(lambda: len(findings) == 15)
+    assert (executor.running, executor.busy, executor.slots.lent) == (0, 0, {})
+
+
+async def test_an_attempt_that_has_ended_lends_nothing(make: Make, findings: Findings) -> None:
+    slots: list[OwnSlot] = []
+    left_open = ExitStack()
+
+    async def leaky() -> None:
+        slots.append(OwnSlot())
+        left_open.enter_context(slots[0].lent())
+        await asyncio.sleep(0)
+
+    executor = make(slots=1, leaky=leaky)
+    executor.accept([claim(handler="leaky")])
+    await until(lambda: len(findings) == 1)
+    with slots[0].lent():
+        await asyncio.sleep(0)
+
+        assert (executor.running, executor.busy, executor.free_slots) == (0, 0, 1)
+    left_open.close()
+    await asyncio.sleep(0)
+    assert executor.slots.lent == {}
 
 
 async def test_a_handler_that_no_longer_awaits_runs_inline_again(make: Make, findings: Findings) -> None:

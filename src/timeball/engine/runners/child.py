@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from timeball.config.environment import resident_memory
-from timeball.current import RUNNING, AttemptContext, LogCapture, StopReason, end_forked_copy
+from timeball.current import RUNNING, SLOT_LENDER, AttemptContext, LogCapture, StopReason, end_forked_copy
 from timeball.domain.execution import CancelOutcome, ClaimedExecution, ErrorInfo, Failed, Outcome, Snoozed, Succeeded
 from timeball.domain.handler import Handler, HandlerSource
 from timeball.domain.values.field_errors import unexpected_value
@@ -114,6 +114,15 @@ class ProgressMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WaitMessage:
+    """The handler begins to wait for another run, or *has_ended* to."""
+
+    kind: Literal["wait"] = "wait"
+    number: int
+    has_ended: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeMessage:
     """The handler has ended, with one of these outcomes."""
 
@@ -151,7 +160,9 @@ class OutcomeMessage:
 
 
 ToChild = SetupMessage | RunMessage | StopMessage
-FromChild = ReadyMessage | SetupFailedMessage | StartedMessage | LogMessage | ProgressMessage | OutcomeMessage
+FromChild = (
+    ReadyMessage | SetupFailedMessage | StartedMessage | LogMessage | ProgressMessage | WaitMessage | OutcomeMessage
+)
 
 _TO_CHILD: TypeAdapter[ToChild] = TypeAdapter(Annotated[ToChild, Field(discriminator="kind")])
 _FROM_CHILD: TypeAdapter[FromChild] = TypeAdapter(Annotated[FromChild, Field(discriminator="kind")])
@@ -347,6 +358,7 @@ class ChildSession:
         os.environ.update(occurrence_environment(run.claimed))
         self._channel.send(StartedMessage(number=run.number))
         token = RUNNING.set(context)
+        SLOT_LENDER.set(self)
         outcome = self._perform(context)
         RUNNING.reset(token)
         self._current = None
@@ -360,6 +372,19 @@ class ChildSession:
             is_reusable=is_reusable,
             memory=resident_memory(),
         )
+
+    def lend(self, context: AttemptContext) -> None:
+        """The handler waits for another run."""
+        self._tell_wait(context, has_ended=False)
+
+    def take_back(self, context: AttemptContext) -> None:
+        """The handler goes on."""
+        self._tell_wait(context, has_ended=True)
+
+    def _tell_wait(self, context: AttemptContext, *, has_ended: bool) -> None:
+        current = self._current
+        if current is not None and current[1] is context and os.getpid() == self._pid:
+            self._channel.send(WaitMessage(number=current[0], has_ended=has_ended))
 
     def _perform(self, context: AttemptContext) -> Outcome:
         handler: Handler | None = None

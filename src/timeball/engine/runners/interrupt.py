@@ -3,6 +3,7 @@
 Python raises such an error between two bytecodes, wherever the thread is then. Only the code of the handler may see it: not what calls
 the handler, which would lose the outcome, and not a part of Timeball that the handler has called, which may be in the middle of a
 change. So the frames of the thread are looked at first (`is_in_handler`), and the sender tries again a little later if it is elsewhere.
+A handler that waits for another run is as good as in its own code: the wait changes nothing.
 A thread that waits inside of a call in C gets the error when that returns; the main thread of a child is woken by a signal.
 """
 
@@ -28,6 +29,11 @@ _BUILT_IN = os.path.join(_PACKAGE, "handlers", "builtin", "")
 # The packages that call a handler, and the module that they call wrappers through.
 _CALLERS = tuple(os.path.join(_PACKAGE, part, "") for part in ("engine", "handlers", "contrib"))
 _GO_BETWEEN = contextlib.__file__
+# The functions of ours that wait for what a handler has asked for, and may be left at any bytecode.
+_WAITS = frozenset(
+    (os.path.join(_PACKAGE, "sdk", module), function)
+    for module, function in (("runs.py", "result"), ("groups.py", "results"), ("background_loop.py", "wait"))
+)
 
 
 def error_of_halt(halted: StopReason | None) -> type[Stopped]:
@@ -46,7 +52,8 @@ def is_in_handler(frame: FrameType | None) -> bool:
     has_entered = False
     while frame is not None:
         filename = frame.f_code.co_filename
-        if filename.startswith(_PACKAGE) and not filename.startswith(_BUILT_IN):
+        is_ours = filename.startswith(_PACKAGE) and not filename.startswith(_BUILT_IN)
+        if is_ours and (filename, frame.f_code.co_name) not in _WAITS:
             return has_entered and filename.startswith(_CALLERS)
         has_entered = has_entered or filename != _GO_BETWEEN
         frame = frame.f_back

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, assert_never
 
-from timeball.current import AttemptContext, StopReason
+from timeball.current import SLOT_LENDER, AttemptContext, StopReason
 from timeball.domain.execution import ErrorInfo, Failed, Lost, Outcome
 from timeball.domain.handler import Handler, Isolate
 from timeball.engine.runners.child import (
@@ -27,6 +27,7 @@ from timeball.engine.runners.child import (
     SetupMessage,
     StartedMessage,
     StopMessage,
+    WaitMessage,
     pack,
     receive,
 )
@@ -317,6 +318,9 @@ class ChildProcess:
                     context.emit_log(level, text)
                 case ProgressMessage(fraction=fraction, note=note):
                     context.report_progress(fraction, note)
+                case WaitMessage(has_ended=has_ended):
+                    if (lender := SLOT_LENDER.get(None)) is not None:
+                        (lender.take_back if has_ended else lender.lend)(context)
                 case OutcomeMessage():
                     self.memory = message.memory
                     return message

@@ -13,11 +13,12 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
-from timeball.current import AttemptContext, StopReason
+from timeball.current import SLOT_LENDER, AttemptContext, StopReason
 from timeball.domain.execution import ClaimedExecution, ErrorInfo, Failed, Outcome
 from timeball.domain.handler import Handler, RunStyle
 from timeball.domain.payload_references import REFERENCE_MARK, may_have_references
@@ -28,6 +29,18 @@ from timeball.env import Clock, Env
 
 # The longest time that a due execution may wait for a slot before the worker gives it back.
 LONGEST_WAIT_SECONDS = 0.25
+# A worker lends as many slots as it has, or so many if it has fewer.
+_LEAST_LENT = 10
+
+
+def most_lent(slots: int) -> int:
+    """How many of the attempts of a worker with so many slots may lend theirs at the same time."""
+    return max(slots, _LEAST_LENT)
+
+
+def most_attempts(slots: int) -> int:
+    """How many attempts may run at the same time in a worker with so many slots, some of which are lent."""
+    return slots + most_lent(slots)
 
 
 class Runner(Protocol):
@@ -59,12 +72,17 @@ class OverrunReporter(Protocol):
 class Slots:
     """How many attempts a worker runs at once, and which ones it runs now.
 
-    An attempt that was given up and cannot be ended, a thread, keeps its slot until it ends by itself.
+    An attempt that was given up and cannot be ended, a thread, keeps its slot until it ends by itself. One that waits for another run
+    lends its slot, or two parents could keep their children from running for ever. It goes on as soon as that run has ended, also when
+    all slots are taken: then the worker runs more attempts than it has slots, by `most_lent` at most, until others have ended.
     """
 
     def __init__(self, total: int, runners: Iterable[object] = ()) -> None:
         self.total = total
         self.attempts: dict[ExecutionId, AttemptContext] = {}
+        # The attempts that wait for other runs, each with how many it waits for.
+        self.lent: dict[AttemptContext, int] = {}
+        self._most_lent = most_lent(total)
         # Sent whenever a slot may have become free.
         self.freed = Signal()
         self._overrunners = [runner for runner in runners if isinstance(runner, OverrunReporter)]
@@ -77,7 +95,33 @@ class Slots:
         busy = len(self.attempts)
         for runner in self._overrunners:
             busy += len(runner.overrunning)
+        if self.lent:
+            busy -= self._given_away()
         return busy
+
+    @property
+    def running(self) -> int:
+        """How many attempts run, also those that have lent their slots. Safe to read from any thread."""
+        return self.busy + self._given_away()
+
+    def _given_away(self) -> int:
+        # Counted here, because an attempt that lends nothing must not pay for it when it ends.
+        waiting = sum(self.attempts.get(context.claimed.id) is context for context in list(self.lent))
+        return min(waiting, self._most_lent)
+
+    def lend(self, context: AttemptContext) -> None:
+        """The attempt waits for one more run."""
+        # A child that was killed has not told that its wait is over.
+        for ended in [one for one in self.lent if self.attempts.get(one.claimed.id) is not one]:
+            del self.lent[ended]
+        self.lent[context] = self.lent.get(context, 0) + 1
+        self.freed.send()
+
+    def take_back(self, context: AttemptContext) -> None:
+        """The attempt waits for one run less."""
+        waits = self.lent.pop(context, 0) - 1
+        if waits > 0:
+            self.lent[context] = waits
 
 
 class StartQueue:
@@ -227,6 +271,7 @@ class AttemptPool:
         self._loop = asyncio.get_running_loop()
         # What every attempt begins with. Tasks are made in the middle of other attempts and must not inherit their variables.
         self._context = copy_context()
+        self._context.run(SLOT_LENDER.set, self)
         self._wheel = DeadlineWheel(env.clock, source.note_timeout)
         # Handlers whose last attempt awaited something.
         self._slow: set[str] = set()
@@ -355,6 +400,21 @@ class AttemptPool:
         self._slots.attempts.pop(claimed.id, None)
         self._source.finish_attempt(handler, context, outcome, started_at)
 
+    # lending, from any thread
+
+    def lend(self, context: AttemptContext) -> None:
+        """The attempt waits for another run."""
+        self._in_loop(self._slots.lend, context)
+
+    def take_back(self, context: AttemptContext) -> None:
+        """The attempt goes on."""
+        self._in_loop(self._slots.take_back, context)
+
+    def _in_loop(self, change: Callable[[AttemptContext], None], context: AttemptContext) -> None:
+        # A closed loop has no attempts any more.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(change, context)
+
     # ending
 
     async def wait_idle(self, seconds: float) -> bool:
@@ -381,6 +441,7 @@ class AttemptPool:
         if self._inline_task is not None:
             self._inline_task.cancel()
         self._slots.attempts.clear()
+        self._slots.lent.clear()
         self._idle.set()
 
 

@@ -108,6 +108,11 @@ class Executor:
         return self.slots.busy
 
     @property
+    def running(self) -> int:
+        """How many attempts run, also those that wait for other runs and have lent their slots."""
+        return self.slots.running
+
+    @property
     def free_slots(self) -> int:
         """How many more executions could run now."""
         return max(self.slots.total - self.slots.busy - self._queue.waiting, 0)
@@ -338,7 +343,7 @@ class CancellationPoller(Service):
             self.wake()
 
     async def tick(self) -> timedelta:
-        if self._executor.busy or self._executor.held or self._executor.waiting:
+        if self._executor.running or self._executor.held or self._executor.waiting:
             stops = await self._executions.stops(self._incarnation)
             if stops:
                 self._executor.stop_executions(stops)

@@ -159,8 +159,8 @@ class WorkerNode(BaseNode):
         # A claim under way must not bring in anything after this.
         await self._finish(self.claimer, self.reconciler)
         given_back = self.executor.give_back_all()
-        if self.executor.busy:
-            self.emit(WorkerDraining(self.executor.busy, self._settings.grace))
+        if self.executor.running:
+            self.emit(WorkerDraining(self.executor.running, self._settings.grace))
         await self._wait_for_running()
         given_back += len(self.executor.unfinished())
         self.executor.halt_all()
