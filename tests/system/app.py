@@ -54,14 +54,17 @@ def noted(**more: object) -> Iterator[None]:
 
 
 @tb.handler(name="work")
-async def work(seconds: float = 0, failures: int = 0, label: str = "", gate: str = "") -> str:
-    """Take some time, from the opening of a gate on if there is one; fail in the first so many attempts."""
+async def work(
+    seconds: float = 0, failures: int = 0, label: str = "", gate: str = "", fails_on_odd_seconds: bool = False
+) -> str:
+    """Take some time, from the opening of a gate on if there is one; fail in the first so many attempts, or for every other second."""
     with noted(label=label):
         while gate and not (_gates / gate).exists():
             await asyncio.sleep(0.01)
         if seconds:
             await asyncio.sleep(seconds)
-        if current.attempt <= failures:
+        is_odd = current.scheduled_for.second % 2 == 1
+        if current.attempt <= failures or (fails_on_odd_seconds and is_odd):
             raise RuntimeError("as it was asked to")
     return label
 
