@@ -39,6 +39,7 @@ _FREEZES = "tests/engine/scheduler/test_freezes.py"
 _EXECUTOR, _HEARTBEAT = "tests/engine/worker/test_executor.py", "tests/engine/test_lease.py"
 _LIFECYCLE, _OCCURRENCES = "tests/domain/test_lifecycle.py", "tests/domain/scheduling/test_occurrences.py"
 _FOLLOW_UPS, _GROUPS = "tests/store/test_follow_ups.py", "tests/store/test_groups.py"
+_AFTER = "tests/store/test_after.py"
 _SCHEDULES = "tests/sdk/test_schedule_calls.py"
 _RULES = "tests/domain/scheduling/test_rrule.py"
 _CALENDARS, _CALENDAR_STORE = "tests/engine/scheduler/test_calendars.py", "tests/store/test_calendars.py"
@@ -403,6 +404,13 @@ MUTANTS = (
         'await self._database.fetch("orphaned_claims", limit=limit)',
         "tests/engine/simulation/test_swarm.py::test_once_the_trouble_is_over_everything_has_ended_once[169]",
     ),
+    _one(
+        "groups that are closed in whatever order their parts have ended",
+        "store/executions.py",
+        "        causes = sorted(causes)\n",
+        "",
+        "tests/engine/simulation/test_swarm.py::test_once_the_trouble_is_over_everything_has_ended_once[46]",
+    ),
     # follow-ups
     _one(
         "an end that is followed later, by another statement",
@@ -494,6 +502,49 @@ MUTANTS = (
         "    WHERE execution.has_follow_ups IS NOT TRUE\n",
         "    WHERE execution.has_follow_ups IS FALSE\n",
         f"{_GROUPS}::test_verify_names_a_group_that_is_not_as_its_parts_are",
+    ),
+    # jobs that come after others
+    _one(
+        "a success that is followed twice",
+        "store/migrations/0001_initial.sql",
+        "        ON CONFLICT DO NOTHING;\n        CONTINUE WHEN NOT FOUND;\n        expires_at",
+        "        ON CONFLICT DO NOTHING;\n        expires_at",
+        f"{_AFTER}::test_an_occurrence_that_succeeds_twice_is_followed_once",
+    ),
+    _one(
+        "a job that comes after a failure",
+        "store/migrations/0001_initial.sql",
+        "CASE WHEN has_succeeded AND NEW.job_id <> NEW.id\n",
+        "CASE WHEN NEW.job_id <> NEW.id\n",
+        f"{_AFTER}::test_no_other_end_is_an_occurrence",
+    ),
+    _one(
+        "a job that comes after whatever is done by hand",
+        "store/migrations/0001_initial.sql",
+        "THEN timeball.occurrence_of(NEW.origin, NEW.scheduled_for, NEW.retry_of) END;",
+        "THEN NEW.scheduled_for END;",
+        f"{_AFTER}::test_a_trigger_is_no_occurrence",
+    ),
+    _one(
+        "a job that is paused, and comes after another all the same",
+        "store/migrations/0001_initial.sql",
+        "        IF own.paused_at IS NOT NULL THEN\n            INSERT INTO timeball.finished (id, job_id, state, origin,",
+        "        IF false THEN\n            INSERT INTO timeball.finished (id, job_id, state, origin,",
+        f"{_AFTER}::test_of_a_paused_job_it_is_recorded_as_skipped",
+    ),
+    _one(
+        "a circle of jobs that come after each other",
+        "domain/job.py",
+        "    if job.id in (id_ for id_, _ in passed):",
+        "    if False:",
+        f"{_AFTER}::test_a_circle_is_refused",
+    ),
+    _one(
+        "edits that close a circle together",
+        "store/follow_ups.py",
+        '    await database.fetch("lock_out_other_causes", connection)\n',
+        "",
+        f"{_RACES}::test_two_edits_that_touch_no_job_of_each_other_close_no_circle",
     ),
     # slots
     _one(

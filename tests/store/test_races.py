@@ -2435,6 +2435,21 @@ async def test_three_edits_at_once_close_no_circle(race: Race, store: Store, *, 
 
 
 @both_endings
+async def test_two_edits_that_touch_no_job_of_each_other_close_no_circle(
+    race: Race, store: Store, *, commits: bool
+) -> None:
+    """b comes after c, and d after a: none of the rows that the one edit locks is one of the other's."""
+    a, b, c, d = [await make_recurring(store, name=name) for name in "abcd"]
+    await come_after(store, b, "c")
+    await come_after(store, d, "a")
+
+    result = await race.run(come_after(race.ahead, a, "b"), refused(come_after(race.behind, c, "d")), commits=commits)
+
+    assert result.second_waited
+    assert (result.second is not None and "makes a circle" in result.second) == commits
+
+
+@both_endings
 async def test_a_job_that_is_to_come_after_one_that_is_being_promoted(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:

@@ -473,6 +473,7 @@ class ExecutionStore:
         """Wake workers for what follows executions that have ended: the statements that ended them have written it."""
         if not causes:
             return
+        causes = sorted(causes)
         # A failure here must not look like one of the statement before it: workers find the rows with their next poll.
         # The reaper closes the groups.
         with suppress(*REFUSED):

@@ -28,7 +28,9 @@ from random import Random
 from typing import Any, assert_never
 
 from tests.engine.simulation.swarm_plan import (
+    AFTER,
     CUT,
+    GROUP,
     KILL,
     NARROW,
     PLAIN,
@@ -114,12 +116,16 @@ TO_BE_MET = frozenset(
         "filled in",
         "run again by a backfill",
         "feeder killed",
+        "group succeeded",
+        "group failed",
+        "came after another",
     }
 )
 _KEPT = (
     *("job", "job_version", "due", "ready", "blocked", "running", "finished", "attempt", "skip_range"),
     *("node", "shard", "queue", "queue_interval", "freeze_period", "failing_job", "running_limit", "live_key", "audit"),
     *("calendar", "calendar_version", "operation", "operation_item"),
+    *("follow_up", "followed_success", "execution_group", "group_part"),
 )
 
 
@@ -539,6 +545,13 @@ class Swarm:
                 policies["skip_on"] = (deed.work,)
             await create(store, name=deed.work, interval_seconds=7, max_executions=deed.amount, **policies)
             return
+        if deed.work == GROUP:
+            await Commands(store, store.env).groups.begin(group_work(deed))
+            return
+        if deed.work == AFTER:
+            if await store.jobs.find_by_name(deed.cause) is not None:
+                await create(store, name=f"after {deed.cause}", after=deed.cause, max_retries=20, max_lost=20)
+            return
         spec, payload = _WORK[deed.work]
         spec = replace(spec, start_within_seconds=deed.within or None)
         if deed.work == NARROW:
@@ -613,6 +626,18 @@ class Swarm:
             node.notices_in = self.plan.chance("notices", node.name).randint(0, 5)
 
 
+def group_work(deed: Deed) -> dict[str, Any]:
+    """So many calls, a chain and a group, and what follows their end; each call says which it is."""
+
+    def call(label: str) -> dict[str, Any]:
+        payload = {"group": deed.number, "call": label}
+        return {"handler": HANDLER, "payload": payload, "max_retries": 1, "max_lost": 20}
+
+    inner = {"group": [call("inner 1"), call("inner 2")], "then": call("inner then")}
+    parts = [*(call(f"part {number}") for number in range(deed.amount)), {"chain": [call("step 1"), inner]}]
+    return {"group": parts, "then": call("then"), "on_failure": call("failed")}
+
+
 async def quiet() -> None:
     """Let the event loop turn until no task has anything left to do."""
     loop: Any = asyncio.get_running_loop()
@@ -655,6 +680,8 @@ async def _remember(store: Store) -> None:
 
 async def _fall_back(store: Store) -> None:
     async with store.database.transaction() as connection:
+        # Triggers would write once more what follows.
+        await connection.execute("SET LOCAL session_replication_role = replica")
         await connection.execute(f"TRUNCATE {', '.join(f'timeball.{table}' for table in _KEPT)}")
         for table in _KEPT:
             await connection.execute(f"INSERT INTO timeball.{table} SELECT * FROM saved.{table}")

@@ -31,12 +31,16 @@ SCHEDULES = tuple(overlap.value for overlap in Overlap)
 MISFIRES = tuple(misfire.value for misfire in Misfire)
 AFTERWARDS = tuple(afterwards.value for afterwards in Afterwards)
 PLAIN, NARROW, POISON = "plain", "narrow", "poison"
+# Groups with chains and groups in them; and a job that comes after a schedule.
+GROUP, AFTER = "group", "after"
 
 EVERYTHING, QUEUE = "everything", "queue"
 # The share of seeds with freezes and pauses. They are drawn apart, so that the other seeds mean what they always meant.
 _HELD_SHARE = 0.3
 # The share of seeds with backfills, drawn apart likewise.
 _BACKFILLED_SHARE = 0.3
+# The share of seeds with groups and with jobs that come after others, drawn apart likewise.
+_FOLLOWED_SHARE = 0.3
 SELECTIONS = tuple(selection.value for selection in BackfillSelection)
 
 CUT, KILL = "cut", "kill"
@@ -91,6 +95,8 @@ class Deed:
     afterwards: str = ""
     # The day on which a schedule does not run; none if it is empty. The days of a calendar are changed to it.
     closed: str = ""
+    # The schedule that a job comes after.
+    cause: str = ""
     # Which occurrences of *work* a backfill runs.
     only: str = ""
     # How many are made, how many of a backfill may be unfinished, or how often a node that wakes goes on before it looks at any clock.
@@ -197,7 +203,7 @@ def draw(seed: int) -> Plan:
             deeds.append(
                 Deed(what=What.WORK, work=PLAIN, amount=rng.choice((1, 5)), within=expiry.choice((0, 0, 1, 4)))
             )
-    deeds = _with_backfills(seed, _with_freezes(seed, deeds))
+    deeds = _with_follow_ups(seed, _with_backfills(seed, _with_freezes(seed, deeds)))
     return Plan(seed=seed, nodes=nodes, ends=rng.choice((0.1, 0.5)), deeds=tuple(deeds))
 
 
@@ -222,6 +228,23 @@ def _with_backfills(seed: int, deeds: list[Deed]) -> list[Deed]:
         place = rng.randint(first, len(deeds))
         struck = ((rng.choice((CUT, KILL)), rng.randint(0, 12)),) if rng.random() < 0.4 else ()
         deeds = [*deeds[:place], Deed(what=What.FEED, number=number, faults=struck), *deeds[place:]]
+    return deeds
+
+
+def _with_follow_ups(seed: int, deeds: list[Deed]) -> list[Deed]:
+    """Among the deeds of some seeds: groups, and jobs that come after schedules."""
+    rng = Random(f"{seed} follow-ups")
+    if rng.random() >= _FOLLOWED_SHARE:
+        return deeds
+    # Not before the first schedules are there.
+    first = len(SCHEDULES)
+    for number in range(rng.randint(1, 4)):
+        place = rng.randint(first, len(deeds))
+        group = Deed(what=What.WORK, number=number, work=GROUP, amount=rng.choice((1, 3, 10)))
+        deeds = [*deeds[:place], group, *deeds[place:]]
+    for cause in rng.sample(SCHEDULES, rng.randint(0, 2)):
+        place = rng.randint(first, first + len(deeds) // 4)
+        deeds = [*deeds[:place], Deed(what=What.WORK, work=AFTER, cause=cause), *deeds[place:]]
     return deeds
 
 

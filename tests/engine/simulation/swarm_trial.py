@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 
 import timeball
 from tests.engine.simulation.swarm import OpenStore, Swarm, timers_by
-from tests.engine.simulation.swarm_plan import Deed, Plan
+from tests.engine.simulation.swarm_plan import GROUP, Deed, Plan
 from tests.support.factories import ALWAYS, table
 from timeball.domain.execution import Succeeded
 from timeball.domain.values.ids import filling_id
@@ -101,6 +102,9 @@ async def _live(swarm: Swarm, store: Store, open_store: OpenStore) -> dict[str, 
     for row in finished:
         swarm.note(*(row[column] for column in ("id", "state", "attempts", "lost", "fence", "claim_id", "finished_at")))
     broken = dict(_broken_in_the_ledger(swarm, finished, left))
+    problems = [*await _group_problems(swarm, store, finished), *await _after_problems(swarm, store, finished)]
+    if problems:
+        broken["Everything is followed as often as it ends"] = "\n".join(problems)
     report = await verify(store.database, swarm.clock.now(), second_look=timedelta(0))
     broken |= {f"{check.code} {check.title}": "\n".join(check.lines()) for check in report.checks if not check.holds}
     if left:
@@ -145,6 +149,59 @@ def _broken_in_the_ledger(swarm: Swarm, finished: list[Any], left: int) -> Itera
         yield "S8 What was acknowledged stays", f"acknowledged, and nowhere: {sorted(gone)}"
 
 
+async def _group_problems(swarm: Swarm, store: Store, finished: list[Any]) -> list[str]:
+    """What ran of each group, against what had to by the ends of its calls."""
+    ends: dict[int, dict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
+    by_job = {row["job_id"]: row for row in finished}
+    for job in await table(store, "job"):
+        payload = json.loads(job["payload"])
+        if "group" in payload and job["id"] in by_job:
+            ends[payload["group"]][payload["call"]].append(by_job[job["id"]]["state"] == "succeeded")
+    parts = {deed.number: deed.amount for deed in swarm.plan.deeds if deed.work == GROUP}
+    problems: list[str] = []
+    for number, found in ends.items():
+        expected = _expected_calls(parts[number], lambda call, found=found: found[call] == [True])  # type: ignore[misc]
+        swarm.seen[f"group {'succeeded' if 'then' in expected else 'failed'}"] += 1
+        ran = Counter({call: len(states) for call, states in found.items() if states})
+        if ran != Counter(expected):
+            problems.append(f"group {number}: ran {dict(ran)}, expected each of {expected} once")
+    return problems
+
+
+def _expected_calls(parts: int, succeeded: Callable[[str], bool]) -> list[str]:
+    """The calls of `group_work`, if these succeed."""
+    calls = [*(f"part {number}" for number in range(parts)), "step 1"]
+    is_whole = all(succeeded(call) for call in calls)
+    for before, after in ((("step 1",), ("inner 1", "inner 2")), (("step 1", "inner 1", "inner 2"), ("inner then",))):
+        if all(succeeded(call) for call in before):
+            calls += after
+    is_whole = is_whole and "inner then" in calls and succeeded("inner then")
+    return [*calls, "then" if is_whole else "failed"]
+
+
+async def _after_problems(swarm: Swarm, store: Store, finished: list[Any]) -> list[str]:
+    """The occurrences of each job that comes after a schedule, against the successes of that."""
+    problems: list[str] = []
+    skipped = await table(store, "skip_range")
+    for job in [job for job in await table(store, "job") if job["after_id"] is not None]:
+        successes = {
+            row["scheduled_for"] for row in finished if row["job_id"] == job["after_id"] and row["state"] == "succeeded"
+        }
+        # A backfill may have run earlier ones, too.
+        owed = {at for at in successes if at > job["after_since"]}
+        own = [row["scheduled_for"] for row in finished if row["job_id"] == job["id"]]
+        held_off = {
+            at
+            for at in successes
+            for span in skipped
+            if span["job_id"] == job["id"] and span["first_at"] <= at <= span["last_at"]
+        }
+        swarm.seen["came after another"] += len(own)
+        if len(own) != len(set(own)) or not set(own) <= successes or owed - set(own) - held_off:
+            problems.append(f"{job['name']}: ran for {sorted(own)}, expected {sorted(successes)}")
+    return problems
+
+
 @asynccontextmanager
 async def opened(dsn: str) -> AsyncIterator[OpenStore]:
     """Opens stores on one database, each with connections of its own."""
@@ -170,6 +227,7 @@ async def _unfinished(store: Store) -> tuple[int, datetime]:
             "SELECT waiting + busy + fed AS left, CASE WHEN busy + fed = 0 THEN wakes_at END AS wakes_at "
             "FROM (SELECT count(*) AS waiting, min(run_at) AS wakes_at FROM timeball.due) AS due, "
             "(SELECT (SELECT count(*) FROM timeball.ready) + (SELECT count(*) FROM timeball.blocked) "
+            "+ (SELECT count(*) FROM timeball.execution_group WHERE state = 'open') "
             "+ (SELECT count(*) FROM timeball.running) + (SELECT count(*) FROM timeball.node WHERE lease_until < $1) AS busy) AS others, "
             "(SELECT count(*) AS fed FROM timeball.operation WHERE finished_at IS NULL) AS operations",
             store.env.clock.now(),

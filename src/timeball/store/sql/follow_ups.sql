@@ -35,6 +35,7 @@ WHERE followed_success.cause = ANY (:causes::uuid[]);
 
 -- name: close_ended_groups
 -- Close the groups of these executions whose parts have all ended: two transactions that ended the last parts at once may both have left that to the other.
+-- In the order of their ids, in which all that close several groups lock them.
 SELECT timeball.close_group(ended.id, coalesce(:now, now())) AS is_closed
 FROM (
     SELECT DISTINCT job.group_id AS id
@@ -42,6 +43,7 @@ FROM (
     WHERE job.id = ANY (:causes::uuid[])
       AND job.group_id IS NOT NULL
     ORDER BY id
+    OFFSET 0
 ) AS ended
 WHERE EXISTS (SELECT 1 FROM timeball.execution_group WHERE execution_group.id = ended.id AND execution_group.state = 'open')
   AND NOT EXISTS (SELECT 1 FROM timeball.group_part WHERE group_part.group_id = ended.id AND group_part.state IS NULL);
