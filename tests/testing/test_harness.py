@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.conftest import FreshDatabase
@@ -47,6 +48,22 @@ def test_drain_runs_due_executions_only(harness: TimeballHarness, tb: Timeball) 
     assert harness.clock.now() == START
     assert harness.clock.advance("10m") == (1, 0, 0)
     assert later.result() == 4
+
+
+def test_drain_runs_what_a_transaction_has_written_under_a_limit(
+    harness: TimeballHarness, tb: Timeball, fresh_database: FreshDatabase
+) -> None:
+    """Whoever writes it there cannot give it its place: that is free for others until the commit."""
+
+    @tb.handler(max_running=1)
+    def send(number: int) -> None: ...
+
+    harness.use(tb)
+    with psycopg.connect(fresh_database.server.dsn(fresh_database.name)) as connection:
+        for number in range(3):
+            send.options(connection=connection).enqueue(number)
+
+    assert harness.drain() == (3, 0, 0)
 
 
 def test_a_delay_shorter_than_the_promotion_window_is_kept(harness: TimeballHarness, tb: Timeball) -> None:

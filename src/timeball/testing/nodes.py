@@ -17,6 +17,7 @@ from timeball.domain.values.ids import ExecutionId, Incarnation, format_executio
 from timeball.domain.values.wording import format_duration
 from timeball.engine.node import Service
 from timeball.engine.runners.in_process import CoroutineRunner, ThreadRunner
+from timeball.engine.scheduler.housekeeping import Reaper
 from timeball.engine.scheduler.scheduler import Scheduler
 from timeball.engine.scheduler.shards import ShardBalancer
 from timeball.engine.worker.attempts import Runner, most_attempts
@@ -188,12 +189,28 @@ class ManualNodes:
         await _tick_until_idle(
             Scheduler(self._env, self._on_event, store.executions, store.jobs, store.freezes, self._shards, settings)
         )
+        await self._keep_house()
         await worker.sweeper.tick()
         await _tick_until_idle(worker.claimer)
         await worker.cancellation_poller.tick()
         await worker.executor.wait_idle(_FIRST_PAUSE)
         await _tick_until_idle(worker.recorder)
         await _tick_until_idle(worker.log_writer)
+
+    async def _keep_house(self) -> None:
+        """What the housekeeping scheduler does every second: what a transaction has written under a limit gets its place from there."""
+        store, settings = self._parts.store, self._parts.settings.housekeeping
+        reaper = Reaper(
+            self._env,
+            self._on_event,
+            store.nodes,
+            store.executions,
+            store.jobs,
+            store.queues,
+            settings,
+            lambda: self._shards.is_housekeeper,
+        )
+        await _tick_until_idle(reaper)
 
     def _still_running(self, patience: timedelta) -> ResultTimeout:
         running = ", ".join(sorted({claimed.handler for claimed in self._worker.executor.unfinished()}))
