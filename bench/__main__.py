@@ -39,6 +39,7 @@ LONG_QUESTIONS = (
     "growth_schedules",
     "growth_nodes",
     "anatomy",
+    "groups",
 )
 # Several questions under one name.
 GROUPS = {"growth": ("growth_jobs", "growth_schedules", "growth_nodes")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from bench.system import System
@@ -32,11 +33,17 @@ async def fill(
         await system.parts.commands.jobs.enqueue_many(spec, ["{}"] * min(50_000, number - start))
 
 
-async def drain_rate(system: System, number: int, *worker: str, handler: str = "bench.noop") -> float:
-    """Start a worker on so many ready jobs: executions a second, from the first start to the last end."""
+async def drain_rate(
+    system: System,
+    number: int,
+    *worker: str,
+    handler: str = "bench.noop",
+    work: Callable[[], Awaitable[None]] | None = None,
+) -> float:
+    """Start a worker on so many ready jobs, or *work* that makes so many: executions a second, from the first start to the last end."""
     begun = await system.value("SELECT clock_timestamp()")
     before = await system.value("SELECT count(*) FROM timeball.finished")
-    await fill(system, number, handler=handler)
+    await (fill(system, number, handler=handler) if work is None else work())
     system.start("worker", "bench.app:tb", *worker)
     await system.wait_for_finished(before + number)
     system.stop()
