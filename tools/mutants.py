@@ -51,6 +51,7 @@ _THREADS, _PROCESSES = "tests/engine/runners/test_thread.py", "tests/engine/runn
 _LEDGER = "tests/application/queries/test_ledger.py"
 _BACKFILLS = "tests/application/commands/test_backfills.py"
 _REFERENCES, _WEBHOOK = "tests/engine/worker/test_references.py", "tests/handlers/builtin/test_webhook.py"
+_FAILURE_LOG, _PRINTS = "tests/engine/runners/test_failure_log.py", "tests/engine/runners/test_print_capture.py"
 _DISPATCHER, _RECEIVER = "tests/engine/test_ticket_publisher.py", "tests/engine/test_ticket_claimer.py"
 
 
@@ -240,6 +241,28 @@ MUTANTS = (
         "CASE WHEN job.version = taken.version THEN job.meta ELSE timeball.meta_of(taken.job_id, taken.version) END",
         "job.meta",
         "tests/store/test_job_version.py::test_a_queued_execution_has_the_meta_of_its_version",
+    ),
+    # errors, prints and traces
+    _one(
+        "a failed attempt that is told a second time in the log of its run",
+        "current.py",
+        "        if is_failure_record(record):\n            return\n",
+        "",
+        f"{_FAILURE_LOG}::test_the_record_is_no_line_of_the_run_and_is_not_written_to_stderr_beside_our_own_log",
+    ),
+    _one(
+        "a worker that logs what its child has logged",
+        "engine/runners/failure_log.py",
+        "    if raised == LOGGED_BY_CHILD:\n        return None\n",
+        "",
+        f"{_FAILURE_LOG}::test_what_a_child_has_logged_and_what_has_not_failed_is_no_failure",
+    ),
+    _one(
+        "a record that is written to a stream and is a second line",
+        "engine/runners/print_capture.py",
+        " and sys._getframe(1).f_code is not _WRITES_RECORDS",
+        "",
+        f"{_PRINTS}::test_a_record_that_goes_to_a_stream_is_kept_once_with_its_level",
     ),
     # code around runs, and before enqueues
     _one(

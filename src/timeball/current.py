@@ -10,7 +10,8 @@
 process that a handler forks inherits the variable and the worker's connections, which it must not use. There every use raises
 `OutsideRun`, and a copy that returns from the handler is ended (`end_forked_copy`).
 
-What a handler writes with `logging` becomes lines of its execution's log, too (`LogCapture`).
+What a handler writes with `logging` becomes lines of its execution's log, too (`LogCapture`), and so does what it prints
+(`engine.runners.print_capture`).
 
 A handler can answer with a control signal instead of a result or an error:
 
@@ -26,9 +27,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -36,6 +37,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 
 from timeball.domain.execution import MAX_LINE_CHARACTERS, ClaimedExecution, Origin
+from timeball.domain.trace import TRACE_KEY, trace_words, without_trace
 from timeball.domain.values.ids import format_execution_id, format_job_id
 from timeball.domain.values.text import clean_text, shorten_text
 from timeball.domain.values.wording import Duration, format_duration, parse_duration
@@ -141,10 +143,13 @@ class AttemptSink(Protocol):
     """Where log lines and progress of one attempt go. Called from any thread; must be quick and must not raise."""
 
     def emit_log(self, at: datetime, level: str, message: str) -> None:
-        """Keep a log line; *level* is one of debug, info, warning, error, critical."""
+        """Keep a log line; *level* is one of debug, info, print, warning, error, critical."""
 
     def report_progress(self, fraction: float, note: str | None) -> None:
         """Note how far the attempt is, from 0 to 1; the last report counts."""
+
+    def keep_trace(self, words: dict[str, str]) -> None:
+        """Keep the trace that the attempt has begun with its execution."""
 
 
 class AttemptContext:
@@ -155,9 +160,11 @@ class AttemptContext:
 
     __slots__ = (
         "_active_run",
+        "_error_scope",
         "_interrupt",
         "_open_sink",
         "_pid",
+        "_printed",
         "_sink",
         "claimed",
         "clock",
@@ -190,7 +197,17 @@ class AttemptContext:
     def meta(self) -> dict[str, Any]:
         """The meta of the execution, read anew: what one reader changes in it, no other sees."""
         meta = self.claimed.meta
-        return {} if meta is None else orjson.loads(meta)
+        return {} if meta is None else without_trace(orjson.loads(meta)) or {}
+
+    @property
+    def trace(self) -> dict[str, str]:
+        """The trace that the execution belongs to, as headers carry it; empty if it belongs to none."""
+        meta = self.claimed.meta
+        return {} if meta is None or TRACE_KEY not in meta else trace_words(orjson.loads(meta))
+
+    def begin_trace(self, words: Mapping[str, str]) -> None:
+        """The execution has no trace, and this attempt begins one: it is kept with the execution, for all that comes after it."""
+        self._open().keep_trace(dict(words))
 
     @property
     def active_run(self) -> ActiveRun | None:
@@ -202,6 +219,17 @@ class AttemptContext:
         if self.active_run is None:
             self._active_run = ActiveRun(self)
         return self._active_run
+
+    @property
+    def error_scope(self) -> Context:
+        """The context variables as they were when the handler raised, inside of all code around the run."""
+        scope: Context | None = getattr(self, "_error_scope", None)
+        return copy_context() if scope is None else scope
+
+    def keep_error_scope(self) -> None:
+        """An error has left the handler: before code around the run sets its variables back. The innermost counts."""
+        if getattr(self, "_error_scope", None) is None:
+            self._error_scope = copy_context()
 
     def replace_payload(self, payload: str) -> None:
         """Call the handler with this payload instead of the claimed one."""
@@ -267,6 +295,33 @@ class AttemptContext:
         """Add a line to the log of the attempt, made fit for the database and the wire."""
         line = shorten_text(clean_text(message), MAX_LINE_CHARACTERS)
         self._open().emit_log(self.clock.now(), _level(level), line)
+
+    def emit_print(self, stream: str, text: str) -> None:
+        """Add what the handler prints to this stream to the log, each line once it is complete."""
+        printed: dict[str, str] | None = getattr(self, "_printed", None)
+        if printed is None:
+            self._printed = printed = {}
+            # Or the end of the attempt would not be told, and an unfinished line be lost.
+            self._open()
+        *lines, rest = (printed.get(stream, "") + text).split("\n")
+        for line in lines:
+            self._emit_printed(line)
+        if len(rest) > MAX_LINE_CHARACTERS and len(rest := _shown_line(rest)) > MAX_LINE_CHARACTERS:
+            self._emit_printed(rest)
+            rest = ""
+        printed[stream] = rest
+
+    def end_print(self) -> None:
+        """The attempt has ended: unfinished lines are as complete as they will be."""
+        printed: dict[str, str] = getattr(self, "_printed", None) or {}
+        for stream, rest in printed.items():
+            printed[stream] = ""
+            self._emit_printed(rest)
+
+    def _emit_printed(self, line: str) -> None:
+        line = _shown_line(line)
+        if line.strip():
+            self.emit_log(PRINT_LEVEL, line)
 
     def report_progress(self, fraction: float, note: str | None) -> None:
         """Note how far the attempt is; a number outside of 0 to 1 is taken as the nearer end."""
@@ -346,6 +401,25 @@ class ActiveRun:
     def meta(self) -> dict[str, Any]:
         """What was said about the execution beside its arguments; empty if nothing was."""
         return self._context.meta
+
+    @property
+    def wait(self) -> timedelta:
+        """How long it has been due by now: since its instant, or since that of this retry."""
+        return max(self._context.clock.now() - self._context.claimed.run_at, timedelta(0))
+
+    @property
+    def lateness(self) -> timedelta:
+        """How long after its exact instant it is by now."""
+        return max(self._context.clock.now() - self._context.claimed.scheduled_for, timedelta(0))
+
+    @property
+    def trace(self) -> dict[str, str]:
+        """The trace of the execution, as headers carry it (`traceparent`, `tracestate`); empty if it has none."""
+        return self._context.trace
+
+    def begin_trace(self, words: Mapping[str, str]) -> None:
+        """Keep the trace that this attempt begins with its execution, which has none: for its retries, and for what follows it."""
+        self._context.begin_trace(words)
 
     def end_with(self, value: object) -> None:
         """The handler has returned."""
@@ -547,7 +621,14 @@ def _fraction(value: Any) -> float:
     return min(1.0, max(0.0, number))
 
 
-_LEVELS = frozenset({"debug", "info", "warning", "error", "critical"})
+# Of what a handler prints, or writes to standard error.
+PRINT_LEVEL = "print"
+_LEVELS = frozenset({"debug", "info", PRINT_LEVEL, "warning", "error", "critical"})
+
+
+def _shown_line(line: str) -> str:
+    """What a terminal shows of a line that returns to its beginning, as a progress bar does."""
+    return line.rstrip("\r").rpartition("\r")[2]
 
 
 def _level(name: str) -> str:
@@ -556,6 +637,9 @@ def _level(name: str) -> str:
 
 
 _OWN_LOGGER = "timeball"
+# What marks the record of a failed attempt (`engine.runners.failure_log`). The execution has the error and its traceback, and our own
+# log has a line for it: in neither is it told twice.
+FAILURE_MARK = "is_attempt_failure"
 
 
 class LogCapture(logging.Handler):
@@ -566,6 +650,8 @@ class LogCapture(logging.Handler):
         self.setFormatter(logging.Formatter())
 
     def emit(self, record: logging.LogRecord) -> None:
+        if is_failure_record(record):
+            return
         context = RUNNING.get(None)
         if context is None or _is_ours(record):
             _pass_on(self, record)
@@ -590,6 +676,11 @@ class LogCapture(logging.Handler):
     def remove(self) -> None:
         """Stop capturing."""
         logging.getLogger().removeHandler(self)
+
+
+def is_failure_record(record: logging.LogRecord) -> bool:
+    """Whether the record tells of a failed attempt, and was made by us."""
+    return hasattr(record, FAILURE_MARK)
 
 
 def _is_ours(record: logging.LogRecord) -> bool:

@@ -8,6 +8,7 @@ import platform
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, assert_never
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -208,8 +209,10 @@ def make_supervisor(
     """The nodes that this process runs; *trouble* says how the process ended that ran them before."""
     if with_worker:
         from timeball.current import LogCapture
+        from timeball.engine.runners.print_capture import capture_prints
 
         LogCapture().install()
+        capture_prints()
     nodes = _NodeFactory(parts, emit, registry or Registry(), app_reference, trouble)
     return Supervisor(
         parts.env,
@@ -300,10 +303,12 @@ class _NodeFactory:
                 return ThreadRunner(most_attempts(self._parts.settings.worker.slots))
             case RunStyle.PROCESS:
                 from timeball.engine.runners.process import ProcessRunner
+                from timeball.engine.worker.recorder import foresee_failure
 
+                foresee = partial(foresee_failure, self._parts.env, self._parts.store.executions)
                 worker = self._parts.settings.worker
                 isolate = Isolate(runs_per_child=worker.runs_per_child, max_memory=worker.max_memory)
-                return ProcessRunner(self._app_reference or "", isolate=isolate)
+                return ProcessRunner(self._app_reference or "", isolate=isolate, foresee=foresee)
             case _:
                 assert_never(style)
 

@@ -217,7 +217,10 @@ def test_an_error_is_kept_in_the_run_and_logged(tb: Timeball, caplog: pytest.Log
     ended = runs[0].execution
     assert (ended.attempts, ended.error, ended.error_type) == (1, "unknown", f"{__name__}.Tenant")
     assert [attempt.outcome for attempt in runs[0].attempts] == ["failed"]
-    assert "fail failed inline: unknown" in caplog.text
+    assert f"attempt 1 of {run.id} failed, the execution is dead: {__name__}.Tenant: unknown" in caplog.text
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == (fail.name, "ERROR")
+    assert "inline_runs.py" not in caplog.text
     assert "Tenant: unknown" in caplog.text
 
 
@@ -228,11 +231,11 @@ def test_an_error_that_its_handler_expects_is_no_error_of_the_log(
     def look_up() -> None:
         raise LookupError("nothing there")
 
-    with caplog.at_level(logging.INFO, "timeball.inline"), tb.inline() as runs:
+    with caplog.at_level(logging.INFO), tb.inline() as runs:
         assert look_up.enqueue().state() == "dead"
 
-    assert [(line.levelname, line.exc_info) for line in caplog.records] == [("INFO", None)]
-    assert "look_up failed inline, as expected: nothing there" in caplog.text
+    assert [(line.name, line.levelname) for line in caplog.records] == [(look_up.name, "INFO")]
+    assert "failed, the execution is dead: LookupError: nothing there" in caplog.text
     assert [attempt.is_expected for attempt in runs[0].attempts] == [True]
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+import orjson
 import pytest
 
 from tests.support.factories import (
@@ -359,6 +360,7 @@ async def test_a_stale_outcome_changes_nothing(store: Store, running: Running, s
     assert await store.executions.record_transitions([Decision(late, STANDING, ended)]) == [late]
     await store.executions.report_progress(late.claimed, 0.5, "half")
     await store.executions.extend_deadline(late.claimed, seconds(20))
+    await store.executions.write_traces({late.claimed: {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}})
 
     assert await only_row(store, "running") == before
     assert await table(store, "finished") == []
@@ -429,6 +431,18 @@ async def test_progress_is_stored_with_the_claim(store: Store, running: Running)
 
     row = await only_row(store, "running")
     assert (row["progress"], row["progress_note"]) == (0.5, "half")
+
+
+async def test_a_trace_is_added_to_the_meta_of_the_execution_and_carried_on(store: Store, running: Running) -> None:
+    words = {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}
+    before = (await only_row(store, "running"))["meta"]
+
+    await store.executions.write_traces({running.claimed: words})
+    await store.executions.finish_succeeded([found(running.claimed, Succeeded())])
+
+    meta = orjson.loads((await only_row(store, "finished"))["meta"])
+    assert meta.pop("$trace") == words
+    assert meta == (orjson.loads(before) if before else {})
 
 
 async def test_a_deadline_is_put_off_from_now(store: Store, clock: VirtualClock, running: Running) -> None:

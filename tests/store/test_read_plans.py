@@ -209,6 +209,10 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
         5,
     ),
     "report_progress": ({"progress": 0.5, "note": None, "id": id_(RUNS + 1), "fence": 1, "claim_id": id_(RUNS + 1)}, 1),
+    "write_traces": (
+        {"ids": [id_(RUNS + 1)], "fences": [1], "claim_ids": [id_(RUNS + 1)], "traces": ["{}"]},
+        1,
+    ),
     "extend_deadline": ({"span": timedelta(seconds=20), "id": id_(RUNS + 1), "fence": 1, "claim_id": id_(RUNS + 1)}, 1),
     "orphaned_claims": ({"limit": PAGE}, RUNNING + NODES * 2 + RUNNING),
     # One execution, and its neighbours.

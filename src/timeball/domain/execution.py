@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from threading import Lock
@@ -238,6 +238,8 @@ class Failed:
     is_expected: bool = False
     # The payload did not fit the handler of this worker, so the handler was not called.
     is_payload_mismatch: bool = False
+    # The error itself, in the process that has it; whether and where it is logged is no part of the outcome.
+    raised: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +249,7 @@ class TimeoutOutcome:
     error: ErrorInfo
     is_retryable: bool = True
     is_expected: bool = False
+    raised: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,19 @@ class Requeue:
 Transition = Finish | Postpone | Requeue
 
 
+def next_state(transition: Transition) -> str:
+    """The state that an execution is in after it, in a word."""
+    match transition:
+        case Finish(state=state):
+            return state.value
+        case Postpone():
+            return ExecutionState.RETRYING.value
+        case Requeue():
+            return ExecutionState.QUEUED.value
+        case _:
+            assert_never(transition)
+
+
 def replacement_outcomes(outcome: Outcome, why: str) -> Iterator[Outcome]:
     """What is recorded for an outcome that the database refuses, the best first: the same kind of outcome, with the reason as its content.
 

@@ -55,5 +55,7 @@ def _leave(error: BaseException | None) -> None:
     context = RUNNING.get(None)
     if context is not None:
         end_forked_copy(context)
-        if error is not None and context.active_run is not None:
-            context.active_run.fail_with(error)
+        if error is not None:
+            context.keep_error_scope()
+            if context.active_run is not None:
+                context.active_run.fail_with(error)

@@ -247,6 +247,8 @@ class EnqueueClient:
         self._env = env
         # The hooks of the program that see every enqueue before it is made (`sdk.enqueue_hooks`).
         self.before_enqueue: list[Callable[[PendingEnqueue], object]] = []
+        # Of a chain or group with so many parts: what all of its calls have as meta beside their own (`contrib.otel`).
+        self.make_group_meta: Callable[[int], dict[str, Any] | None] | None = None
         self._find_handler = find_handler
         self._inline_choice = inline
         self._program_scope: InlineScope | None = None

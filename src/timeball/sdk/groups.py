@@ -42,8 +42,8 @@ class _Work:
         client = self._enqueue_client
         if (scope := client.inline_scope()) is not None:
             _check_connection(connection, "enqueue")
-            return client.inline_runs.run_group(scope, self._as_group())
-        work = partial(_begin, self._as_group())
+            return client.inline_runs.run_group(scope, *self._to_enqueue())
+        work = partial(_begin, *self._to_enqueue())
         return self._run(client.call_within(connection, work, "enqueue"))
 
     async def aenqueue(self, *, connection: Any = None) -> GroupRun:
@@ -51,13 +51,16 @@ class _Work:
         client = self._enqueue_client
         if (scope := client.inline_scope()) is not None:
             _check_connection(connection, "aenqueue")
-            return await client.inline_runs.arun_group(scope, self._as_group())
-        work = partial(_begin, self._as_group())
+            return await client.inline_runs.arun_group(scope, *self._to_enqueue())
+        work = partial(_begin, *self._to_enqueue())
         return self._run(await client.acall_within(connection, work, "enqueue"))
 
-    def _as_group(self) -> dict[str, Any]:
+    def _to_enqueue(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """The work as a group, and the meta that all of its calls have beside their own."""
         work = self.as_follow_up()
-        return work if "group" in work else {"group": [work]}
+        group = work if "group" in work else {"group": [work]}
+        make_meta = self._enqueue_client.make_group_meta
+        return group, None if make_meta is None else make_meta(len(group["group"]))
 
     def _run(self, group_id: UUID) -> GroupRun:
         return GroupRun(self._enqueue_client, group_id)
@@ -255,5 +258,7 @@ def _check_connection(connection: Any, verb: str) -> None:
         check_connection(connection, verb)
 
 
-async def _begin(work: dict[str, Any], runtime: SdkRuntime, connection: CallerConnection | None) -> UUID:
-    return await runtime.commands.groups.begin(work, connection=connection)
+async def _begin(
+    work: dict[str, Any], meta: dict[str, Any] | None, runtime: SdkRuntime, connection: CallerConnection | None
+) -> UUID:
+    return await runtime.commands.groups.begin(work, connection=connection, meta=meta)

@@ -55,3 +55,6 @@ class _InlineSink:
 
     def report_progress(self, fraction: float, note: str | None) -> None:
         """A run that has ended when its caller sees it has no progress."""
+
+    def keep_trace(self, words: dict[str, str]) -> None:
+        """Nothing is kept of an inline run, and what follows it runs inside of its span."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +42,7 @@ from timeball.domain.scheduling.schedule import Once
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId
 from timeball.domain.values.json_text import to_json
 from timeball.domain.values.wording import Duration, format_duration
+from timeball.engine.runners.failure_log import AttemptFailure, failure_of, log_failure
 from timeball.engine.runners.outcome import outcome_of_error, outcome_of_return
 from timeball.env import Env
 from timeball.errors import ExecutionFailed, InlineOnly, InvalidInput, ResultTimeout
@@ -66,7 +66,6 @@ Convert = Callable[[Any], Any] | None
 _MOST_NESTED = 30
 # There is no schedule to divide.
 _SHARDS = 1
-_logger = logging.getLogger("timeball.inline")
 
 
 class InlineRun(Run[Any]):
@@ -376,18 +375,20 @@ class InlineRuns:
 
     # groups
 
-    def run_group(self, scope: InlineScope, work: Mapping[str, Any]) -> InlineGroupRun:
+    def run_group(self, scope: InlineScope, work: Mapping[str, Any], meta: Mapping[str, Any] | None) -> InlineGroupRun:
         """Make a group, part after part, and what follows it."""
         began = _InlineGroup(work, self._env)
         failures: list[_Attempts] = []
-        self._make(scope, began.steps, None, failures)
+        self._make(scope, began.steps, meta, failures)
         _raise_errors(failures)
         return began.ended(self._client)
 
-    async def arun_group(self, scope: InlineScope, work: Mapping[str, Any]) -> InlineGroupRun:
+    async def arun_group(
+        self, scope: InlineScope, work: Mapping[str, Any], meta: Mapping[str, Any] | None
+    ) -> InlineGroupRun:
         began = _InlineGroup(work, self._env)
         failures: list[_Attempts] = []
-        await self._amake(scope, began.steps, None, failures)
+        await self._amake(scope, began.steps, meta, failures)
         _raise_errors(failures)
         return began.ended(self._client)
 
@@ -503,6 +504,8 @@ class _Attempts:
         outer = inline_context()
         self._depth = 1 if outer is None else outer.depth + 1
         self._number = 0
+        self._claimed: ClaimedExecution
+        self._failure: AttemptFailure | None = None
 
     def next(self) -> InlineContext | None:
         """The next attempt; None if the run has ended."""
@@ -521,7 +524,7 @@ class _Attempts:
             fence=self._number,
             started_at=record.execution.started_at or now,
         )
-        claimed = _claimed(record, self._job, self._env)
+        claimed = self._claimed = _claimed(record, self._job, self._env)
         is_last = not self._policy.retries or self._number > self._job.retry.max_retries
         context = InlineContext(record, claimed, self._env, depth=self._depth, is_last=is_last)
         values = ReferenceValues(
@@ -552,6 +555,9 @@ class _Attempts:
                 outcome = replace(outcome, is_retryable=False)
         facts = AttemptFacts(attempts=self._number, lost=0, retry=self._job.retry, delivery=self._job.delivery)
         transition = decide(facts, outcome, now, self._env.random.random())
+        self._failure = failure_of(self._claimed, outcome, transition)
+        if self._failure is not None and not isinstance(transition, Finish):
+            log_failure(replace(self._failure, is_inline=True))
         if isinstance(transition, Finish):
             self._finish(transition, result=outcome.result if isinstance(outcome, Succeeded) else None)
 
@@ -573,10 +579,8 @@ class _Attempts:
         if execution.state is not ExecutionState.DEAD:
             return
         if not self._policy.raise_errors:
-            if self._record.attempts and self._record.attempts[-1].is_expected:
-                _logger.info("%s failed inline, as expected: %s", execution.handler, execution.error)
-            else:
-                _logger.error("%s failed inline: %s", execution.handler, execution.error, exc_info=error)
+            if self._failure is not None:
+                log_failure(replace(self._failure, is_inline=True))
         elif isinstance(error, Exception):
             raise error
         else:

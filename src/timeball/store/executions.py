@@ -10,10 +10,13 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import orjson
+
 from timeball.domain.execution import ClaimedExecution, ClaimKey, FinishedAttempt
 from timeball.domain.lifecycle import AttemptFacts, Decision, Postpone
 from timeball.domain.policies import SkipReason
 from timeball.domain.scheduling.occurrences import DueKey, DueRow, HeldByFreeze, NextOccurrence, Promotion
+from timeball.domain.trace import with_trace
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId, shard_of
 from timeball.domain.wakeup import Lane, LanePosition, Wakeup
 from timeball.store.db.columns import (
@@ -406,6 +409,17 @@ class ExecutionStore:
                 progress=progress,
                 note=note,
             )
+
+    async def write_traces(self, traces: Mapping[ClaimedExecution, Mapping[str, str]]) -> None:
+        """Keep traces with the executions whose attempts have begun them, each while its row still names the claim."""
+        in_order = sorted(traces, key=lambda claimed: claimed.id.bytes)
+        await self._database.fetch(
+            "write_traces",
+            ids=[claimed.id for claimed in in_order],
+            fences=[claimed.fence for claimed in in_order],
+            claim_ids=[claimed.claim_id for claimed in in_order],
+            traces=[orjson.dumps(with_trace(None, traces[claimed])).decode() for claimed in in_order],
+        )
 
     async def extend_deadline(self, claimed: ClaimedExecution, span: timedelta) -> None:
         """Let an attempt run so much longer from now before the reaper ends it, while its row still names the claim."""

@@ -151,6 +151,8 @@ class ManualNodes:
             self._env.virtual_clock.advance_to(at)
             await self._settle(patience)
         self._env.virtual_clock.advance_to(instant)
+        # So that a test finds the records of failed attempts, as with `caplog`.
+        await asyncio.to_thread(self._worker.recorder.failure_log.flush)
         succeeded = self._worker.executor.succeeded - self._succeeded_before
         result = DrainResult(succeeded, len(self._failures), self._other)
         news = [failure for failure in self._failures if not isinstance(failure, AttemptFailedAsExpected)]

@@ -26,6 +26,7 @@ class RememberingSink:
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
         self.progress: list[tuple[float, str | None]] = []
+        self.trace: dict[str, str] = {}
 
     def emit_log(self, at: datetime, level: str, message: str) -> None:
         assert at.tzinfo is UTC
@@ -33,6 +34,9 @@ class RememberingSink:
 
     def report_progress(self, fraction: float, note: str | None) -> None:
         self.progress.append((fraction, note))
+
+    def keep_trace(self, words: dict[str, str]) -> None:
+        self.trace = words
 
 
 class Attempt(AttemptContext):

@@ -175,12 +175,12 @@ async def test_all_that_is_said_printed_or_logged_is_heard_once(runner: ProcessR
     await run_attempt(runner, context)
 
     assert sorted(context.sink.lines) == [
-        ("info", "from a program"),
         ("info", "logged 1"),
-        ("info", "printed"),
         ("info", "said page=1"),
-        ("info", "unfinished"),
-        ("warning", "to stderr"),
+        ("print", "from a program"),
+        ("print", "printed"),
+        ("print", "to stderr"),
+        ("print", "unfinished"),
     ]
     assert context.sink.progress == [(0.5, "half")]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import suppress
 from datetime import timedelta
@@ -27,7 +28,7 @@ from timeball.domain.execution import (
 )
 from timeball.engine.node import AT_ONCE, LONGEST_REST
 from timeball.engine.worker.attempts import StartQueue
-from timeball.engine.worker.recorder import Recorder, record_now
+from timeball.engine.worker.recorder import Recorder, foresee_failure, record_now
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
 from timeball.store.search.listing import ListingStore
@@ -658,3 +659,42 @@ async def test_recording_at_once_says_whether_it_could(store: Store, env: Env, w
     await record_now(env, heard, store.executions, [finding(claimed)])
 
     assert await tables_of(store, claimed.id) == ["finished"]
+
+
+# what is logged
+
+
+@pytest.mark.parametrize(("max_retries", "level", "becomes"), [(1, "WARNING", "retrying"), (0, "ERROR", "dead")])
+async def test_a_failure_is_foreseen_as_it_is_recorded_later(
+    store: Store, env: Env, worker: Hands, max_retries: int, level: str, becomes: str
+) -> None:
+    claimed = await claimed_one(store, worker, max_retries=max_retries)
+
+    foreseen = await foresee_failure(env, store.executions, claimed, Failed(FAILURE))
+    expected = await foresee_failure(env, store.executions, claimed, Failed(FAILURE, is_expected=True))
+
+    assert (logging.getLevelName(foreseen.level), foreseen.becomes) == (level, becomes)
+    assert expected.level == logging.INFO
+
+
+async def test_a_failure_that_cannot_be_foreseen_is_an_error(store: Store, env: Env, worker: Hands) -> None:
+    claimed = await claimed_one(store, worker, max_retries=5)
+    env.fault = Cuts("attempt_facts.before", times=100)
+
+    foreseen = await foresee_failure(env, store.executions, claimed, Failed(FAILURE))
+
+    assert (foreseen.level, foreseen.becomes) == (logging.ERROR, "dead")
+
+
+async def test_an_attempt_that_failed_is_logged_once_however_often_its_outcome_is_written(
+    store: Store, env: Env, worker: Hands, recorder: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    claimed = await claimed_one(store, worker, max_retries=0)
+    env.fault = Cuts("record_transitions.after")
+
+    with caplog.at_level(logging.INFO, claimed.handler):
+        await record(recorder, finding(claimed, Failed(FAILURE)), finding(claimed, Failed(FAILURE)))
+        assert await asyncio.to_thread(recorder.failure_log.flush, 60)
+
+    records = [record for record in caplog.records if record.name == claimed.handler]
+    assert [(record.levelname, record.becomes) for record in records] == [("ERROR", "dead")]  # type: ignore[attr-defined]

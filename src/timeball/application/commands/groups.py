@@ -44,14 +44,21 @@ class GroupCommands:
         self._executions = executions
 
     async def begin(
-        self, work: Mapping[str, Any], actor: Actor = LOCAL, connection: WithinConnection | None = None
+        self,
+        work: Mapping[str, Any],
+        actor: Actor = LOCAL,
+        connection: WithinConnection | None = None,
+        meta: Mapping[str, Any] | None = None,
     ) -> UUID:
-        """Begin a group, all of its parts or none, in one statement; in the transaction of *connection*, if one is given."""
+        """Begin a group, all of its parts or none, in one statement; in the transaction of *connection*, if one is given.
+
+        All of its calls have the *meta*, beside their own.
+        """
         confined = self._checked(work, actor)
         root, at = self._env.new_id(), self._env.clock.now()
 
         async def write() -> UUID:
-            return await self._store.follow_ups.begin_group(confined, root, at, actor.created_by, connection)
+            return await self._store.follow_ups.begin_group(confined, root, at, actor.created_by, connection, meta)
 
         if connection is not None:
             return await write()

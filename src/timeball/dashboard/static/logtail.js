@@ -2,7 +2,7 @@
 import { all, ask, create, on, one } from "./dom.js";
 import { showTimes } from "./time.js";
 
-const LEVELS = ["debug", "info", "warning", "error", "critical"];
+const LEVELS = ["debug", "info", "print", "warning", "error", "critical"];
 const box = one("[data-log]");
 const [list, find, level, follow] = ["ol", "[type=search]", "select", "[type=checkbox]"].map((selector) => one(selector, box));
 let cursor = "";

@@ -11,7 +11,7 @@ import socket
 import struct
 import sys
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from queue import SimpleQueue
@@ -22,13 +22,22 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from timeball.config.environment import resident_memory
-from timeball.current import RUNNING, SLOT_LENDER, AttemptContext, LogCapture, StopReason, end_forked_copy
+from timeball.current import (
+    RUNNING,
+    SLOT_LENDER,
+    AttemptContext,
+    LogCapture,
+    StopReason,
+    end_forked_copy,
+    is_failure_record,
+)
 from timeball.domain.execution import CancelOutcome, ClaimedExecution, ErrorInfo, Failed, Outcome, Snoozed, Succeeded
 from timeball.domain.handler import Handler, HandlerSource
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.json_text import check_result
+from timeball.engine.runners.failure_log import AttemptFailure, FailureLog
 from timeball.engine.runners.interrupt import RETRY_SECONDS, error_of_halt, is_in_handler
-from timeball.engine.runners.outcome import describe_error, outcome_of_error, outcome_of_return
+from timeball.engine.runners.outcome import RaisedError, describe_error, outcome_of_error, outcome_of_return
 from timeball.env import SystemClock
 from timeball.errors import NotFound
 from timeball.handlers.binding import is_async
@@ -123,6 +132,15 @@ class WaitMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TraceMessage:
+    """The trace that the attempt has begun."""
+
+    kind: Literal["trace"] = "trace"
+    number: int
+    words: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeMessage:
     """The handler has ended, with one of these outcomes."""
 
@@ -134,6 +152,8 @@ class OutcomeMessage:
     cancelled: CancelOutcome | None = None
     has_noticed: bool
     is_reusable: bool
+    # Whether the child has the error itself, and waits for what is to be logged of it.
+    keeps_error: bool = False
     # What the child keeps after the attempt, in bytes.
     memory: int
 
@@ -143,11 +163,12 @@ class OutcomeMessage:
         return cls(
             number=number,
             succeeded=outcome if isinstance(outcome, Succeeded) else None,
-            failed=outcome if isinstance(outcome, Failed) else None,
+            failed=replace(outcome, raised=None) if isinstance(outcome, Failed) else None,
             snoozed=outcome if isinstance(outcome, Snoozed) else None,
             cancelled=outcome if isinstance(outcome, CancelOutcome) else None,
             has_noticed=has_noticed,
             is_reusable=is_reusable,
+            keeps_error=isinstance(outcome, Failed) and outcome.raised is not None and not outcome.is_payload_mismatch,
             memory=memory,
         )
 
@@ -159,9 +180,37 @@ class OutcomeMessage:
         return self.failed or self.snoozed or self.cancelled or success
 
 
-ToChild = SetupMessage | RunMessage | StopMessage
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureMessage:
+    """What follows the error that this child has kept: it is to be logged at this level, or not at all (0)."""
+
+    kind: Literal["failure"] = "failure"
+    number: int
+    level: int
+    outcome: str
+    becomes: str
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureLoggedMessage:
+    """The error was logged as the worker said."""
+
+    kind: Literal["logged"] = "logged"
+    number: int
+
+
+ToChild = SetupMessage | RunMessage | StopMessage | FailureMessage
 FromChild = (
-    ReadyMessage | SetupFailedMessage | StartedMessage | LogMessage | ProgressMessage | WaitMessage | OutcomeMessage
+    ReadyMessage
+    | SetupFailedMessage
+    | StartedMessage
+    | LogMessage
+    | ProgressMessage
+    | WaitMessage
+    | TraceMessage
+    | OutcomeMessage
+    | FailureLoggedMessage
 )
 
 _TO_CHILD: TypeAdapter[ToChild] = TypeAdapter(Annotated[ToChild, Field(discriminator="kind")])
@@ -262,11 +311,13 @@ def load_handlers(app: str) -> HandlerSource:
 
 
 def _capture_logs() -> None:
-    """Capture log records once: what the root logger also writes to stdout or stderr would come back as output."""
-    root = logging.getLogger()
-    for handler in list(root.handlers):
+    """Capture log records once: what the root logger also writes to stdout or stderr would come back as output.
+
+    The record of a failed attempt is not captured, and is made when the output of the attempt has been read.
+    """
+    for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.stderr):
-            root.removeHandler(handler)
+            handler.addFilter(is_failure_record)
     LogCapture().install()
 
 
@@ -286,6 +337,9 @@ class ChildSession:
         # Never set: a pause between two looks.
         self._pause = Event()
         self._last_stop: StopMessage | None = None
+        # The error of the last attempt, until it is logged.
+        self._raised: tuple[ClaimedExecution, RaisedError] | None = None
+        self._verdicts: SimpleQueue[FailureMessage | None] = SimpleQueue()
 
     def serve(self) -> None:
         """Run what comes, until the worker hangs up or asks us to leave."""
@@ -293,7 +347,11 @@ class ChildSession:
         signal.signal(_INTERRUPT, self._raise_stop)
         Thread(target=self._listen, name="timeball-child", daemon=True).start()
         while (run := self._runs.get()) is not None:
-            self._channel.send(self._attempt(run))
+            ending = self._attempt(run)
+            self._channel.send(ending)
+            if ending.keeps_error and (message := self._verdicts.get()) is not None:
+                self._log_failure(message)
+                self._channel.send(FailureLoggedMessage(number=run.number))
 
     def _listen(self) -> None:
         while (message := self._channel.receive()) is not None:
@@ -301,7 +359,20 @@ class ChildSession:
                 self._runs.put(message)
             elif isinstance(message, StopMessage):
                 self._stop(message)
+            elif isinstance(message, FailureMessage):
+                self._verdicts.put(message)
         self._runs.put(None)
+        self._verdicts.put(None)
+
+    def _log_failure(self, message: FailureMessage) -> None:
+        if self._raised is None or not message.level:
+            return
+        (claimed, raised), self._raised = self._raised, None
+        log = FailureLog()
+        log.add(AttemptFailure(claimed, message.outcome, message.error, message.level, message.becomes, raised=raised))
+        # A collector that blocks must not keep this child.
+        log.flush()
+        _flush_output()
 
     def _stop(self, message: StopMessage) -> None:
         # Remembered first: the attempt may be just about to start.
@@ -337,6 +408,7 @@ class ChildSession:
             os.kill(os.getpid(), number)
             return
         self._runs.put(None)
+        self._verdicts.put(None)
         if self._current is not None:
             self._interrupt(self._current[1])
 
@@ -361,6 +433,8 @@ class ChildSession:
         SLOT_LENDER.set(self)
         outcome = self._perform(context)
         RUNNING.reset(token)
+        raised = outcome.raised if isinstance(outcome, Failed) else None
+        self._raised = (run.claimed, raised) if isinstance(raised, RaisedError) else None
         self._current = None
         _flush_output()
         # An error that came out of nowhere may have left anything behind.
@@ -436,6 +510,9 @@ class _ChannelSink:
 
     def report_progress(self, fraction: float, note: str | None) -> None:
         self._channel.send(ProgressMessage(number=self._number, fraction=fraction, note=note))
+
+    def keep_trace(self, words: dict[str, str]) -> None:
+        self._channel.send(TraceMessage(number=self._number, words=words))
 
 
 def _flush_output() -> None:

@@ -208,7 +208,7 @@ class _Call:
             outcome = outcome_of_return(self._call())
         except BaseException as error:
             end_forked_copy(self.context)
-            return outcome_of_error(error, self.handler, self.context)
+            return self.scope.run(outcome_of_error, error, self.handler, self.context)
         end_forked_copy(self.context)
         return outcome
 

@@ -19,12 +19,13 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import Context
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from hashlib import blake2b
 from pathlib import Path
 from traceback import StackSummary, TracebackException, walk_stack, walk_tb
-from types import CoroutineType, FrameType
+from types import CoroutineType, FrameType, TracebackType
 from typing import Any, TypeVar, assert_never
 
 from timeball.config.environment import is_out_of_files
@@ -53,6 +54,26 @@ TIMED_OUT = "TimedOut"
 _RESOURCE_PAUSE = timedelta(seconds=5)
 
 
+@dataclass(frozen=True, slots=True)
+class RaisedError:
+    """An error of a handler, and the context variables with which it was raised: what a collector of errors is shown of it."""
+
+    error: BaseException
+    scope: Context
+
+    def traceback(self) -> TracebackType | None:
+        """Its traceback without the frames between the worker and the handler."""
+        entries: list[TracebackType] = []
+        entry = self.error.__traceback__
+        while entry is not None:
+            entries.append(entry)
+            entry = entry.tb_next
+        visible: TracebackType | None = None
+        for entry in reversed(_without_machinery(entries, lambda entry: entry.tb_frame.f_code.co_filename)):
+            visible = TracebackType(visible, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+        return visible
+
+
 def outcome_of_return(value: Any) -> Outcome:
     """The outcome of a handler that returned."""
     if value is None:
@@ -76,19 +97,23 @@ def outcome_of_error(
     """
     kind = type(error)
     if issubclass(kind, ControlSignal):
-        return _outcome_of_signal(error)
+        outcome = _outcome_of_signal(error)
+        if isinstance(outcome, Failed):
+            outcome = replace(outcome, raised=RaisedError(_cause_of(error) or error, context.error_scope))
+        return outcome
     if shares_files and is_out_of_files(error):
         return outcome_of_exhaustion(error)
     described = describe_error(error)
+    raised = RaisedError(error, context.error_scope)
     if issubclass(kind, PayloadMismatch):
         is_of_call = getattr(error, "is_of_call", False)
-        return Failed(described, is_retryable=False, is_payload_mismatch=is_of_call)
+        return Failed(described, is_retryable=False, is_payload_mismatch=is_of_call, raised=raised)
     if handler is None:
-        return Failed(described)
+        return Failed(described, raised=raised)
     options = handler.options
     is_retryable = options.retries(kind)
     pause = _own_pause(options.backoff, error, context) if is_retryable and options.backoff is not None else None
-    return Failed(described, is_retryable, pause, is_expected=issubclass(kind, options.expected))
+    return Failed(described, is_retryable, pause, is_expected=issubclass(kind, options.expected), raised=raised)
 
 
 def _own_pause(backoff: BackoffFunction, error: BaseException, context: AttemptContext) -> timedelta | None:
@@ -115,11 +140,11 @@ def outcome_of_exhaustion(error: BaseException) -> Outcome:
     return Snoozed(_RESOURCE_PAUSE, clean_text(f"the worker cannot run it now: {error}"))
 
 
-def outcome_of_halt(context: AttemptContext, error: ErrorInfo | None = None) -> Outcome:
+def outcome_of_halt(context: AttemptContext, error: ErrorInfo | None = None, raised: object = None) -> Outcome:
     """The outcome of an attempt that ended because it was halted; *error* says where it was."""
     match context.halted:
         case StopReason.TIMEOUT:
-            return TimeoutOutcome(_timeout_error(context, error))
+            return TimeoutOutcome(_timeout_error(context, error), raised=raised)
         case StopReason.CANCEL:
             return CancelOutcome(context.halt_reason or "cancelled")
         case StopReason.SHUTDOWN:
@@ -135,7 +160,7 @@ def settle(context: AttemptContext, outcome: Outcome) -> Outcome:
     if context.halted is None:
         return outcome
     if context.has_noticed:
-        return outcome_of_halt(context, _error_of(outcome))
+        return outcome_of_halt(context, _error_of(outcome), getattr(outcome, "raised", None))
     if context.halted is StopReason.CANCEL and not isinstance(outcome, Succeeded):
         return outcome_of_halt(context)
     return outcome
@@ -160,8 +185,13 @@ def _outcome_of_signal(word: Any) -> Outcome:
 
 
 def _reason_to_retry(word: Retry) -> ErrorInfo:
-    cause = word.__cause__ or (None if word.__suppress_context__ else word.__context__)
+    cause = _cause_of(word)
     return replace(describe_error(word), type="Retry") if cause is None else describe_error(cause)
+
+
+def _cause_of(error: BaseException) -> BaseException | None:
+    """The error that the handler has had before it raised this one, and that this one does not hide."""
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def _never_awaited(name: str) -> ErrorInfo:
@@ -189,6 +219,8 @@ _BUILT_IN = os.path.join(_PACKAGE, "handlers", "builtin", "")
 # The packages that call a handler or surround it. The built-in handlers are handlers themselves. The SDK is not among them: its
 # frames are in a traceback because the handler has called it.
 _MACHINERY = tuple(os.path.join(_PACKAGE, part, "") for part in ("engine", "handlers", "contrib"))
+# Where an inline run is called; further in, a frame of it is one that the handler has called.
+_CALLERS_OF_INLINE_RUNS = os.path.join(_PACKAGE, "sdk", "")
 # What these packages call a wrapper or a coroutine through. Frames of them below the handler's own are the handler's doing.
 _GO_BETWEENS = (contextlib.__file__, os.path.join(os.path.dirname(asyncio.__file__), ""))
 _INSTALLED = tuple(
@@ -306,6 +338,8 @@ def _without_machinery(frames: Sequence[T], filename_of: Callable[[T], str]) -> 
     is_between = False
     for index, frame in enumerate(frames, 1):
         filename = filename_of(frame)
+        if not visible and filename.startswith(_CALLERS_OF_INLINE_RUNS):
+            continue
         if filename.startswith(_MACHINERY) and not filename.startswith(_BUILT_IN):
             is_between = True
         # An error that a go-between raises itself would have no frame at all.

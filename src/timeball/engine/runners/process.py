@@ -8,15 +8,18 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, assert_never
 
-from timeball.current import SLOT_LENDER, AttemptContext, StopReason
-from timeball.domain.execution import ErrorInfo, Failed, Lost, Outcome
+from timeball.current import PRINT_LEVEL, SLOT_LENDER, AttemptContext, StopReason
+from timeball.domain.execution import ClaimedExecution, ErrorInfo, Failed, Lost, Outcome, TimeoutOutcome
 from timeball.domain.handler import Handler, Isolate
 from timeball.engine.runners.child import (
+    FailureLoggedMessage,
+    FailureMessage,
     FromChild,
     LogMessage,
     OutcomeMessage,
@@ -27,13 +30,16 @@ from timeball.engine.runners.child import (
     SetupMessage,
     StartedMessage,
     StopMessage,
+    TraceMessage,
     WaitMessage,
     pack,
     receive,
 )
+from timeball.engine.runners.failure_log import FLUSH_SECONDS, LOGGED_BY_CHILD, AttemptFailure
 from timeball.engine.runners.outcome import (
     describe_error,
     describe_exit,
+    judge_timeout,
     outcome_of_exhaustion,
     outcome_of_halt,
     settle,
@@ -41,6 +47,10 @@ from timeball.engine.runners.outcome import (
 from timeball.handlers.subreaper import TERM_GRACE_SECONDS
 
 COOPERATION_GRACE = timedelta(seconds=2)
+# How long a child may take to log an error; its worker does it after that, without the traceback.
+_LOG_SECONDS = FLUSH_SECONDS + 3
+
+ForeseeFailure = Callable[[ClaimedExecution, Failed | TimeoutOutcome], Awaitable[AttemptFailure]]
 # No file, process or memory left.
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 
@@ -63,8 +73,11 @@ class ProcessRunner:
         cooperation: timedelta = COOPERATION_GRACE,
         grace: timedelta | None = None,
         isolate: Isolate | None = None,
+        foresee: ForeseeFailure | None = None,
     ) -> None:
         self._app = app
+        # What is to be logged of a failed attempt, whose error only its child has.
+        self._foresee = foresee
         self._isolate = isolate or Isolate()
         self._grace = grace
         self._cooperation = cooperation
@@ -81,9 +94,9 @@ class ProcessRunner:
         """Run the handler in a child. After a forced end nothing of it is left when this returns."""
         try:
             while (child := await self._take(handler, context)) is not None:
-                ending = await self._run_in(child, handler, context)
+                ending, outcome = await self._run_in(child, handler, context)
                 if not _died_idle(child, ending):
-                    return _outcome(handler, context, ending)
+                    return outcome
         except OSError as error:
             # The machine cannot start another process now.
             return settle(
@@ -119,17 +132,36 @@ class ProcessRunner:
             await self._idle.pop(0).end()
         return await ChildProcess.start(self._app)
 
-    async def _run_in(self, child: ChildProcess, handler: Handler, context: AttemptContext) -> ChildResult:
+    async def _run_in(
+        self, child: ChildProcess, handler: Handler, context: AttemptContext
+    ) -> tuple[ChildResult, Outcome]:
         self._busy.add(child)
         grace = handler.grace if self._grace is None else self._grace
         context.interrupt_by(lambda: self._halt(child, context, grace))
         ending: ChildResult | None = None
         try:
             ending = await child.perform(context)
-            return ending
+            context.interrupt_by(None)
+            outcome = _outcome(handler, context, ending)
+            if isinstance(ending, OutcomeMessage) and ending.keeps_error:
+                outcome = await self._log_failure(child, handler, context, outcome)
+            return ending, outcome
         finally:
             context.interrupt_by(None)
             await self._release(child, self._limits(handler), ending)
+
+    async def _log_failure(
+        self, child: ChildProcess, handler: Handler, context: AttemptContext, outcome: Outcome
+    ) -> Outcome:
+        """Have the child log its error as that of this outcome; it waits for this."""
+        if isinstance(outcome, TimeoutOutcome):
+            outcome = judge_timeout(outcome, handler.options)
+        if self._foresee is None or not isinstance(outcome, Failed | TimeoutOutcome):
+            child.settle_failure(None)
+            await child.hear_logged()
+            return outcome
+        child.settle_failure(await self._foresee(context.claimed, outcome))
+        return replace(outcome, raised=LOGGED_BY_CHILD) if await child.hear_logged() else outcome
 
     async def _release(self, child: ChildProcess, limits: Isolate, ending: ChildResult | None) -> None:
         is_reusable = isinstance(ending, OutcomeMessage) and ending.is_reusable
@@ -256,7 +288,7 @@ class ChildProcess:
     async def start(cls, app: str) -> ChildProcess:
         """Start a child; it imports the app while we go on."""
         ours, theirs = socket.socketpair()
-        outputs = [ChildOutput("info"), ChildOutput("warning")]
+        outputs = [ChildOutput(), ChildOutput()]
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-u", "-m", "timeball.engine.runners", app),
@@ -321,11 +353,39 @@ class ChildProcess:
                 case WaitMessage(has_ended=has_ended):
                     if (lender := SLOT_LENDER.get(None)) is not None:
                         (lender.take_back if has_ended else lender.lend)(context)
+                case TraceMessage(words=words):
+                    context.begin_trace(words)
                 case OutcomeMessage():
                     self.memory = message.memory
                     return message
+                case FailureLoggedMessage():
+                    continue
         self.hang_up()
         return ChildExit(await self._process.wait(), self.has_begun)
+
+    def settle_failure(self, failure: AttemptFailure | None) -> None:
+        """Say what is to be logged of the error that the child has kept; None if nothing is."""
+        message = FailureMessage(
+            number=self.runs,
+            level=0 if failure is None else failure.level,
+            outcome="" if failure is None else failure.outcome,
+            becomes="" if failure is None else failure.becomes,
+            error=ErrorInfo(type="", message="") if failure is None else failure.error,
+        )
+        if not self._is_hung_up:
+            self._writer.write(pack(message))
+
+    async def hear_logged(self) -> bool:
+        """Wait until the child has done it; a child that has not after a while, or has died, is not used again."""
+        try:
+            async with asyncio.timeout(_LOG_SECONDS):
+                while (message := await self._receive()) is not None:
+                    if isinstance(message, FailureLoggedMessage) and message.number == self.runs:
+                        return True
+        except TimeoutError:
+            pass
+        self.hang_up()
+        return False
 
     async def _receive(self) -> FromChild | None:
         try:
@@ -377,14 +437,13 @@ class ChildProcess:
 class ChildOutput:
     """What the child's processes write to stdout or stderr, as log lines of the running attempt."""
 
-    def __init__(self, level: str) -> None:
-        self._level = level
+    def __init__(self) -> None:
         self._outlet, self.inlet = os.pipe()
         os.set_blocking(self._outlet, False)
         self._rest = b""
         self._is_open = False
-        # Where lines go now; what is written between two attempts belongs to neither.
-        self._take_line: Callable[[str, str], None] = _ignore_result
+        # Where lines go now; what is written between two attempts belongs to neither, and goes where the worker writes.
+        self._take_line: Callable[[str, str], None] = _write_to_stderr
 
     def open(self) -> None:
         """Read whenever there is something."""
@@ -410,7 +469,7 @@ class ChildOutput:
             pass
         self._emit(self._rest)
         self._rest = b""
-        self._take_line = _ignore_result
+        self._take_line = _write_to_stderr
 
     def _read(self) -> bool:
         try:
@@ -431,7 +490,7 @@ class ChildOutput:
     def _emit(self, line: bytes) -> None:
         text = line.decode("utf-8", "replace").rstrip("\r")
         if text.strip():
-            self._take_line(self._level, text)
+            self._take_line(PRINT_LEVEL, text)
 
     def _stop_reading(self) -> None:
         if self._is_open:
@@ -439,8 +498,9 @@ class ChildOutput:
             self._is_open = False
 
 
-def _ignore_result(_level: str, _message: str) -> None:
-    return None
+def _write_to_stderr(_level: str, line: str) -> None:
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"{line}\n")
 
 
 def _ignoring_os_errors(act: Callable[[], object]) -> None:

@@ -258,6 +258,7 @@ class Executor:
         elif isinstance(outcome, Released):
             outcome = Released(has_started=True)
         if context.has_spoken:
+            context.end_print()
             self._close_sink(claimed)
         self._conclude(claimed, outcome, started_at)
 

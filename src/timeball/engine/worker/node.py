@@ -60,7 +60,7 @@ class WorkerNode(BaseNode):
         executions, incarnation = store.executions, node.incarnation
         self.contract_gate = None if contracts is None else ContractGate(env, emit, contracts, claimable)
         self.recorder = Recorder(env, emit, executions, queue, self.contract_gate, outcomes_recorded)
-        self.log_writer = LogWriter(env, emit, executions, store.history)
+        self.log_writer = LogWriter(env, emit, executions, store.history, self.recorder.keep_trace)
         self.retry_gate = RetryGate(env, emit, settings)
         self.executor = Executor(
             env,
@@ -201,6 +201,7 @@ class WorkerNode(BaseNode):
             async with asyncio.timeout(_LAST_SECONDS):
                 await self.recorder.flush()
                 await self.log_writer.flush()
+                await asyncio.to_thread(self.recorder.failure_log.flush)
         except TimeoutError:
             # The database does not answer: the lease will run out, and the reaper will rescue what this worker held.
             return

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import assert_never
 
 from timeball.current import AttemptContext, AttemptSink
 from timeball.domain import execution
 from timeball.domain.execution import (
     ClaimedExecution,
     ClaimKey,
+    ExecutionState,
     Failed,
     FinishedAttempt,
     LogBuffer,
@@ -29,10 +29,9 @@ from timeball.domain.lifecycle import (
     AttemptFacts,
     Decision,
     Finish,
-    Postpone,
-    Requeue,
     Transition,
     decide,
+    next_state,
     replacement_outcomes,
 )
 from timeball.domain.policies import SkipReason
@@ -40,10 +39,11 @@ from timeball.domain.values.ids import ExecutionId
 from timeball.domain.values.redaction import redact
 from timeball.domain.values.text import clean_text
 from timeball.engine.node import AT_ONCE, LONGEST_REST, Service, Signal
+from timeball.engine.runners.failure_log import AttemptFailure, FailureLog, failure_of
 from timeball.engine.worker.admission import ContractGate, is_payload_mismatch
 from timeball.engine.worker.attempts import StartQueue
 from timeball.env import Env
-from timeball.errors import UnstorableValue
+from timeball.errors import StoreError, UnstorableValue
 from timeball.store.executions import ExecutionStore
 from timeball.store.history import HistoryStore
 from timeball.store.types import LogRecord
@@ -103,6 +103,9 @@ class Recorder(Service):
         self._queue = queue
         self._contract_gate = contract_gate
         self._recorded = recorded or Signal()
+        # By claim, the traces that attempts have begun.
+        self._traces: dict[ClaimKey, dict[str, str]] = {}
+        self.failure_log = FailureLog(emit)
         self._waiting: list[FinishedAttempt] = []
         self._in_doubt: list[FinishedAttempt] = []
         # How many of those in doubt are written at once.
@@ -126,6 +129,10 @@ class Recorder(Service):
             self.wake()
         self._waiting.append(attempt)
 
+    def keep_trace(self, claimed: ClaimedExecution, words: dict[str, str]) -> None:
+        """Write this trace with the outcome of the claim, which is handed over later."""
+        self._traces[claimed.id, claimed.claim_id] = words
+
     def unrecorded(self) -> set[ClaimKey]:
         """The claims whose outcomes are not known to be written yet."""
         unwritten = (*self._in_doubt, *self._waiting, *self._aside)
@@ -134,6 +141,7 @@ class Recorder(Service):
     def forget_all(self) -> None:
         """Forget what has not been written: the lease is lost, and none of it would be accepted."""
         self._waiting.clear()
+        self._traces.clear()
         self._in_doubt.clear()
         self._aside.clear()
         self._idle.set()
@@ -218,6 +226,8 @@ class Recorder(Service):
             self._aside.remove(attempt)
 
     async def _record(self, batch: Sequence[FinishedAttempt], *, was_tried: bool) -> None:
+        if self._traces:
+            await self._write_traces(batch)
         others = [attempt for attempt in batch if not isinstance(attempt.outcome, Succeeded)]
         succeeded = [attempt for attempt in batch if isinstance(attempt.outcome, Succeeded)] if others else batch
         refused = await self._executions.finish_succeeded(succeeded) if succeeded else []
@@ -231,6 +241,18 @@ class Recorder(Service):
             claimed = attempt.claimed
             self.emit(OutcomeRefused(claimed.id, claimed.handler, claimed.fence))
         self._count_successes([attempt for attempt in succeeded if attempt not in refused] if refused else succeeded)
+
+    async def _write_traces(self, batch: Sequence[FinishedAttempt]) -> None:
+        """Before their outcomes: a trace is carried on with what follows."""
+        traces = {
+            attempt.claimed: self._traces[key]
+            for attempt in batch
+            if (key := (attempt.claimed.id, attempt.claimed.claim_id)) in self._traces
+        }
+        if traces:
+            await self._executions.write_traces(traces)
+        for claimed in traces:
+            self._traces.pop((claimed.id, claimed.claim_id), None)
 
     async def _record_others(self, attempts: Sequence[FinishedAttempt]) -> list[FinishedAttempt]:
         """Write what follows each outcome; decide again about rows that changed between the read and the write."""
@@ -256,6 +278,9 @@ class Recorder(Service):
         if expired:
             self.emit(ExecutionsExpired(expired))
         for attempt, _, transition in decisions:
+            failure = failure_of(attempt.claimed, attempt.outcome, transition)
+            if failure is not None:
+                self.failure_log.add(failure)
             # An attempt that was given back or held back before it began says nothing about its handler.
             if (
                 not isinstance(attempt.outcome, Released)
@@ -295,26 +320,31 @@ def _failure(attempt: FinishedAttempt, transition: Transition) -> AttemptFailed:
         claimed.handler,
         claimed.attempt,
         outcome_word(attempt.outcome),
-        _next_state(transition),
+        next_state(transition),
         reason if error is None else f"{error.type}: {error.message}",
     )
-
-
-def _next_state(transition: Transition) -> str:
-    match transition:
-        case Finish(state=state):
-            return state.value
-        case Postpone():
-            return "retrying"
-        case Requeue():
-            return "queued"
-        case _:
-            assert_never(transition)
 
 
 async def record_now(env: Env, emit: Emit, executions: ExecutionStore, attempts: Sequence[FinishedAttempt]) -> None:
     """Write outcomes outside of any loop; StoreError if some of them may not have been written."""
     await Recorder(env, emit, executions).write(attempts, was_tried=False)
+
+
+async def foresee_failure(
+    env: Env, executions: ExecutionStore, claimed: ClaimedExecution, outcome: Failed | TimeoutOutcome
+) -> AttemptFailure:
+    """What is to be logged of an attempt whose outcome is not recorded yet, for the child that has its error.
+
+    If the database cannot be asked, it is taken for the last one: an error that is retried after all is better than one that nobody hears.
+    """
+    transition: Transition = Finish(ExecutionState.DEAD, claimed.attempt, claimed.lost, error=outcome.error)
+    with suppress(StoreError, TypeError, ArithmeticError):
+        facts = (await executions.attempt_facts([claimed])).get(claimed.id)
+        if facts is not None:
+            transition = decide(facts, outcome, env.clock.now(), 0.0)
+    failure = failure_of(claimed, outcome, transition)
+    assert failure is not None
+    return failure
 
 
 _LOG_BATCH = 500
@@ -325,10 +355,18 @@ _LOG_GATHER = timedelta(milliseconds=200)
 class LogWriter(Service):
     """Writes the log lines and progress of running handlers, in batches. A handler never waits for it, and never fails because of it."""
 
-    def __init__(self, env: Env, emit: Emit, executions: ExecutionStore, history: HistoryStore) -> None:
+    def __init__(
+        self,
+        env: Env,
+        emit: Emit,
+        executions: ExecutionStore,
+        history: HistoryStore,
+        keep_trace: Callable[[ClaimedExecution, dict[str, str]], None] = lambda _claimed, _words: None,
+    ) -> None:
         super().__init__(env, emit)
         self._executions = executions
         self._history = history
+        self._keep_trace = keep_trace
         self._loop = asyncio.get_running_loop()
         self._open: dict[tuple[ExecutionId, int], _BufferedSink] = {}
         # Bounded: while the database is away, old lines are worth less than the memory they take.
@@ -354,6 +392,10 @@ class LogWriter(Service):
     def add_progress(self, claimed: ClaimedExecution, fraction: float, note: str | None) -> None:
         """Keep the last report of an attempt; may be called from any thread."""
         self._progress[claimed.id] = (claimed, fraction, redact(note))
+
+    def keep_trace(self, claimed: ClaimedExecution, words: dict[str, str]) -> None:
+        """Have a trace recorded with the outcome of its attempt; may be called from any thread."""
+        self._keep_trace(claimed, words)
 
     async def tick(self) -> timedelta:
         for sink in list(self._open.values()):
@@ -410,6 +452,9 @@ class _BufferedSink:
 
     def report_progress(self, fraction: float, note: str | None) -> None:
         self._log_writer.add_progress(self._claimed, fraction, note)
+
+    def keep_trace(self, words: dict[str, str]) -> None:
+        self._log_writer.keep_trace(self._claimed, words)
 
     def new_lines(self) -> list[LogRecord]:
         """The lines since the last call that are sure to be kept."""

@@ -246,6 +246,16 @@ WHERE id = :id
   AND fence = :fence
   AND claim_id = :claim_id;
 
+-- name: write_traces
+-- Add the traces that attempts have begun to the meta of their executions, each while its row still names the claim.
+-- Row by row, as in finish_succeeded: in the order of ids, and by the primary key.
+UPDATE timeball.running
+SET meta = coalesce(running.meta, timeball.meta_of(running.job_id, running.version), '{}') || given.trace::jsonb
+FROM unnest(:ids::uuid[], :fences::bigint[], :claim_ids::uuid[], :traces::text[]) AS given (id, fence, claim_id, trace)
+WHERE running.id = ANY (ARRAY[given.id])
+  AND running.fence = given.fence
+  AND running.claim_id = given.claim_id;
+
 -- name: extend_deadline
 -- Put off the deadline of an attempt that may clean up after its timeout, while its row still names the claim.
 UPDATE timeball.running
