@@ -23,6 +23,8 @@ EXTRAS = {
     "uvicorn": "server",
     "holidays": "holidays",
     "icalendar": "ics",
+    "sentry_sdk": "sentry",
+    "opentelemetry": "otel",
 }
 
 
