@@ -52,6 +52,7 @@ _LEDGER = "tests/application/queries/test_ledger.py"
 _BACKFILLS = "tests/application/commands/test_backfills.py"
 _REFERENCES, _WEBHOOK = "tests/engine/worker/test_references.py", "tests/handlers/builtin/test_webhook.py"
 _FAILURE_LOG, _PRINTS = "tests/engine/runners/test_failure_log.py", "tests/engine/runners/test_print_capture.py"
+_OTEL = "tests/contrib/test_otel.py"
 _DISPATCHER, _RECEIVER = "tests/engine/test_ticket_publisher.py", "tests/engine/test_ticket_claimer.py"
 
 
@@ -263,6 +264,13 @@ MUTANTS = (
         " and sys._getframe(1).f_code is not _WRITES_RECORDS",
         "",
         f"{_PRINTS}::test_a_record_that_goes_to_a_stream_is_kept_once_with_its_level",
+    ),
+    _one(
+        "a trace that an attempt has begun and no execution keeps",
+        "engine/worker/recorder.py",
+        "        if self._traces:\n            await self._write_traces(batch)\n",
+        "",
+        f"{_OTEL}::test_an_occurrence_of_a_schedule_begins_a_trace_that_its_retries_and_what_follows_keep",
     ),
     # code around runs, and before enqueues
     _one(

@@ -79,6 +79,7 @@ SPARED = {
     *("timeball.domain.search", "timeball.store.changes", "timeball.store.operations", "timeball.store.templates"),
     *("timeball.brokers.redis", "timeball.brokers.rabbitmq"),
     "timeball.engine.tickets",
+    *("opentelemetry", "sentry_sdk", "timeball.contrib", "timeball.telemetry.otlp"),
 }
 
 

@@ -90,3 +90,18 @@ async def test_the_page_of_a_job_shows_its_payload_and_its_tags(browser: Browser
 
     assert '"pages": 3' in unescape(what)
     assert re.findall(r'class="tag" [^>]*>(\w+)<', what) == ["red", "blue"]
+
+
+async def test_the_trace_of_a_run_is_shown_and_is_no_meta(browser: Browser) -> None:
+    meta = {"tenant": "acme", "$trace": {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}}
+    created = await browser.post("/api/v1/jobs", json={"handler": "test.echo", "meta": meta, "name": "there"})
+    execution = created.json()["execution_id"]
+
+    of_run = (await browser.get(f"/executions/{execution}")).text
+    of_job = (await browser.get("/jobs/there")).text
+    shown = (await browser.get(f"/api/v1/executions/{execution}")).json()
+
+    assert f'<dt>Trace</dt><dd class="mono">{"ab" * 16}</dd>' in of_run
+    assert "$trace" not in of_run + of_job
+    assert (shown["trace_id"], shown["meta"]) == ("ab" * 16, {"tenant": "acme"})
+    assert created.json()["meta"] == {"tenant": "acme"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from collections.abc import Iterator
@@ -157,6 +158,37 @@ class _Flask:
     def app_context(self) -> Iterator[None]:
         _Flask.entered += 1
         yield
+
+
+@pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
+def test_the_page_on_errors_and_traces_is_true(harness: TimeballHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    root = logging.getLogger()
+    before, exporter = root.handlers[:], InMemorySpanExporter()
+    monkeypatch.delenv("SENTRY_DSN", raising=False)
+    try:
+        guide = run_page(DOCS / "howto" / "errors-and-traces.md")
+        guide["provider"].add_span_processor(SimpleSpanProcessor(exporter))
+        harness.use(guide["tb"])
+        for order in (-1, 0, 1):
+            guide["charge"].options(retries=0).enqueue(order)
+        run = guide["count"].enqueue(3)
+        harness.drain()
+    finally:
+        root.handlers[:] = before
+
+    (call,) = guide["pager"].calls
+    assert call.startswith("shop:charge: attempt 1 of exe_")
+    assert call.endswith("failed, the execution is dead: ValueError: nothing to charge")
+    assert harness.log(harness.last(guide["count"])) == ["done number=3"]
+    harness.close()
+    names = [span.name for span in exporter.get_finished_spans()]
+    assert sorted(names) == sorted(
+        [*["send shop:charge", "process shop:charge"] * 3, "send shop:count", "process shop:count"]
+    )
+    assert run.id.startswith("exe_")
 
 
 def test_the_declarations_of_the_page_on_switching_are_accepted() -> None:

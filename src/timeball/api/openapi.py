@@ -164,6 +164,7 @@ EXECUTION_EXAMPLE: dict[str, Any] = {
     "created_by": None,
     "expires_at": None,
     "meta": None,
+    "trace_id": None,
     "progress": None,
 }
 BULK_EXAMPLE = {

@@ -142,6 +142,7 @@ RUN_DETAILS = [
     Column("part", "group.part"),
     Column("payload"),
     Column("meta"),
+    Column("trace", "trace_id"),
     Column("result"),
     Column("error type"),
     Column("error"),

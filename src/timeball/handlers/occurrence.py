@@ -13,8 +13,11 @@ from collections.abc import Mapping
 from string import ascii_letters, digits
 from urllib.parse import quote
 
+import orjson
+
 from timeball.domain.execution import ClaimedExecution
 from timeball.domain.scheduling.civil_time import format_instant
+from timeball.domain.trace import TRACE_KEY, trace_words
 from timeball.domain.values.ids import format_execution_id, format_job_id
 
 HEADER_PREFIX = "timeball-"
@@ -58,6 +61,16 @@ def occurrence_environment(claimed: ClaimedExecution) -> dict[str, str]:
         "TIMEBALL_FENCE": str(claimed.fence),
         "TIMEBALL_ORIGIN": claimed.origin,
     }
+
+
+def trace_headers(claimed: ClaimedExecution) -> dict[str, str]:
+    """The trace that the execution belongs to, as headers of a request; empty if it belongs to none."""
+    return {} if claimed.meta is None or TRACE_KEY not in claimed.meta else trace_words(orjson.loads(claimed.meta))
+
+
+def trace_environment(claimed: ClaimedExecution) -> dict[str, str]:
+    """The same as environment variables of a command: TRACEPARENT and TRACESTATE, as OpenTelemetry names them."""
+    return {name.upper(): value for name, value in trace_headers(claimed).items()}
 
 
 def sign_headers(key: bytes, headers: Mapping[str, str], body: bytes) -> str:

@@ -27,14 +27,28 @@ class PendingEnqueue:
     """
 
     def __init__(
-        self, handler: str, payloads: Sequence[str], options: dict[str, Any], meta: dict[str, Any], *, is_schedule: bool
+        self,
+        handler: str,
+        payloads: Sequence[str],
+        options: dict[str, Any],
+        meta: dict[str, Any],
+        *,
+        is_schedule: bool,
+        is_follow_up: bool = False,
     ) -> None:
         self.handler = handler
         self.options = options
         self.meta = meta
         # Whether it is a schedule: its executions are made later, with what is said here.
         self.is_schedule = is_schedule
+        # Whether it is a call that follows a run, or a part of a chain or group: it has the meta of what it follows, too.
+        self.is_follow_up = is_follow_up
         self._payloads = payloads
+
+    @property
+    def number_of_calls(self) -> int:
+        """How many calls are enqueued."""
+        return len(self._payloads)
 
     @cached_property
     def calls(self) -> list[Any]:
@@ -83,12 +97,18 @@ def changed_options(
     known: type[Any],
     *,
     is_schedule: bool = False,
+    is_follow_up: bool = False,
 ) -> dict[str, Any]:
     """The options of an enqueue after all hooks, which may raise. *known* are the options that there are."""
     given = options.get("meta")
     others = {word: value for word, value in options.items() if word != "meta"}
     pending = PendingEnqueue(
-        handler, payloads, others, {} if given is None else check_meta(given), is_schedule=is_schedule
+        handler,
+        payloads,
+        others,
+        {} if given is None else check_meta(given),
+        is_schedule=is_schedule,
+        is_follow_up=is_follow_up,
     )
     for hook in hooks:
         try:

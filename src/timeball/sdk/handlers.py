@@ -166,7 +166,7 @@ class Enqueueable(Generic[P, R]):
         """The options of a call that follows a run, as fields of a job; the hooks of the program see it as an enqueue."""
         options = self._options
         if hooks := self._enqueue_client.before_enqueue:
-            changed = changed_options(hooks, self._target.name, (payload,), options, EnqueueOptions)
+            changed = changed_options(hooks, self._target.name, (payload,), options, EnqueueOptions, is_follow_up=True)
             options = cast(EnqueueOptions, changed)
         for word in options:
             if word in _NOT_OF_FOLLOW_UPS:

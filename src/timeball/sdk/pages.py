@@ -18,6 +18,7 @@ from timeball.api.models.system import node_document, queue_document
 from timeball.domain.execution import Execution, ExecutionState
 from timeball.domain.node import NodeKind
 from timeball.domain.search import ExecutionFilter, PageRequest, SearchRelation, SearchTerm, where
+from timeball.domain.trace import without_trace
 from timeball.domain.values.field_errors import list_choices, unexpected_value
 from timeball.domain.values.ids import format_job_id
 from timeball.domain.values.text import check_label
@@ -60,7 +61,9 @@ class RunFilter(TypedDict, total=False):
 
 def info_of(execution: Execution) -> RunInfo:
     """An execution as the API shows it, with nothing hidden."""
-    return RunInfo.model_validate_json(orjson.dumps(execution_document(execution) | {"meta": execution.meta}))
+    return RunInfo.model_validate_json(
+        orjson.dumps(execution_document(execution) | {"meta": without_trace(execution.meta)})
+    )
 
 
 def run_filter(given: Mapping[str, Any], limit: int) -> tuple[tuple[SearchTerm, ...], str | None]:

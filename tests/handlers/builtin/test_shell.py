@@ -195,6 +195,18 @@ async def test_the_environment_is_clean(monkeypatch):
     assert "PATH=/usr/local/bin:/usr/bin:/bin" in result["stdout"]
 
 
+async def test_a_command_has_the_trace_of_its_execution() -> None:
+    parent = f"00-{'ab' * 16}-{'cd' * 8}-01"
+    handler = shell("/usr/bin/env")
+    traced = attempt_at(handler, {"command": "env"}, meta=json.dumps({"$trace": {"traceparent": parent}}))
+
+    first = await succeed(handler, None, traced)
+    second = await succeed(handler, None, attempt_at(handler, {"command": "env"}))
+
+    assert f"TRACEPARENT={parent}" in first["stdout"].splitlines()
+    assert "TRACE" not in second["stdout"]
+
+
 async def test_a_command_is_told_its_occurrence():
     handler = shell("/usr/bin/env")
     midnight = datetime(2026, 11, 3, tzinfo=UTC)

@@ -111,6 +111,23 @@ async def test_the_idempotency_key_is_the_execution_id(webhook, server):
     assert keys == ["exe_00000000000000000000000001"] * 2
 
 
+async def test_a_request_carries_the_trace_of_its_execution_unless_the_payload_has_one(webhook, server):
+    parent = f"00-{'ab' * 16}-{'cd' * 8}-01"
+    payload = {"url": server.on("/", answer()), "method": "GET"}
+    own = payload | {"headers": {"Traceparent": "00-mine"}}
+    meta = json.dumps({"$trace": {"traceparent": parent, "tracestate": "a=b"}, "tenant": "acme"})
+
+    await succeed(webhook, payload, attempt_at(webhook, payload, meta=meta))
+    await succeed(webhook, own, attempt_at(webhook, own, meta=meta))
+    await succeed(webhook, payload, attempt_at(webhook, payload, meta='{"tenant": "acme"}'))
+
+    traced = [
+        {name: value for name, value in request.headers.items() if name.startswith("trace")}
+        for request in server.requests
+    ]
+    assert traced == [{"traceparent": parent, "tracestate": "a=b"}, {"traceparent": "00-mine"}, {}]
+
+
 async def test_a_request_tells_its_occurrence(webhook, server):
     payload = {"url": server.on("/", answer()), "method": "GET"}
     instant = datetime(2026, 11, 3, 1, 30, 0, 250_000, tzinfo=timezone(timedelta(hours=1)))

@@ -12,6 +12,7 @@ from timeball.api.models import InstantText, Label, ReasonIn, RequestModel, Shor
 from timeball.api.models.jobs import JobIn
 from timeball.domain.bulk_operation import Operation
 from timeball.domain.execution import Execution
+from timeball.domain.trace import trace_id, without_trace
 from timeball.domain.values.ids import format_execution_id, format_id, format_job_id
 from timeball.domain.values.redaction import redact
 
@@ -55,6 +56,7 @@ class ExecutionOut(BaseModel):
         description="It is skipped if it has not begun by then; `null` if it may begin at any time, or has begun."
     )
     meta: dict[str, Any] | None = Field(description="Its own meta, or that of its job; secrets hidden.")
+    trace_id: str | None = Field(description="The trace that it belongs to, in hexadecimal; `null` if it has none.")
     progress: ProgressOut | None = Field(description="What its handler has told while it runs; `null` otherwise.")
 
 
@@ -377,7 +379,8 @@ def execution_document(execution: Execution) -> dict[str, Any]:
         "retry_of": None if execution.retry_of is None else format_execution_id(execution.retry_of),
         "created_by": execution.created_by,
         "expires_at": execution.expires_at,
-        "meta": redact(execution.meta),
+        "meta": redact(without_trace(execution.meta)),
+        "trace_id": trace_id(execution.meta),
         "progress": None if execution.progress is None else execution.progress._asdict(),
     }
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from timeball.api.models import ReasonIn
 from timeball.domain.explain.groups import GroupExplanation
 from timeball.domain.follow_ups import GroupPart, GroupStatus, GroupStep, GroupTree
+from timeball.domain.trace import without_trace
 from timeball.domain.values.ids import format_execution_id, format_id
 from timeball.domain.values.redaction import redact
 
@@ -165,7 +166,7 @@ def group_document(group: GroupStatus) -> dict[str, Any]:
         "progress": round((group.total - group.waits_for) / group.total, 4),
         "handler": group.handler,
         "group": None if group.outer is None else format_id("grp", group.outer),
-        "meta": None if group.meta is None else redact(dict(group.meta)),
+        "meta": redact(without_trace(group.meta)),
         "created_by": group.created_by,
         "created_at": group.created_at,
         "closed_at": group.closed_at,

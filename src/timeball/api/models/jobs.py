@@ -20,6 +20,7 @@ from timeball.domain.backfill import MAX_RUNNING
 from timeball.domain.follow_ups import FOLLOW_UP_FIELDS, shown_call
 from timeball.domain.job import JobView, calendar_of, spec_of
 from timeball.domain.job_fields import LIST_FIELDS, SPEC_FIELDS, JobField, json_default
+from timeball.domain.trace import without_trace
 from timeball.domain.values.ids import format_execution_id, format_job_id
 from timeball.domain.values.redaction import redact, redact_in_list
 
@@ -303,7 +304,7 @@ def job_document(
         | spec_fields
         | {
             "payload": _payload(job.payload, in_list=in_list, shows_secrets=shows_secrets) if with_payload else None,
-            "meta": job.meta if shows_secrets else redact(job.meta),
+            "meta": without_trace(job.meta) if shows_secrets else redact(without_trace(job.meta)),
             **{name: _call(getattr(job, name), shows_secrets=shows_secrets) for name in FOLLOW_UP_FIELDS},
             **{name: list(spec_fields[name]) for name in LIST_FIELDS},
             "calendars": calendar.versions if calendar else {},

@@ -27,7 +27,7 @@ from timeball.errors import SettingsError, TimeballError
 from timeball.handlers.binding import HandlerRefused, Payload
 from timeball.handlers.builtin.path_sandbox import PathSandbox, path_parts
 from timeball.handlers.builtin.secrets import SecretReference, SecretScope, SecretStore
-from timeball.handlers.occurrence import occurrence_environment
+from timeball.handlers.occurrence import occurrence_environment, trace_environment
 
 _SUBREAPER = Path(__file__).parents[1] / "subreaper.py"
 _PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -278,6 +278,7 @@ def _environment(folder: str) -> dict[str, str]:
         "LANG": "C.UTF-8",
         "HOME": folder,
         **occurrence_environment(RUNNING.get().claimed),
+        **trace_environment(RUNNING.get().claimed),
     }
 
 

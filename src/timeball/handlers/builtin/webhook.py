@@ -22,12 +22,13 @@ from timeball.errors import TimeballError
 from timeball.handlers.binding import HandlerRefused, Payload
 from timeball.handlers.builtin.egress import EgressPolicy, EgressRefused, parse_endpoint, read_url
 from timeball.handlers.builtin.secrets import JsonBody, SecretReference, SecretScope, SecretStore
-from timeball.handlers.occurrence import HEADER_PREFIX, occurrence_headers, sign_headers
+from timeball.handlers.occurrence import HEADER_PREFIX, occurrence_headers, sign_headers, trace_headers
 
 if TYPE_CHECKING:
     from timeball.handlers.builtin.http_client import HttpClient, HttpResponse, Resolve
 
 MAX_BODY_BYTES = 64 * 1024
+_TRACE_HEADERS = frozenset({"traceparent", "tracestate"})
 _LONGEST_TIMEOUT_MS = 10 * 60 * 1000
 _LONGEST_WAIT = timedelta(days=1)
 _SHOWN_OF_BODY = 500
@@ -212,8 +213,11 @@ class Webhook:
         for name, value in payload.headers.items():
             headers[name] = _checked(name, disclosure.reveal(value))
         headers["Idempotency-Key"] = current.execution_id
-        told = occurrence_headers(RUNNING.get().claimed)
-        return headers | told | self._signatures(payload, told, body, disclosure)
+        claimed = RUNNING.get().claimed
+        told = occurrence_headers(claimed)
+        # A payload that names headers of a trace has its own.
+        traced = {} if _TRACE_HEADERS & chosen else trace_headers(claimed)
+        return headers | traced | told | self._signatures(payload, told, body, disclosure)
 
     def _signatures(
         self, payload: WebhookPayload, told: Mapping[str, str], body: bytes, disclosure: SecretScope
