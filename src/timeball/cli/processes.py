@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from timeball.cli.errors import FAILED, OK, TO_BE_REPLACED
@@ -138,7 +139,8 @@ async def _run_nodes(
     with_worker: bool,
     with_demo: bool,
 ) -> None:
-    metrics = _process_metrics() if settings.metrics_port is not None or (link is not None and with_scheduler) else None
+    is_read = settings.metrics_port is not None or settings.otlp_metrics_url is not None
+    metrics = _process_metrics() if is_read or (link is not None and with_scheduler) else None
     emit = make_emit(settings, metrics)
     report_unknown_settings(emit)
     if link is not None:
@@ -178,7 +180,7 @@ async def _run_nodes(
                 link.report_started()
                 await link.wait_async()
             watching = asyncio.ensure_future(memory.run(emit, stop))
-            with _metrics_server(metrics, settings):
+            with _metrics_server(metrics, settings), _metrics_pusher(metrics, settings, emit):
                 await nodes.run()
             watching.cancel()
 
@@ -356,6 +358,18 @@ def _metrics_server(metrics: ProcessMetrics | None, settings: Settings) -> Itera
         yield
     finally:
         close()
+
+
+@contextmanager
+def _metrics_pusher(metrics: ProcessMetrics | None, settings: Settings, emit: Emit) -> Iterator[None]:
+    """Send the metrics of this process to a collector, if TIMEBALL_OTLP_METRICS_URL asks for it."""
+    if metrics is None or settings.otlp_metrics_url is None:
+        yield
+        return
+    from timeball.telemetry.otlp import pushed_metrics
+
+    with pushed_metrics(metrics, settings.otlp_metrics_url, timedelta(seconds=settings.otlp_metrics_seconds), emit):
+        yield
 
 
 _DEMO_JOBS = (

@@ -419,6 +419,13 @@ class Settings(HandlerSettings, BaseSettings):
         description="The port where a worker or scheduler without an API serves its Prometheus metrics.",
     )
     metrics_host: str = Field(default="127.0.0.1", description="The address of the metrics port.")
+    otlp_metrics_url: str | None = Field(
+        default=None,
+        pattern="^https?://",
+        description="Where a worker or scheduler sends its metrics by OTLP over HTTP, such as http://collector:4318/v1/metrics; "
+        "OTEL_EXPORTER_OTLP_HEADERS has the headers.",
+    )
+    otlp_metrics_seconds: float = Field(default=60, ge=1, le=3600, description="How often it sends them.")
     log_format: Literal["auto", "text", "json"] = Field(
         default="auto", description="The format of log lines; auto is text on a terminal, and JSON otherwise."
     )
