@@ -38,3 +38,13 @@ def fail_in_child() -> None:
 @tb.handler(name="pid", isolate=True)
 def pid() -> int:
     return os.getpid()
+
+
+@tb.handler(name="print_in_thread")
+def print_in_thread() -> None:
+    print("from a thread")
+
+
+@tb.handler(name="print_in_child", isolate=True)
+def print_in_child() -> None:
+    print("from a child")
