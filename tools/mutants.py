@@ -77,6 +77,8 @@ def _one(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
     return Mutant(name, file, old, new, tests)
 
 
+_SUMMARIES = "tests/store/test_job_summaries.py"
+
 MUTANTS = (
     # recurrence rules
     _one(
@@ -786,6 +788,42 @@ MUTANTS = (
         "THEN 'expected' ELSE finished.state END AS what",
         "THEN finished.state ELSE finished.state END AS what",
         "tests/api/test_metrics.py::test_what_a_handler_expects_raises_no_alarm",
+    ),
+    # summaries of jobs
+    _one(
+        "a backfill that counts as the latest run",
+        f"{_SQL}/rollups.sql",
+        "        WHERE job_id <> id\n          AND origin <> 'backfill'\n",
+        "        WHERE job_id <> id\n",
+        f"{_SUMMARIES}::test_backfills_and_one_offs_leave_no_summary",
+    ),
+    _one(
+        "an old run that is folded late and told as the latest",
+        f"{_SQL}/rollups.sql",
+        "CASE WHEN past.duration_at > latest.duration_at OR latest.duration_at IS NULL THEN",
+        "CASE WHEN latest.duration_at IS NULL THEN",
+        f"{_SUMMARIES}::test_the_latest_run_is_told_and_not_the_one_that_was_folded_last",
+    ),
+    _one(
+        "a row of failures that a success folded later ends, though it came before",
+        f"{_SQL}/rollups.sql",
+        "                WHEN past.failed_at > unbroken.at THEN 1\n",
+        "",
+        f"{_SUMMARIES}::test_a_failure_behind_a_success_that_is_folded_later_counts",
+    ),
+    _one(
+        "a deleted job that is told for ever",
+        "store/jobs.py",
+        '            await run("forget_summary", connection, job_id=job.id)\n',
+        "            pass\n",
+        f"{_SUMMARIES}::test_a_summary_outlives_the_history_and_ends_with_its_job",
+    ),
+    _one(
+        "an exemplar of what is not counted yet",
+        "api/resources/prometheus.py",
+        "exemplar=exemplars.of_outcome(*pair, outcome) if count else None)",
+        "exemplar=exemplars.of_outcome(*pair, outcome))",
+        "tests/api/test_metrics.py::test_an_exemplar_waits_until_its_execution_is_counted",
     ),
     # expiry
     _one(

@@ -28,7 +28,7 @@ from timeball.config.settings import Settings
 from timeball.domain.execution import Failed
 from timeball.domain.node import BrokerState, BrokerStatus
 from timeball.domain.rollup import COUNTED_FIELDS
-from timeball.domain.values.ids import ExecutionId, Incarnation
+from timeball.domain.values.ids import ExecutionId, Incarnation, format_execution_id
 from timeball.runtime import ServerRuntime, make_server_runtime
 from timeball.store.store import Store
 from timeball.telemetry.events import (
@@ -278,10 +278,69 @@ async def test_metrics_of_this_process_are_exposed(
     assert (told[("timeball_listening",)], told[("timeball_shards_owned",)]) == (1, 64)
 
 
-async def test_no_label_names_a_job_or_an_execution(
-    client: httpx.AsyncClient, store: Store, clock: VirtualClock
+async def run_of(store: Store, clock: VirtualClock, outcome: Failed | None = None) -> None:
+    """What recurring jobs owe runs now, and ends after a second."""
+    clock.advance("61s")
+    await promote_due(store, await make_owner(store))
+    await record(store, [found(claimed, outcome) for claimed in await claim_all(store)])
+    await store.rollups.fold()
+
+
+async def test_recurring_jobs_with_a_name_have_metrics_of_their_latest_runs(
+    scrape: Callable[[], Awaitable[dict[tuple[str, ...], float]]], store: Store, clock: VirtualClock
 ) -> None:
+    for name in ("nightly", "hourly"):
+        await make_recurring(store, name=name, max_retries=0)
+    await make_recurring(store, name=None, max_retries=0)
+    assert not [name for name in await scrape() if name[0].startswith("timeball_job_")], "nothing has run yet"
+    await run_of(store, clock)
+    succeeded_at = (await scrape())["timeball_job_last_success_timestamp_seconds", "nightly"]
+    await run_of(store, clock, Failed(FAILURE))
+    await run_of(store, clock, Failed(FAILURE))
+
+    told = await scrape()
+
+    for name in ("nightly", "hourly", "(other)"):
+        assert told["timeball_job_last_success_timestamp_seconds", name] == succeeded_at
+        assert told["timeball_job_failures_in_a_row", name] == 2
+        assert told["timeball_job_last_duration_seconds", name] == pytest.approx(1, abs=0.1)
+        assert told["timeball_job_lateness_seconds", name] >= 1
+    assert clock.now().timestamp() - succeeded_at == pytest.approx(121, abs=3)
+
+
+async def test_a_setting_says_how_many_jobs_have_a_name(
+    scrape: Callable[[], Awaitable[dict[tuple[str, ...], float]]],
+    parts: ServerRuntime,
+    store: Store,
+    clock: VirtualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for number in range(4):
+        await make_recurring(store, name=f"job-{number}")
+        clock.advance("1s")
+    await run_of(store, clock)
+    monkeypatch.setattr(parts.queries.metrics, "_named_jobs", 2)
+
+    names = [{name[1] for name in await scrape() if name[0] == "timeball_job_failures_in_a_row"} for _ in range(2)]
+
+    assert names == [{"job-0", "job-1", "(other)"}] * 2
+    assert Settings.model_fields["api"].default.metrics_jobs == 200
+
+
+async def test_an_error_that_a_handler_expects_is_no_failure_in_a_row(
+    scrape: Callable[[], Awaitable[dict[tuple[str, ...], float]]], store: Store, clock: VirtualClock
+) -> None:
+    await make_recurring(store, name="look-up", max_retries=0)
+    await run_of(store, clock, Failed(FAILURE))
+    await run_of(store, clock, Failed(FAILURE, is_expected=True))
+
+    assert (await scrape())["timeball_job_failures_in_a_row", "look-up"] == 0
+
+
+async def test_no_label_names_an_execution(client: httpx.AsyncClient, store: Store, clock: VirtualClock) -> None:
     await history(store, clock)
+    await make_recurring(store, name="nightly")
+    await run_of(store, clock)
 
     text = (await client.get("http://localhost:8080/metrics")).text
 
@@ -299,7 +358,10 @@ async def test_no_label_names_a_job_or_an_execution(
         "le",
         "broker",
         "verdict",
+        "job_name",
     }
+    # Prometheus gives every series a label `job`, and renames one that is there already.
+    assert "job" not in labels
 
 
 async def test_metrics_doctor_and_health_say_that_a_broker_is_down(client: httpx.AsyncClient, store: Store) -> None:
@@ -343,6 +405,53 @@ async def test_open_metrics_are_sent_if_accepted(
     assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
     families = {family.name for family in openmetrics_families(answer.text)}
     assert {"timeball_executions", "timeball_start_lateness_seconds"} <= families
+
+
+async def test_open_metrics_have_the_latest_execution_of_each_bucket_and_outcome_as_exemplar(
+    client: httpx.AsyncClient, store: Store, clock: VirtualClock
+) -> None:
+    """Prometheus asks for OpenMetrics by itself, and keeps exemplars if it is told to."""
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    first = await enqueue(store)
+    await record(store, [found(claimed) for claimed in await claim_all(store)])
+    clock.advance("1s")
+    second = await enqueue(store, meta={"traceparent": f"00-{trace}-00f067aa0ba902b7-01"})
+    await record(store, [found(claimed) for claimed in await claim_all(store)])
+    dead = await enqueue(store, max_retries=0, meta={"traceparent": "not a trace"})
+    await record(store, [found(claimed, Failed(FAILURE)) for claimed in await claim_all(store)])
+    await store.rollups.fold()
+
+    openmetrics = await client.get("http://localhost:8080/metrics", headers={"Accept": "application/openmetrics-text"})
+    plain = await client.get("http://localhost:8080/metrics")
+
+    samples = [sample for family in openmetrics_families(openmetrics.text) for sample in family.samples]
+    exemplars = {
+        (sample.name, sample.labels.get("outcome") or sample.labels.get("le")): sample.exemplar
+        for sample in samples
+        if sample.exemplar is not None
+    }
+    ended = exemplars["timeball_executions_total", "succeeded"]
+    assert ended.labels == {"execution_id": format_execution_id(second), "trace_id": trace}
+    assert exemplars["timeball_executions_total", "dead"].labels == {"execution_id": format_execution_id(dead)}
+    late = {key: exemplar for key, exemplar in exemplars.items() if key[0] == "timeball_start_lateness_seconds_bucket"}
+    assert [exemplar.labels["execution_id"] for exemplar in late.values()] == [format_execution_id(second)]
+    for (_, bound), exemplar in late.items():
+        assert exemplar.value <= float(str(bound))
+    assert format_execution_id(first) not in openmetrics.text
+    assert "execution_id" not in plain.text, "the older format has no place for them"
+
+
+async def test_an_exemplar_waits_until_its_execution_is_counted(client: httpx.AsyncClient, store: Store) -> None:
+    await enqueue(store)
+    await record(store, [found(claimed) for claimed in await claim_all(store)])
+    await store.rollups.fold()
+    await enqueue(store, max_retries=0)
+    await record(store, [found(claimed, Failed(FAILURE)) for claimed in await claim_all(store)])
+
+    text = (await client.get("http://localhost:8080/metrics", headers={"Accept": "application/openmetrics-text"})).text
+
+    told = [sample for family in openmetrics_families(text) for sample in family.samples if sample.exemplar]
+    assert {sample.labels["outcome"] for sample in told if sample.name == "timeball_executions_total"} == {"succeeded"}
 
 
 async def test_prometheus_needs_a_key_like_every_reader(

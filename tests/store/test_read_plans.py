@@ -96,6 +96,7 @@ _WINDOW = {
     "handler": None,
     "all_of_handler": None,
     "series": INSTALLATION_SERIES,
+    "with_sketches": True,
 }
 _GROUPS = {
     "span": "minute",
@@ -545,6 +546,16 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "rollup_series, of a queue": (_WINDOW | {"queue": "q1", "series": series_of_queue("q1")}, 60),
     "rollup_series, of a job": (_WINDOW | {"series": id_(JOB + 1)}, 60),
     "rollup_series, of a handler": (_WINDOW | {"handler": "handler 1", "all_of_handler": "handler 1"}, 60),
+    "rollup_series, without sketches": (_WINDOW | {"with_sketches": False}, 60),
+    # A summary of each named job, and some of the other summaries.
+    "job_summaries": ({"limit": PAGE, "others": 4 * PAGE}, PAGE + 4 * PAGE),
+    "job_summaries, without names": ({"limit": 0, "others": 4 * PAGE}, 4 * PAGE),
+    "forget_summary": (_JOB, 1),
+    "latest_ended": (
+        {"since": NOW - timedelta(hours=1), "first_id": id_(ENDED), "limit": PAGE},
+        # The first call of its function plans that, for each day.
+        PAGE + 4 * PAGE,
+    ),
     "rollup_groups": (_GROUPS, 40 * HANDLERS),
     "rollup_groups, of a job": (_GROUPS | {"series": id_(JOB + 1)}, 40),
     "missed_of_jobs": ({"since": NOW - timedelta(hours=24), "limit": PAGE}, 2 * PAGE),

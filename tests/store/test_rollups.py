@@ -604,7 +604,14 @@ async def test_a_chart_of_a_queue_reads_a_row_a_step_however_many_handlers_there
         await fold_all(store)
         await connection.execute("ANALYZE timeball.rollup")
     since, until = now - timedelta(hours=1), now + timedelta(minutes=1)
-    given = {"span": "minute", "since": since, "until": until, "step": timedelta(minutes=1), "queue": None}
+    given = {
+        "span": "minute",
+        "since": since,
+        "until": until,
+        "step": timedelta(minutes=1),
+        "queue": None,
+        "with_sketches": True,
+    }
 
     async def read(series: UUID, handler: str | None) -> int:
         values = given | {"series": series, "handler": handler, "all_of_handler": handler}

@@ -377,6 +377,17 @@ _FILL = [
         },
     ),
     _rows("rollup", 0, _ROLLUP, _SERIES),
+    _rows(
+        "job_summary",
+        RECURRING,
+        {
+            "job_id": _id(f"{JOB} + n"),
+            "succeeded_at": _ENDED_AT,
+            "failures_in_a_row": "n % 3",
+            "duration_seconds": "n",
+            "lateness_seconds": "n",
+        },
+    ),
 ]
 # Summaries are made by autovacuum, which is kept away here: it would learn what is there.
 _SETTLE = """

@@ -33,6 +33,7 @@ from timeball.api.resources import (
     ledger,
     metrics,
     operations,
+    prometheus,
     system,
     templates,
 )
@@ -122,7 +123,7 @@ def make_api(
 def all_routes() -> tuple[BaseRoute, ...]:
     """Every route, built once per process: they do not depend on an application, and reading their signatures takes long."""
     whole = APIRouter()
-    whole.include_router(metrics.prometheus_router)
+    whole.include_router(prometheus.router)
     for router in _ROUTERS:
         whole.include_router(router, prefix=PREFIX)
     whole.include_router(drop_in.router)

@@ -229,6 +229,12 @@ class ApiSettings(_Section):
     stream_minutes: float = Field(
         default=60, gt=0, le=1_440, description="After how long the server ends an event stream; clients reconnect."
     )
+    metrics_jobs: int = Field(
+        default=200,
+        ge=0,
+        le=5_000,
+        description="How many recurring jobs have a name in the metrics for Prometheus: the first that were created.",
+    )
     session_idle_hours: float = Field(
         default=12, gt=0, le=168, description="After how long without a request a dashboard session ends."
     )

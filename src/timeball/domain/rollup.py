@@ -18,7 +18,7 @@ from functools import cache
 from itertools import accumulate
 from math import ceil, log
 
-from timeball.domain.values.ids import JobId
+from timeball.domain.values.ids import ExecutionId, JobId
 
 # Everything up to a tenth of a millisecond is in the first bucket; the last one begins after a year.
 FINEST_SECONDS = 1e-4
@@ -194,6 +194,31 @@ class Rollup:
     lateness_seconds: float = 0.0
     duration: DurationSketch = field(default_factory=DurationSketch)
     duration_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSummary:
+    """What the latest runs of a recurring job tell; without a name, the worst of those that have no label of their own."""
+
+    name: str | None
+    succeeded_at: datetime | None
+    failures_in_a_row: int
+    duration_seconds: float | None
+    lateness_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedExample:
+    """An execution that ended lately, as an example of what counters count. *lateness_seconds* only if its first attempt ended it."""
+
+    id: ExecutionId
+    queue: str
+    handler: str
+    outcome: str
+    ended_at: datetime
+    lateness_seconds: float | None
+    duration_seconds: float | None
+    traceparent: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ import orjson
 from timeball.domain.execution import Attempt, DueKind, Execution
 from timeball.domain.explain.causes import LATE_AFTER, Change
 from timeball.domain.explain.facts import Competitor, ExecutionTable
+from timeball.domain.rollup import EndedExample, JobSummary
 from timeball.domain.search import EXACT_UP_TO
 from timeball.domain.values.ids import ExecutionId, Incarnation, JobId, first_id_at, format_id
 from timeball.store.db.rows import attempt_from, execution_from
@@ -201,6 +202,10 @@ class DoctorStore:
         return dict(row)
 
 
+# Jobs without a label of their own are looked at up to so many.
+_MAX_OTHERS = 10_000
+
+
 class GaugeStore:
     """Reads the numbers of this moment, at a cost that does not depend on them."""
 
@@ -214,6 +219,32 @@ class GaugeStore:
     async def database(self) -> dict[str, Any]:
         """The health of the database."""
         return dict(await self._database.fetch_row("database_numbers") or {})
+
+    async def jobs(self, limit: int) -> list[JobSummary]:
+        """What the latest runs of the first *limit* named recurring jobs tell, and the worst of up to 10,000 others."""
+        rows = await self._database.fetch("job_summaries", limit=limit, others=_MAX_OTHERS)
+        return [JobSummary(**dict(row)) for row in rows]
+
+    async def examples(self, since: datetime, limit: int) -> list[EndedExample]:
+        """Executions that began and ended since an instant, the latest first."""
+        rows = await self._database.fetch("latest_ended", since=since, first_id=first_id_at(since), limit=limit)
+        return [_example_from(row) for row in rows]
+
+
+def _example_from(row: Any) -> EndedExample:
+    started_at, ended_at = row["started_at"], row["finished_at"]
+    is_first = row["attempts"] == 1 and row["error_type"] is None and row["origin"] not in ("backfill", "after")
+    late = None if started_at is None or not is_first else started_at - row["scheduled_for"]
+    return EndedExample(
+        id=ExecutionId(row["id"]),
+        queue=row["queue"],
+        handler=row["handler"],
+        outcome="expected" if row["is_expected"] else row["state"],
+        ended_at=ended_at,
+        lateness_seconds=None if late is None else max(late.total_seconds(), 0.0),
+        duration_seconds=None if started_at is None else (ended_at - started_at).total_seconds(),
+        traceparent=row["traceparent"],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -314,6 +314,8 @@ class JobStore:
             await run("write_job", connection, job=orjson.dumps(job_columns(job), default=str).decode())
         except asyncpg.UniqueViolationError as error:
             raise name_conflict([job.name or ""]) from error
+        if job.deleted_at is not None:
+            await run("forget_summary", connection, job_id=job.id)
         if snapshot.job.is_followed and job.deleted_at is not None:
             await run("forget_cause", connection, id=job.id)
         elif snapshot.job.is_followed and job.name != snapshot.job.name:

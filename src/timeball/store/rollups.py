@@ -82,11 +82,12 @@ class RollupStore:
         )
         return len(gone) >= _MAX_TRIMMED
 
-    async def series(self, query: RollupQuery, step: timedelta) -> list[Rollup]:
-        """The counts of each step of a window; steps without events are left out."""
+    async def series(self, query: RollupQuery, step: timedelta, *, with_sketches: bool = True) -> list[Rollup]:
+        """The counts of each step of a window; steps without events are left out. Without sketches there are no percentiles."""
         rows = await self._database.fetch(
             "rollup_series",
             step=step,
+            with_sketches=with_sketches,
             series=_series_of(query),
             all_of_handler=None if query.job_id else query.handler,
             queue=query.queue,

@@ -1,43 +1,24 @@
-"""Metrics: the present, a window, a series, and the Prometheus endpoint.
-
-For Prometheus, the numbers from the database are the same in every process, so one API is enough to scrape; the numbers that a
-process counts are its own. No label names a job or an execution. At most a thousand pairs of queue and handler and a hundred
-queues have labels of their own: those with the longest wait.
-"""
+"""Metrics: the present, a window, a series."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
-from itertools import product
+from datetime import timedelta
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
-from starlette.requests import Request
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from timeball.api.auth import Role, require_role
+from timeball.api.auth import Role
 from timeball.api.models import ShortText
 from timeball.api.models.metrics import MetricsOut, SeriesOut, StatsOut
 from timeball.api.openapi import INSTANT_EXAMPLE, route_options
 from timeball.api.params import ApiContext, Context
 from timeball.api.responses import Document, json_response
-from timeball.application.queries.metrics import MAX_WINDOW, MetricsQueries, MetricsScope, Overview, Series
-from timeball.domain.node import BrokerState, NodeKind
-from timeball.domain.policies import SkipReason, Verdict
-from timeball.domain.rollup import COUNTED_FIELDS, DurationSketch, Rollup, sum_occurrences
-from timeball.telemetry.metrics import MetricsSource
+from timeball.application.queries.metrics import MAX_WINDOW, MetricsScope, Overview, Series
+from timeball.domain.node import NodeKind
+from timeball.domain.rollup import COUNTED_FIELDS, DurationSketch, Rollup
 
 router = APIRouter()
-
-
-# Outside the API prefix: the path that Prometheus expects.
-prometheus_router = APIRouter()
 
 Hours = Annotated[float, Query(gt=0, le=MAX_WINDOW.days * 24, description="The length of the window, in hours.")]
 OfQueue = Annotated[ShortText | None, Query(description="Only this queue.")]
@@ -124,19 +105,6 @@ async def metrics_of_executions(
     return json_response(series_document(series))
 
 
-@prometheus_router.api_route(
-    "/metrics",
-    methods=["GET", "HEAD"],
-    include_in_schema=False,
-    dependencies=[Depends(require_role(Role.VIEWER))],
-    openapi_extra={"x-role": Role.VIEWER.value},
-)
-async def prometheus(request: Request, context: Context) -> Response:
-    """The numbers for Prometheus: OpenMetrics if `Accept` names it, the older text format otherwise."""
-    text, media_type = await exposition(context.queries.metrics, context.process, request.headers.get("accept", ""))
-    return Response(text, media_type=media_type)
-
-
 async def _metrics_scope(context: ApiContext, queue: str | None, handler: str | None, job: str | None) -> MetricsScope:
     job_id = None if job is None else (await context.queries.jobs.find(job)).id
     return MetricsScope(job_id, queue, handler)
@@ -206,174 +174,3 @@ def _queue_document(row: dict[str, Any]) -> dict[str, Any]:
         "oldest_seconds": waited,
         "is_paused": row["paused_at"] is not None,
     }
-
-
-_OPEN_METRICS = "application/openmetrics-text"
-_PAIR = ("queue", "handler")
-
-
-# The label of all queues without a label of their own.
-OTHER_QUEUES = "(other)"
-_OUTCOMES = ("succeeded", "cancelled", "dead", "skipped", "expected")
-_ATTEMPTS = {"failed": "failed", "timed_out": "timed_out", "lost": "lost", "expected": "expected_tries"}
-_LATENESS_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-_DURATION_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
-
-
-async def exposition(meters: MetricsQueries, process: MetricsSource, accept: str = "") -> tuple[bytes, str]:
-    """All metrics in the format that *accept* names, and the media type of that format."""
-    ever, overview, database = await meters.ever(), await meters.overview(), await meters.database()
-    own = list(process.collect())
-    # In a thread: a thousand pairs are some ten thousand lines.
-    return await asyncio.to_thread(_encode, accept, ever, overview, database, own)
-
-
-def _encode(
-    accept: str, ever: Sequence[Rollup], overview: Overview, database: dict[str, object], own: Sequence[Metric]
-) -> tuple[bytes, str]:
-    families = [*_of_all_time(ever), *_of_this_moment(overview), *_of_the_database(database), *own]
-    registry = CollectorRegistry()
-    registry.register(_Families(families))
-    # Only the name: the version in the header is the caller's own text, and would be repeated in the response.
-    encode, media_type = choose_encoder(f"{_OPEN_METRICS}; version=1.0.0" if _OPEN_METRICS in accept else "")
-    return encode(registry), media_type
-
-
-class _Families(Collector):
-    def __init__(self, families: Sequence[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families
-
-
-def _of_all_time(rollups: Sequence[Rollup]) -> Iterator[Metric]:
-    ended = CounterMetricFamily("timeball_executions", "Executions that ended, by outcome.", labels=(*_PAIR, "outcome"))
-    tries = CounterMetricFamily(
-        "timeball_unsuccessful_tries", "Attempts that did not succeed, by outcome.", labels=(*_PAIR, "outcome")
-    )
-    starts = CounterMetricFamily("timeball_starts", "Attempts that were started.", labels=_PAIR)
-    lateness = HistogramMetricFamily(
-        "timeball_start_lateness_seconds",
-        "How long after its scheduled instant an execution first started.",
-        labels=_PAIR,
-    )
-    duration = HistogramMetricFamily(
-        "timeball_execution_duration_seconds", "How long the last attempt of an execution took.", labels=_PAIR
-    )
-    for rollup in rollups:
-        pair = (rollup.queue, rollup.handler)
-        for outcome in _OUTCOMES:
-            ended.add_metric((*pair, outcome), getattr(rollup.counts, outcome))
-        for outcome, count in _ATTEMPTS.items():
-            tries.add_metric((*pair, outcome), getattr(rollup.counts, count))
-        starts.add_metric(pair, rollup.counts.starts)
-        lateness.add_metric(pair, _buckets(rollup.lateness, _LATENESS_BOUNDS), rollup.lateness_seconds)
-        duration.add_metric(pair, _buckets(rollup.duration, _DURATION_BOUNDS), rollup.duration_seconds)
-    yield from (ended, tries, starts, lateness, duration, _of_occurrences(rollups))
-
-
-def _of_occurrences(rollups: Sequence[Rollup]) -> Metric:
-    """One line for each reason, whether or not anything was ever skipped for it: an alert on a rate needs the zero before."""
-    total = sum_occurrences(rollup.occurrences for rollup in rollups)
-    occurrences = CounterMetricFamily(
-        "timeball_occurrences",
-        "Occurrences of schedules that ran or were skipped, by reason; a skip range counts as many as it holds.",
-        labels=("verdict", "reason"),
-    )
-    occurrences.add_metric((Verdict.RAN.value, ""), total.ran)
-    # What a schedule leaves out is not recorded: a zero would say that there was none.
-    recorded = (reason for reason in SkipReason if not reason.is_left_out)
-    for reason in dict.fromkeys((*recorded, *total.skipped)):
-        occurrences.add_metric((Verdict.SKIPPED.value, str(reason)), total.skipped.get(reason, 0))
-    return occurrences
-
-
-def _buckets(sketch: DurationSketch, bounds: Sequence[float]) -> list[tuple[str, float]]:
-    buckets = [(str(bound), float(sketch.at_most(bound))) for bound in bounds]
-    return [*buckets, ("+Inf", float(sketch.total))]
-
-
-def _of_this_moment(overview: Overview) -> Iterator[Metric]:
-    now = overview.now
-    states = GaugeMetricFamily(
-        "timeball_executions_waiting", "Waiting and running executions by state; stops at 10,001.", labels=("state",)
-    )
-    for state in ("scheduled", "retrying", "queued", "running"):
-        states.add_metric((state,), getattr(now, state))
-    yield states
-    yield GaugeMetricFamily("timeball_late", "Ready for more than two seconds; stops at 10,001.", now.late)
-    yield GaugeMetricFamily("timeball_overdue", "Due for more than two seconds, and not promoted.", now.overdue)
-    yield GaugeMetricFamily("timeball_dead", "Dead, neither retried nor discarded; stops at 10,001.", now.dead)
-    yield from _of_queues(overview)
-    yield from _of_nodes(overview)
-
-
-def _of_queues(overview: Overview) -> Iterator[Metric]:
-    depth = GaugeMetricFamily(
-        "timeball_queue_depth", "Ready executions of a queue; stops at 10,001.", labels=("queue",)
-    )
-    oldest = GaugeMetricFamily(
-        "timeball_queue_oldest_age_seconds", "How long the oldest ready execution has been due.", labels=("queue",)
-    )
-    paused = GaugeMetricFamily("timeball_queue_paused", "Whether a queue is paused.", labels=("queue",))
-    for row in overview.queues:
-        name = (row["name"],)
-        depth.add_metric(name, row["depth"])
-        oldest.add_metric(name, _age(row["oldest_at"], overview.now.at))
-        paused.add_metric(name, float(row["paused_at"] is not None))
-    total = overview.number_of_queues
-    if total > len(overview.queues):
-        # The parentheses keep the label apart from the name of a real queue.
-        shown = sum(row["depth"] for row in overview.queues)
-        depth.add_metric((OTHER_QUEUES,), max(overview.now.queued - shown, 0))
-    yield from (depth, oldest, paused)
-    yield GaugeMetricFamily("timeball_queues", "Queues in use; at most 100 have a label of their own.", total)
-
-
-def _of_nodes(overview: Overview) -> Iterator[Metric]:
-    alive = GaugeMetricFamily("timeball_nodes", "Nodes that are alive.", labels=("kind",))
-    renewal = GaugeMetricFamily(
-        "timeball_renewal_age_seconds", "The longest time since a live node renewed its lease.", labels=("kind",)
-    )
-    for kind in NodeKind:
-        nodes = [node for node in overview.nodes if node.kind is kind]
-        alive.add_metric((kind.value,), len(nodes))
-        ages = [_age(node.renewed_at, overview.now.at) for node in nodes]
-        renewal.add_metric((kind.value,), max(ages, default=0.0))
-    slots = GaugeMetricFamily("timeball_worker_slots", "Slots of all live workers.", labels=("state",))
-    total = sum(node.slots for node in overview.nodes)
-    busy = sum(node.busy for node in overview.nodes)
-    slots.add_metric(("busy",), busy)
-    slots.add_metric(("free",), max(total - busy, 0))
-    yield from (alive, renewal, slots, _of_brokers(overview))
-
-
-def _of_brokers(overview: Overview) -> Metric:
-    nodes = GaugeMetricFamily(
-        "timeball_broker_nodes", "Live nodes by broker and its state.", labels=("broker", "state")
-    )
-    used = {node.broker for node in overview.nodes}
-    for broker, state in product(sorted(used), BrokerState):
-        matching = [node for node in overview.nodes if (node.broker, node.broker_status.state) == (broker, state)]
-        nodes.add_metric((broker, state.value), len(matching))
-    return nodes
-
-
-def _of_the_database(database: dict[str, object]) -> Iterator[Metric]:
-    oldest = database["oldest_transaction_seconds"]
-    assert isinstance(oldest, float)
-    yield GaugeMetricFamily(
-        "timeball_database_oldest_transaction_seconds", "How long the oldest transaction has been open.", oldest
-    )
-    dead = GaugeMetricFamily("timeball_database_dead_rows", "Dead rows of a state table.", labels=("table",))
-    tables, rows = database["state_tables"], database["dead_rows"]
-    assert isinstance(tables, list)
-    assert isinstance(rows, list)
-    for table, number in zip(tables, rows, strict=True):
-        dead.add_metric((table,), number)
-    yield dead
-
-
-def _age(since: datetime | None, now: datetime) -> float:
-    return 0.0 if since is None else max((now - since).total_seconds(), 0.0)

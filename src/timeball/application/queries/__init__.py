@@ -55,7 +55,7 @@ class Queries:
         self.timeline = TimelineQueries(store, timelines)
         self.forecast = ForecastQueries(store, timelines)
         self.feed = FeedQueries(store, timelines)
-        self.metrics = MetricsQueries(store, listing, GaugeStore(store.database))
+        self.metrics = MetricsQueries(store, listing, GaugeStore(store.database), settings.api.metrics_jobs)
 
     def now(self) -> datetime:
         """The database's time, as accurately as this process knows it."""

@@ -15,6 +15,7 @@ from timeball.store.rollups import INSTALLATION_SERIES, series_of_queue
 
 if TYPE_CHECKING:
     from timeball.domain.node import NodeStatus
+    from timeball.domain.rollup import EndedExample, JobSummary
     from timeball.domain.values.ids import JobId
     from timeball.store.diagnostics import GaugeStore
     from timeball.store.search.listing import ListingStore
@@ -24,6 +25,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE, _TEN_MINUTES, _HOUR = timedelta(minutes=1), timedelta(minutes=10), timedelta(hours=1)
 # Queues with a line of their own; the total number is reported beside them.
 MAX_LISTED_QUEUES = 100
+# Counters have examples among so many of the last hour.
+_MAX_EXAMPLES = 300
 # Rollup steps in a bucket of a load, if the bucket is long enough.
 _STEPS_A_BUCKET = 4
 MAX_WINDOW = HOURS_KEPT
@@ -96,10 +99,11 @@ class MetricsScope:
 class MetricsQueries:
     """Reads counts and rates from rollups, and gauges by bounded reads."""
 
-    def __init__(self, store: Store, listing: ListingStore, gauges: GaugeStore) -> None:
+    def __init__(self, store: Store, listing: ListingStore, gauges: GaugeStore, named_jobs: int) -> None:
         self._store = store
         self._listing = listing
         self._gauges = gauges
+        self._named_jobs = named_jobs
 
     async def overview(self) -> Overview:
         """This moment and the last hour."""
@@ -129,15 +133,37 @@ class MetricsQueries:
         """Rollups by the minute within a day, by ten minutes within eight days, by the hour beyond."""
         step = _MINUTE if window <= timedelta(days=1) else _TEN_MINUTES if window <= MINUTES_KEPT else _HOUR
         query = self._query(window, step, whose)
-        rollups = {rollup.at: rollup for rollup in await self._store.rollups.series(query, step)}
-        number = (query.until - query.since) // step
-        instants = [query.since + index * step for index in range(number)]
-        return Series(query.since, query.until, step, [rollups.get(at) or Rollup(at=at) for at in instants])
+        return _complete(query, step, await self._store.rollups.series(query, step))
+
+    async def history(self, window: timedelta, step: timedelta, whose: MetricsScope = MetricsScope()) -> Series:
+        """The counts of a long window in steps of whole hours, without percentiles; the step that has begun is the last one."""
+        query = replace(self._query(window, step, whose), span=RollupPeriod.HOUR)
+        return _complete(query, step, await self._store.rollups.series(query, step, with_sketches=False))
+
+    async def total(self, series: Series, whose: MetricsScope) -> Rollup:
+        """The window of a history as one rollup, with its percentiles."""
+        query = RollupQuery(
+            since=series.since,
+            until=series.until,
+            job_id=whose.job_id,
+            queue=whose.queue,
+            handler=whose.handler,
+            span=RollupPeriod.HOUR,
+        )
+        return sum_rollups(await self._store.rollups.groups(query), series.since)
 
     async def ever(self) -> list[Rollup]:
         """The rollups of all time, by queue and handler."""
         query = RollupQuery(since=_EPOCH, until=_EPOCH + _MINUTE, span=RollupPeriod.EVER)
         return await self._store.rollups.groups(query)
+
+    async def jobs(self) -> list[JobSummary]:
+        """What the latest runs of recurring jobs tell: of as many with a name as the settings say, and of the others as one."""
+        return await self._gauges.jobs(self._named_jobs)
+
+    async def examples(self) -> list[EndedExample]:
+        """Some of what ended within the last hour, the latest first."""
+        return await self._gauges.examples(self._store.env.clock.now() - _HOUR, _MAX_EXAMPLES)
 
     async def database(self) -> dict[str, Any]:
         """Gauges of the database itself."""
@@ -154,6 +180,14 @@ class MetricsQueries:
             handler=whose.handler,
             span=RollupPeriod.HOUR if step == _HOUR else RollupPeriod.MINUTE,
         )
+
+
+def _complete(query: RollupQuery, step: timedelta, rollups: Sequence[Rollup]) -> Series:
+    """A series with its empty steps."""
+    by_instant = {rollup.at: rollup for rollup in rollups}
+    number = (query.until - query.since) // step
+    instants = [query.since + index * step for index in range(number)]
+    return Series(query.since, query.until, step, [by_instant.get(at) or Rollup(at=at) for at in instants])
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,8 @@ CREATE UNIQUE INDEX job_name ON timeball.job (name) WHERE name IS NOT NULL AND d
 CREATE INDEX job_declared ON timeball.job (declared_by) WHERE declared_by IS NOT NULL;
 -- Job lists (store/search/jobs.py): recurring and manual jobs.
 CREATE INDEX job_recurring ON timeball.job (id) WHERE kind <> 'once';
+-- observed_jobs: the first of the named recurring jobs.
+CREATE INDEX job_observed ON timeball.job (id) WHERE name IS NOT NULL AND kind <> 'once' AND deleted_at IS NULL;
 -- Job lists, searches of executions by the name of their job, timeball.named_jobs: jobs with a name.
 CREATE INDEX job_named ON timeball.job (id) WHERE name IS NOT NULL;
 -- Job lists: paused jobs.
@@ -975,6 +977,21 @@ CREATE INDEX rollup_by_age ON timeball.rollup (span, at);
 CREATE INDEX rollup_missed ON timeball.rollup (at, job_id) WHERE span = 'hour' AND skip_reasons && '{misfire,too_old,capped}'::text[];
 -- rollup_series: the series of one handler.
 CREATE INDEX rollup_by_handler ON timeball.rollup (span, handler, at) WHERE job_id = '00000000-0000-0000-0000-000000000000'::uuid;
+
+-- What the latest runs of a recurring job tell, for /metrics. The fold writes it from the same records as the rollups, so that no read looks for them in the history,
+-- which may be long or gone. Backfills are left out: they make up for the past.
+CREATE TABLE timeball.job_summary (
+    job_id            uuid        PRIMARY KEY,
+    succeeded_at      timestamptz,
+    -- The latest end that ended a row of failures: a success, or a death of an error that the handler expects.
+    unbroken_at       timestamptz,
+    failed_at         timestamptz,
+    failures_in_a_row bigint      NOT NULL,
+    duration_at       timestamptz,
+    duration_seconds  double precision,
+    lateness_at       timestamptz,
+    lateness_seconds  double precision
+);
 
 -- One row: the rollups contain everything that this snapshot sees, and nothing else. A fold locks the row.
 CREATE TABLE timeball.fold (
@@ -1828,6 +1845,51 @@ BEGIN
       AND finished.job_id <> finished.id
       AND finished.finished_at >= since - interval '1 day'
     ORDER BY finished.job_id DESC, finished.id DESC
+    LIMIT row_limit;
+END
+$$;
+
+-- /metrics reads by the two functions below: each reads by one index, and no more than it returns.
+
+-- The first recurring jobs with a name, in the order in which they were created.
+CREATE FUNCTION timeball.observed_jobs(row_limit bigint)
+RETURNS TABLE (id uuid, name text)
+LANGUAGE plpgsql
+STABLE
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT job.id, job.name
+    FROM timeball.job
+    WHERE job.name IS NOT NULL
+      AND job.kind <> 'once'
+      AND job.deleted_at IS NULL
+    ORDER BY job.id
+    LIMIT row_limit;
+END
+$$;
+
+-- Executions that ended since an instant, the latest ids first: of the ids that can have been made since then.
+CREATE FUNCTION timeball.ended_since(first_id uuid, since timestamptz, row_limit bigint)
+RETURNS SETOF timeball.finished
+LANGUAGE plpgsql
+STABLE
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT *
+    FROM timeball.finished
+    WHERE finished.id >= first_id
+      AND finished.finished_at >= since
+    ORDER BY finished.id DESC
     LIMIT row_limit;
 END
 $$;

@@ -162,6 +162,11 @@ unused AS (
     USING gone
     WHERE secret_use.used_by = 'job:' || gone.id
 ),
+unsummarised AS (
+    DELETE FROM timeball.job_summary
+    USING gone
+    WHERE job_summary.job_id = gone.id
+),
 unlimited AS (
     DELETE FROM timeball.running_limit
     USING gone

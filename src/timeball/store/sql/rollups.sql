@@ -225,6 +225,68 @@ written AS (
     LEFT JOIN late USING (span, job_id, at, queue, handler)
     LEFT JOIN lasted USING (span, job_id, at, queue, handler)
 ),
+-- What the latest of these runs tell of each recurring job. Lateness is that of a first attempt: as in `happened`.
+latest AS MATERIALIZED (
+    SELECT job.id AS job_id,
+           max(run.ended_at) FILTER (WHERE run.what = 'succeeded') AS succeeded_at,
+           max(run.ended_at) FILTER (WHERE run.what IN ('succeeded', 'expected')) AS unbroken_at,
+           array_agg(run.ended_at) FILTER (WHERE run.what = 'dead') AS deaths,
+           max(run.ended_at) FILTER (WHERE run.duration IS NOT NULL) AS duration_at,
+           (array_agg(run.duration ORDER BY run.ended_at DESC, run.id DESC) FILTER (WHERE run.duration IS NOT NULL))[1] AS duration_seconds,
+           max(run.started_at) FILTER (WHERE run.lateness IS NOT NULL) AS lateness_at,
+           (array_agg(run.lateness ORDER BY run.started_at DESC, run.id DESC) FILTER (WHERE run.lateness IS NOT NULL))[1] AS lateness_seconds
+    FROM (
+        SELECT job_id, id, what, started_at, finished_at AS ended_at,
+               CASE WHEN what <> 'cancelled' THEN extract(epoch FROM finished_at - started_at)::double precision END AS duration,
+               CASE WHEN attempts = 1 AND error_type IS NULL AND origin <> 'after'
+                    THEN greatest(extract(epoch FROM started_at - scheduled_for), 0)::double precision END AS lateness
+        FROM ended
+        WHERE job_id <> id
+          AND origin <> 'backfill'
+        UNION ALL
+        SELECT job_id, id, NULL, started_at, NULL, NULL, greatest(extract(epoch FROM started_at - scheduled_for), 0)::double precision
+        FROM tried
+        WHERE job_id <> id
+          AND origin NOT IN ('backfill', 'after')
+          AND number = 1
+    ) AS run
+    JOIN timeball.job ON job.id = run.job_id AND job.kind <> 'once' AND job.deleted_at IS NULL
+    GROUP BY job.id
+),
+-- Outcomes may be folded in another order than they ended in: if a failure ended behind a success that is folded after it, at least one is in a row.
+summary AS (
+    INSERT INTO timeball.job_summary (job_id, succeeded_at, unbroken_at, failed_at, failures_in_a_row, duration_at, duration_seconds, lateness_at, lateness_seconds)
+    SELECT latest.job_id,
+           greatest(latest.succeeded_at, past.succeeded_at),
+           unbroken.at,
+           greatest((SELECT max(death.at) FROM unnest(latest.deaths) AS death (at)), past.failed_at),
+           CASE WHEN past.job_id IS NULL THEN 0
+                WHEN unbroken.at IS NOT DISTINCT FROM past.unbroken_at THEN past.failures_in_a_row
+                WHEN past.failed_at > unbroken.at THEN 1
+                ELSE 0 END
+               + (SELECT count(*) FROM unnest(latest.deaths) AS death (at) WHERE unbroken.at IS NULL OR death.at > unbroken.at),
+           greatest(latest.duration_at, past.duration_at),
+           CASE WHEN past.duration_at > latest.duration_at OR latest.duration_at IS NULL THEN past.duration_seconds ELSE latest.duration_seconds END,
+           greatest(latest.lateness_at, past.lateness_at),
+           CASE WHEN past.lateness_at > latest.lateness_at OR latest.lateness_at IS NULL THEN past.lateness_seconds ELSE latest.lateness_seconds END
+    FROM latest
+    LEFT JOIN LATERAL (
+        SELECT *
+        FROM timeball.job_summary
+        WHERE job_summary.job_id = latest.job_id
+        OFFSET 0
+    ) AS past ON true
+    CROSS JOIN LATERAL (SELECT greatest(latest.unbroken_at, past.unbroken_at) AS at) AS unbroken
+    ON CONFLICT (job_id) DO UPDATE
+    SET succeeded_at = excluded.succeeded_at,
+        unbroken_at = excluded.unbroken_at,
+        failed_at = excluded.failed_at,
+        failures_in_a_row = excluded.failures_in_a_row,
+        duration_at = excluded.duration_at,
+        duration_seconds = excluded.duration_seconds,
+        lateness_at = excluded.lateness_at,
+        lateness_seconds = excluded.lateness_seconds
+),
 moved AS (
     UPDATE timeball.fold
     SET seen = edge.until
@@ -234,6 +296,51 @@ SELECT (SELECT count(*) FROM ended) + (SELECT count(*) FROM tried) + (SELECT cou
        edge.until::text <> mark.present::text AS has_more
 FROM edge
 CROSS JOIN mark;
+
+-- name: job_summaries
+-- What the latest runs of recurring jobs tell: of the first :limit with a name, in the order in which they were created; and, in one row without a name, the
+-- worst of the others, of :others summaries. A job that has not run yet has no summary.
+WITH named AS MATERIALIZED (
+    SELECT id, name
+    FROM timeball.observed_jobs(:limit)
+),
+other AS (
+    SELECT summary.*
+    FROM (
+        SELECT *
+        FROM timeball.job_summary
+        ORDER BY job_id
+        LIMIT :others
+    ) AS summary
+    WHERE NOT EXISTS (SELECT 1 FROM named WHERE named.id = summary.job_id)
+)
+SELECT named.name, summary.succeeded_at, summary.failures_in_a_row, summary.duration_seconds, summary.lateness_seconds
+FROM named
+CROSS JOIN LATERAL (
+    SELECT *
+    FROM timeball.job_summary
+    WHERE job_summary.job_id = named.id
+    OFFSET 0
+) AS summary
+UNION ALL
+SELECT NULL, min(succeeded_at), max(failures_in_a_row), max(duration_seconds), max(lateness_seconds)
+FROM other
+HAVING count(*) > 0
+ORDER BY name NULLS LAST;
+
+-- name: forget_summary
+DELETE FROM timeball.job_summary
+WHERE job_id = :job_id;
+
+-- name: latest_ended
+-- Some of what ended since an instant, the latest first, as examples of what the counters count.
+SELECT finished.id, finished.queue, finished.handler, finished.state, finished.origin, finished.scheduled_for, finished.started_at, finished.finished_at,
+       finished.attempts, finished.error_type,
+       finished.state = 'dead'
+           AND EXISTS (SELECT 1 FROM timeball.settled WHERE settled.execution_id = finished.id AND settled.how = 'expected' OFFSET 0) AS is_expected,
+       coalesce(finished.meta, timeball.meta_of(finished.job_id, finished.version)) ->> 'traceparent' AS traceparent
+FROM timeball.ended_since(:first_id, :since, :limit) AS finished
+ORDER BY finished.finished_at DESC, finished.id DESC;
 
 -- name: forget_numbers
 -- A restored database counts its transactions anew. Rows with a number of the original database count as seen.
@@ -284,7 +391,8 @@ WHERE ctid = ANY (ARRAY(SELECT ctid FROM old))
 RETURNING 1;
 
 -- name: rollup_series
--- The numbers and both sketches of each step of a window: of one series, or of one handler in one queue or all of them.
+-- The numbers of each step of a window, and both sketches if :with_sketches: of one series, or of one handler in one queue or all of them.
+-- Without the sketches, which are most of a rollup, a window of months costs little.
 -- Rows are compared, not each column: otherwise a planner without statistics reads the window of all series by age, and there are many.
 WITH part AS MATERIALIZED (
     SELECT date_bin(:step::interval, at, 'epoch'::timestamptz) AS step, *
@@ -321,6 +429,7 @@ late AS (
         SELECT step, sketch.bucket, sum(sketch.number)::bigint AS number
         FROM part
         CROSS JOIN LATERAL unnest(part.lateness_buckets, part.lateness_counts) AS sketch (bucket, number)
+        WHERE :with_sketches::boolean
         GROUP BY step, sketch.bucket
     ) AS complete
     GROUP BY step
@@ -331,6 +440,7 @@ lasted AS (
         SELECT step, sketch.bucket, sum(sketch.number)::bigint AS number
         FROM part
         CROSS JOIN LATERAL unnest(part.duration_buckets, part.duration_counts) AS sketch (bucket, number)
+        WHERE :with_sketches::boolean
         GROUP BY step, sketch.bucket
     ) AS complete
     GROUP BY step
