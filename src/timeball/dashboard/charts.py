@@ -55,6 +55,46 @@ def stacked_bars(
     return _svg("bars", max(length, 1) * step, height, label, "".join(parts))
 
 
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One of `linked_bars`: its parts in their tones, from the bottom up; its words, and the page it leads to, if it has one."""
+
+    parts: Sequence[tuple[str, float]]
+    title: str
+    href: str | None = None
+
+
+def linked_bars(shown: Sequence[Bar], label: str, *, height: int = 72, step: int = 8) -> Markup:
+    """Bars that lead to what they count, each in its whole height. The keyboard passes over them: a table has the same links."""
+    top = max((sum(value for _, value in bar.parts) for bar in shown), default=0) or 1
+    body = "".join(_linked_bar(bar, number * step, height / top, height, step) for number, bar in enumerate(shown))
+    return _svg("bars tall", max(len(shown), 1) * step, height, label, body, role="group")
+
+
+def _linked_bar(bar: Bar, x: int, scale: float, height: int, step: int) -> str:
+    below = 0.0
+    drawn: list[str] = []
+    for tone, value in bar.parts:
+        # Every value above zero shows at least one pixel.
+        tall = max(value * scale, 1) if value > 0 else 0
+        if tall:
+            drawn.append(_path(tone, x, height - below, step - 1, tall))
+            below += tall
+    if not drawn:
+        return _path("tone-none", x, height, step - 1, 0.5)
+    title = escape(bar.title)
+    if bar.href is None:
+        return f"<g><title>{title}</title>{''.join(drawn)}</g>"
+    return (
+        f'<a href="{escape(bar.href)}" tabindex="-1" aria-label="{title}"><title>{title}</title>'
+        f"{_path('hit', x, height, step, height)}{''.join(drawn)}</a>"
+    )
+
+
+def _path(tone: str, x: int, bottom: float, width: int, tall: float) -> str:
+    return f'<path class="{tone}" d="M{x} {bottom:.4g}h{width}v-{tall:.4g}h-{width}z"/>'
+
+
 def strip(
     values: Sequence[float], tones: Sequence[str], label: str, slots: int, *, height: int = 20, step: int = 6
 ) -> Markup:
@@ -151,9 +191,9 @@ def _square(day: DaySquare, name: str) -> str:
 
 
 # A page may have a thousand bars: numbers and classes are written as they are, and only texts are escaped.
-def _svg(kind: str, width: int, height: int, label: str, body: str) -> Markup:
+def _svg(kind: str, width: int, height: int, label: str, body: str, role: str = "img") -> Markup:
     return Markup(
-        f'<svg class="chart {kind}" viewBox="0 0 {width} {height}" preserveAspectRatio="none" role="img" '
+        f'<svg class="chart {kind}" viewBox="0 0 {width} {height}" preserveAspectRatio="none" role="{role}" '
         f'aria-label="{escape(label)}">{body}</svg>'
     )
 

@@ -13,8 +13,10 @@ from timeball.api.auth import Role
 from timeball.api.errors import HttpProblem
 from timeball.api.models.system import node_document, queue_document
 from timeball.api.resources.handlers import handlers_page, read_handler
+from timeball.application.queries.metrics import MetricsScope
 from timeball.dashboard.context import PageContext, PageRouter, Undo, typed_instant
 from timeball.dashboard.formatting import pluralize, pretty_json
+from timeball.dashboard.history import history_of
 from timeball.dashboard.internal_api import ApiProblem
 from timeball.dashboard.pages.executions import attempt_rows, named_execution_rows
 from timeball.domain.execution import ExecutionState
@@ -54,8 +56,23 @@ async def admin_queues(context: PageContext) -> Response:
 @router.get("/queues/one")
 async def queue(context: PageContext) -> Response:
     """One queue. Its name may contain any character, so it is a parameter and not a part of the path."""
-    row = await _read_row(context, _name(context.query("name")))
-    return context.page("queue.html", part="partials/queue.html", row=row, error=None, limit=row["max_running"])
+    name = _name(context.query("name"))
+    if context.is_partial and context.query("part") == "history":
+        return context.page("partials/history.html", history=await _queue_history(context, name))
+    return await _queue_page(context, name)
+
+
+async def _queue_page(context: PageContext, name: str, **refusal: Any) -> Response:
+    """The page of a queue; *refusal* is what was wrong with a limit."""
+    row = await _read_row(context, name)
+    variables = {"row": row, "error": None, "limit": row["max_running"], **refusal}
+    if not context.is_partial:
+        variables["history"] = await _queue_history(context, name)
+    return context.page("queue.html", part="partials/queue.html", **variables)
+
+
+async def _queue_history(context: PageContext, name: str) -> dict[str, Any]:
+    return await history_of(context, "/queues/one", MetricsScope(queue=name), name=name)
 
 
 @router.post("/queues/pause", Role.OPERATOR)
@@ -82,8 +99,7 @@ async def limit(context: PageContext) -> Response:
     except ApiProblem as problem:
         if problem.status != 422:
             raise
-        row = await _read_row(context, name)
-        return context.page("queue.html", row=row, error=problem.detail, limit=text, http_status=422)
+        return await _queue_page(context, name, error=problem.detail, limit=text, http_status=422)
     undo = Undo(context.site_url("/queues/limit"), {"name": name, "max_running": str(before["max_running"] or "")})
     words = f"at most {text} at once" if text else "no limit"
     return context.go(context.back("/queues"), f"Queue {name}: {words}.", undo=undo)
@@ -290,6 +306,8 @@ async def handler_page(context: PageContext) -> Response:
     name = context.query("name")
     if not name:
         raise NotFound("handler", "")
+    if context.is_partial and context.query("part") == "history":
+        return context.page("partials/history.html", history=await _handler_history(context, name))
     handler = await read_handler(context.site.queries, context.site.catalogue, name)
     return context.page(
         "handler.html",
@@ -298,7 +316,12 @@ async def handler_page(context: PageContext) -> Response:
         fields=_fields(handler),
         schema=pretty_json(handler["payload_schema"]),
         example=pretty_json(handler["example"]),
+        history=None if context.is_partial else await _handler_history(context, name),
     )
+
+
+async def _handler_history(context: PageContext, name: str) -> dict[str, Any]:
+    return await history_of(context, "/handlers/one", MetricsScope(handler=name), name=name)
 
 
 def _fields(handler: dict[str, Any]) -> list[dict[str, Any]]:

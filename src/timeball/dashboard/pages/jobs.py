@@ -16,10 +16,12 @@ from timeball.api.documents import resolved_payload_document
 from timeball.api.models.jobs import job_document
 from timeball.api.params import check_payload_search, execution_filter, job_filter
 from timeball.api.resources.system import revision_document
+from timeball.application.queries.metrics import MetricsScope
 from timeball.dashboard import charts
 from timeball.dashboard.components import Components, time_tag
 from timeball.dashboard.context import PageContext, PageRouter, Undo, typed_instant
 from timeball.dashboard.formatting import format_milliseconds, log_height, state_tone
+from timeball.dashboard.history import history_of
 from timeball.dashboard.pages.executions import default_until, execution_rows, named_execution_rows
 from timeball.dashboard.pages.freezes import freeze_rows
 from timeball.dashboard.pages.ledger import ledger_tab
@@ -184,7 +186,12 @@ async def job_page(context: PageContext) -> Response:
     """One job: what it is, how it goes, when it runs, what was changed."""
     view = await context.site.queries.jobs.view(context.path["job"])
     tab = context.query("tab", "overview") if context.query("tab") in TABS else "overview"
+    if context.is_partial and context.query("part") == "history":
+        return context.page("partials/history.html", history=await _history(context, view.job))
     variables = await _TABS[tab](context, view.job)
+    # A one-off has no rollups of its own: it is one run.
+    if tab == "overview" and not context.is_partial and not isinstance(view.job.rule, Once):
+        variables["history"] = await _history(context, view.job)
     freezes = await freeze_rows(context, await context.site.queries.jobs.freezes_of(view.job))
     return context.page(
         "job.html",
@@ -196,6 +203,10 @@ async def job_page(context: PageContext) -> Response:
         freezes=freezes,
         **variables,
     )
+
+
+async def _history(context: PageContext, job: Job) -> dict[str, Any]:
+    return await history_of(context, f"/jobs/{show_job_id(job.id)}", MetricsScope(job_id=job.id))
 
 
 async def _overview(context: PageContext, job: Job) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from timeball.application.queries.metrics import Overview
 from timeball.dashboard import charts
 from timeball.dashboard.context import PageContext, PageRouter, target_url
 from timeball.dashboard.formatting import format_seconds, parse_instant, pluralize
+from timeball.dashboard.history import history_of
 from timeball.dashboard.internal_api import ApiProblem
 from timeball.dashboard.pages.executions import named_execution_rows
 from timeball.dashboard.pages.freezes import freeze_rows
@@ -62,7 +63,8 @@ async def live(context: PageContext) -> Response:
     """The numbers of now; the first steps, as long as there is no job."""
     part = context.query("part")
     if context.is_partial and part in _PARTS:
-        return context.page(f"partials/live_{part}.html", **await _PARTS[part](context))
+        name = part if part == "history" else f"live_{part}"
+        return context.page(f"partials/{name}.html", **await _PARTS[part](context))
     if not await context.site.queries.jobs.exist():
         return await _welcome(context)
     if context.is_partial:
@@ -107,7 +109,12 @@ async def _welcome(context: PageContext) -> Response:
 async def _all_parts(context: PageContext) -> dict[str, Any]:
     """The variables of all parts, from one read of the metrics."""
     overview = await _overview(context)
-    return {**await _now_of(context, overview), **_charts_of(overview), **await _next(context)}
+    return {
+        **await _now_of(context, overview),
+        **_charts_of(overview),
+        **await _next(context),
+        **await _history(context),
+    }
 
 
 async def _overview(context: PageContext) -> Overview:
@@ -159,7 +166,11 @@ async def _next(context: PageContext) -> dict[str, Any]:
     return {"upcoming": upcoming}
 
 
-_PARTS = {"now": _now, "charts": _charts, "next": _next}
+async def _history(context: PageContext) -> dict[str, Any]:
+    return {"history": await history_of(context, "/")}
+
+
+_PARTS = {"now": _now, "charts": _charts, "next": _next, "history": _history}
 
 
 async def _recent_starts(context: PageContext) -> list[dict[str, Any]]:
