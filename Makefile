@@ -6,7 +6,7 @@ WORKERS ?= $(shell expr $$(nproc) + 3)
 BIN     := .venv/bin
 
 # The programs that the tests start.
-SERVICES := postgresql pgbouncer redis rabbitmq chromium curl iproute2
+SERVICES := postgresql pgbouncer redis rabbitmq chromium curl iproute2 prometheus
 
 .DEFAULT_GOAL := help
 .PHONY: image-test screenshots help up test test-clock test-django check lint types openapi audit bench bench-peers performance-page peers-page swarm soak mutants walk reference lock clean run-packages dev-packages services

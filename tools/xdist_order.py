@@ -1,6 +1,6 @@
 """How tests are handed out to the processes that run them side by side (`make test`, or pytest with `-n`).
 
-Some tests share something costly: a browser, a RabbitMQ, a million rows. They are a family: one process runs them all and
+Some tests share something costly: a browser, a Prometheus, a million rows. They are a family: one process runs them all and
 makes it once; families come first. Every other test goes to whichever process is free.
 
 Many slow tests hardly need a processor: they wait until a lease has run out or a process has started. Side by side with each
@@ -21,6 +21,7 @@ FAMILIES = {
     "a RabbitMQ": re.compile(r"rabbitmq", re.IGNORECASE),
     "a million rows": re.compile(r"/test_plans\.py::"),
     "a full database": re.compile(r"/test_read_plans\.py::"),
+    "a Prometheus": re.compile(r"/deploy/test_prometheus\.py::"),
     "a history to break": re.compile(r"/test_verify\.py::"),
     "a small world": re.compile(r"/cli/test_examples\.py::"),
 }
