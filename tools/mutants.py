@@ -226,8 +226,8 @@ MUTANTS = (
     _one(
         "a signature of headers by the key of the body",
         "handlers/occurrence.py",
-        "    derived = hmac.digest(key, _KEY_PURPOSE, hashlib.sha256)\n",
-        "    derived = key\n",
+        "[hmac.digest(key, _KEY_PURPOSE, hashlib.sha256) for key in keys]",
+        "[*keys]",
         f"{_WEBHOOK}::test_what_a_signed_request_tells_is_signed_with_its_body_by_old_and_new_secret",
     ),
     # what runs

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from string import ascii_letters, digits
 from urllib.parse import quote
 
@@ -19,6 +18,7 @@ from timeball.domain.execution import ClaimedExecution
 from timeball.domain.scheduling.civil_time import format_instant
 from timeball.domain.trace import TRACE_KEY, trace_words
 from timeball.domain.values.ids import format_execution_id, format_job_id
+from timeball.handlers.signatures import signatures
 
 HEADER_PREFIX = "timeball-"
 # Lower case and sorted: a receiver signs the same lines, in whatever case and order the headers have arrived.
@@ -73,9 +73,9 @@ def trace_environment(claimed: ClaimedExecution) -> dict[str, str]:
     return {name.upper(): value for name, value in trace_headers(claimed).items()}
 
 
-def sign_headers(key: bytes, headers: Mapping[str, str], body: bytes) -> str:
-    """The signature of `SIGNED_HEADERS` and a body, `v1,...`."""
+def sign_occurrence(keys: Iterable[bytes], headers: Mapping[str, str], body: bytes) -> str:
+    """The signatures of `SIGNED_HEADERS` and a body, one by each key."""
     values = {name.lower(): value for name, value in headers.items()}
     lines = "".join(f"{name}:{values[name]}\n" for name in SIGNED_HEADERS)
-    derived = hmac.digest(key, _KEY_PURPOSE, hashlib.sha256)
-    return "v1," + b64encode(hmac.digest(derived, f"{lines}\n".encode() + body, hashlib.sha256)).decode()
+    derived = [hmac.digest(key, _KEY_PURPOSE, hashlib.sha256) for key in keys]
+    return signatures(derived, f"{lines}\n".encode() + body)

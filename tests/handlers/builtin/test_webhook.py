@@ -7,7 +7,7 @@ import hmac
 import json
 import re
 import socket
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -235,15 +235,6 @@ async def test_an_unsigned_request_has_no_signature_of_its_headers(webhook, serv
     await succeed(webhook, {"url": server.on("/", answer())})
 
     assert not {"webhook-signature", "timeball-signature"} & server.requests[0].headers.keys()
-
-
-async def test_the_signature_is_the_one_of_the_specification():
-    from timeball.handlers.builtin.webhook import sign
-
-    key = b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-    signature = sign(key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
-
-    assert signature == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
 async def test_all_webhooks_are_signed_when_the_administrator_says_so(make, server):

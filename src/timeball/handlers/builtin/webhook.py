@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import binascii
-import hashlib
-import hmac
 import re
-from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from datetime import UTC, timedelta
 from email.utils import parsedate_to_datetime
@@ -22,7 +18,8 @@ from timeball.errors import TimeballError
 from timeball.handlers.binding import HandlerRefused, Payload
 from timeball.handlers.builtin.egress import EgressPolicy, EgressRefused, parse_endpoint, read_url
 from timeball.handlers.builtin.secrets import JsonBody, SecretReference, SecretScope, SecretStore
-from timeball.handlers.occurrence import HEADER_PREFIX, occurrence_headers, sign_headers, trace_headers
+from timeball.handlers.occurrence import HEADER_PREFIX, occurrence_headers, sign_occurrence, trace_headers
+from timeball.handlers.signatures import parse_signing_secret, signed_headers
 
 if TYPE_CHECKING:
     from timeball.handlers.builtin.http_client import HttpClient, HttpResponse, Resolve
@@ -227,13 +224,9 @@ class Webhook:
         references = (chosen,) if isinstance(chosen, SecretReference) else chosen or self._signing_secrets
         if not references:
             return {}
-        timestamp = int(self._clock.now().timestamp())
         keys = [_signing_key(reference, disclosure) for reference in references]
-        message = {"webhook-id": current.execution_id, "webhook-timestamp": str(timestamp)}
-        return message | {
-            "webhook-signature": " ".join(sign(key, current.execution_id, timestamp, body) for key in keys),
-            "Timeball-Signature": " ".join(sign_headers(key, {**told, **message}, body) for key in keys),
-        }
+        message = signed_headers(keys, current.execution_id, self._clock.now(), body)
+        return message | {"Timeball-Signature": sign_occurrence(keys, told | message, body)}
 
     def _retry(self, reply: _WebhookReply) -> BaseException:
         after = self._retry_after(reply.answer.headers.get("retry-after"))
@@ -288,23 +281,11 @@ class _WebhookReply:
         return words + (f": {excerpt}" if excerpt else "")
 
 
-def sign(key: bytes, message_id: str, timestamp: int, body: bytes) -> str:
-    """The signature of a message by Standard Webhooks, `v1,...`."""
-    digest = hmac.new(key, f"{message_id}.{timestamp}.".encode() + body, hashlib.sha256).digest()
-    return f"v1,{b64encode(digest).decode()}"
-
-
 def _signing_key(reference: SecretReference, disclosure: SecretScope) -> bytes:
-    text = disclosure.reveal(reference)
     try:
-        key = b64decode(text.removeprefix("whsec_"), validate=True)
-    except binascii.Error:
-        key = b""
-    if not text.startswith("whsec_") or not 24 <= len(key) <= 64:
-        raise HandlerRefused(
-            f"secret {reference.name} is not a signing secret, expected whsec_ and 24 to 64 bytes as base64"
-        )
-    return key
+        return parse_signing_secret(disclosure.reveal(reference))
+    except ValueError as error:
+        raise HandlerRefused(f"secret {reference.name} {error}") from None
 
 
 def _body_of(payload: WebhookPayload, disclosure: SecretScope) -> bytes | None:
