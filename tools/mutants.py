@@ -35,6 +35,7 @@ _SCHEDULER, _REAPER, _LIFE = (
     "tests/engine/test_node.py",
 )
 _KEYS = "tests/store/test_if_exists.py"
+_HOOKS_OUT = "tests/engine/scheduler/test_webhooks.py"
 _FREEZES = "tests/engine/scheduler/test_freezes.py"
 _EXECUTOR, _HEARTBEAT = "tests/engine/worker/test_executor.py", "tests/engine/test_lease.py"
 _LIFECYCLE, _OCCURRENCES = "tests/domain/test_lifecycle.py", "tests/domain/scheduling/test_occurrences.py"
@@ -1135,6 +1136,70 @@ MUTANTS = (
         "          AND due.run_at <= coalesce(:now, now()) + :promotion_window::interval\n",
         "",
         f"{_PROMOTE}::test_a_row_beyond_the_window_is_not_moved",
+    ),
+    # outgoing webhooks: nothing lost, nothing out of order, no secret shown twice
+    _one(
+        "a delivery that is added while its predecessor ends, and waits for ever",
+        f"{_SQL}/webhooks.sql",
+        "ORDER BY id\nFOR NO KEY UPDATE;\n\n-- name: any_webhook",
+        "ORDER BY id;\n\n-- name: any_webhook",
+        f"{_HOOKS_OUT}::test_a_delivery_that_ends_while_its_successor_is_recorded_releases_it",
+    ),
+    _one(
+        "deliveries of one subject in any order",
+        f"{_SQL}/webhooks.sql",
+        "WHEN event.turn = 1\n            AND NOT EXISTS (",
+        "WHEN event.turn = 1\n            OR NOT EXISTS (",
+        f"{_HOOKS_OUT}::test_an_event_waits_for_one_that_was_recorded_before",
+    ),
+    _one(
+        "an answer that came too late",
+        f"{_SQL}/webhooks.sql",
+        "      AND webhook_delivery.attempts = attempt.attempt\n",
+        "",
+        f"{_HOOKS_OUT}::test_what_a_sender_reports_that_was_given_up_changes_nothing",
+    ),
+    _one(
+        "a secret that signs for ever",
+        f"{_SQL}/webhooks.sql",
+        "CASE WHEN webhook.previous_until > coalesce(:now, now()) THEN webhook.previous_secret END AS previous_secret",
+        "webhook.previous_secret",
+        f"{_HOOKS_OUT}::test_a_rotated_secret_signs_beside_the_old_one_for_a_while",
+    ),
+    _one(
+        "events from before a webhook was there",
+        "store/webhooks.py",
+        "if not webhook.sees(recorded) and webhook.filter.matches(event)",
+        "if webhook.filter.matches(event)",
+        f"{_HOOKS_OUT}::test_a_webhook_gets_what_happens_after_it_was_created",
+    ),
+    _one(
+        "events that are missed in silence",
+        "store/webhooks.py",
+        "if history_from is None or datetime.fromisoformat(history_from) <= seen_at:",
+        "if True:",
+        f"{_HOOKS_OUT}::test_a_webhook_is_told_that_events_were_deleted_before_it_got_them",
+    ),
+    _one(
+        "an address that is gone and tried again",
+        "domain/webhook.py",
+        "    if answer.status == _GONE:\n",
+        "    if answer.status == 0:\n",
+        f"{_HOOKS_OUT}::test_410_disables_a_webhook_and_holds_back_what_waits_until_it_is_enabled",
+    ),
+    _one(
+        "webhooks that cost something where there are none",
+        "engine/scheduler/webhooks.py",
+        "        if not self.may_send:\n            return LONGEST_REST\n",
+        "",
+        f"{_HOOKS_OUT}::test_without_a_webhook_nothing_is_asked",
+    ),
+    _one(
+        "a secret in a stored response",
+        "api/middleware.py",
+        'return orjson.dumps(redact(orjson.loads(body))) if scope["state"].get("shows_secret") else body',
+        "return body",
+        "tests/api/test_webhooks.py::test_a_repetition_under_an_idempotency_key_creates_nothing_and_shows_no_secret",
     ),
     # freezes
     _one(

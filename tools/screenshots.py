@@ -55,6 +55,7 @@ PAGES = {
     "templates": "/templates",
     "calendars": "/calendars",
     "freezes": "/freezes",
+    "webhooks": "/webhooks",
     "keys": "/keys",
     "audit": "/audit",
     "operations": "/operations",

@@ -40,6 +40,7 @@ _IDLE_FILES = (
     "engine/lease.py",
     "engine/scheduler/housekeeping.py",
     "engine/scheduler/shards.py",
+    "engine/scheduler/webhooks.py",
     "engine/supervisor.py",
     "runtime.py",
     "store/db/url.py",

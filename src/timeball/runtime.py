@@ -252,6 +252,7 @@ class _NodeFactory:
                 settings.scheduler,
                 settings.housekeeping,
                 parts.commands.operations.work,
+                parts.box.post,
                 parts.broker,
                 LifeSign(node.kind),
             )

@@ -22,6 +22,7 @@ from timeball.domain.bulk_operation import OperationAction
 from timeball.domain.execution import Failed
 from timeball.domain.freeze import FreezeScope
 from timeball.domain.values.ids import format_id
+from timeball.domain.webhook import WebhookEndpoint, WebhookSpec
 from timeball.errors import InvalidInput, NotFound
 from timeball.runtime import ServerRuntime
 from timeball.sdk.embedding import HostIdentity, make_host_authenticator
@@ -80,6 +81,17 @@ ROUTES: list[tuple[str, str, Any, str, int]] = [
     ("POST", "/freezes", {"queue": "frozen", "until": "2199-01-01T00:00:00Z"}, "operator", 201),
     ("GET", "/freezes/{freeze}", None, "viewer", 200),
     ("DELETE", "/freezes/{freeze}", None, "operator", 204),
+    ("GET", "/webhooks", None, "viewer", 200),
+    ("POST", "/webhooks", {"url": "https://example.com/hook"}, "editor", 201),
+    ("GET", "/webhooks/{webhook}", None, "viewer", 200),
+    ("PUT", "/webhooks/{webhook}", {"description": "d"}, "editor", 200),
+    ("PATCH", "/webhooks/{webhook}", {"events": ["execution.*"]}, "editor", 200),
+    ("POST", "/webhooks/{webhook}/rotate", {}, "editor", 200),
+    ("POST", "/webhooks/{webhook}/test", None, "operator", 202),
+    ("GET", "/webhooks/{webhook}/deliveries", None, "viewer", 200),
+    ("GET", "/webhooks/deliveries/{delivery}", None, "viewer", 200),
+    ("POST", "/webhooks/deliveries/{delivery}/redeliver", None, "operator", 202),
+    ("DELETE", "/webhooks/{webhook}", None, "editor", 204),
     ("GET", "/workers", None, "viewer", 200),
     ("GET", "/schedulers", None, "viewer", 200),
     ("GET", "/workers/{node}", None, "viewer", 200),
@@ -177,6 +189,8 @@ async def test_security_2_every_route_requires_its_role(
                 FreezeScope.QUEUE, "frozen", until=store.env.clock.now() + timedelta(days=1)
             )
             group = await commands.groups.begin({"group": [{"handler": "h", "payload": {}}]})
+            webhook = await _only_webhook(commands)
+            delivery = await commands.webhooks.test(webhook.id)
             path = pattern.format(
                 job=job.id,
                 execution=execution,
@@ -189,6 +203,8 @@ async def test_security_2_every_route_requires_its_role(
                 operation=operation.id,
                 group=format_id("grp", group),
                 freeze=freeze.id,
+                webhook=webhook.id,
+                delivery=delivery.id,
             )
             is_named = pattern.endswith(("/duplicate", "/templates", "/calendars"))
             body_for_it = body | {"name": f"copy of {job.id}"} if is_named and body else body
@@ -203,6 +219,13 @@ async def test_security_2_every_route_requires_its_role(
             else:
                 code = (401, "unauthenticated") if role == "none" else (403, "forbidden")
                 check_problem(response, *code)
+
+
+async def _only_webhook(commands: Commands) -> WebhookEndpoint:
+    """A new webhook; others are deleted, since their number is limited."""
+    for other in await commands.webhooks._store.webhooks.all():
+        await commands.webhooks.delete(other.id)
+    return (await commands.webhooks.create(WebhookSpec(url="https://example.com/"))).webhook
 
 
 async def test_security_2_keys_are_hashed_expire_and_are_revoked(

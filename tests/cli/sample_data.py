@@ -30,6 +30,8 @@ class World:
     worker: str
     key: str
     freeze: str
+    webhook: str
+    delivery: str
     group: str
 
 
@@ -61,6 +63,8 @@ async def _fill(dsn: str) -> World:
         await client.calendars.update("holidays", 1, description="the office is closed")
         await client.templates.create("welcome", {"handler": "test.echo", "payload": {"to": "{{to}}"}})
         group = await client.groups.create([{"handler": "test.echo"}, {"chain": [{"handler": "test.echo"}] * 2}])
+        webhook = await client.webhooks.create("https://example.com/hook")
+        delivery = await client.webhooks.test(webhook.id)
         freeze = await client.freezes.create(datetime.now(UTC) + timedelta(days=9), queue="frozen")
     dead, succeeded = ids
     return World(
@@ -70,5 +74,7 @@ async def _fill(dsn: str) -> World:
         format_id("wrk", worker),
         key.id,
         freeze.id,
+        webhook.id,
+        delivery.id,
         group.id,
     )

@@ -15,6 +15,7 @@ NOUNS = {
     "workers": "list show drain",
     "templates": "list show create edit use delete",
     "calendars": "list show create import edit delete",
+    "webhooks": "list show create edit rotate test deliveries delivery redeliver delete",
     "keys": "list create revoke",
     "db": "status migrate",
 }

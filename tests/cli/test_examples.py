@@ -63,7 +63,22 @@ def run_of(example: str, world: World) -> str:
 
 # These change nothing, so one database serves them all.
 LOOKING = frozenset(
-    {"list", "show", "groups", "next", "logs", "export", "status", "why", "doctor", "forecast", "tail", "top"}
+    {
+        "list",
+        "show",
+        "deliveries",
+        "delivery",
+        "groups",
+        "next",
+        "logs",
+        "export",
+        "status",
+        "why",
+        "doctor",
+        "forecast",
+        "tail",
+        "top",
+    }
     | {"verify", "check", "alive", "plan"}
 )
 
@@ -146,7 +161,13 @@ def test_example(
 ) -> None:
     world = template_world[2]
     names = {"RUN": run_of(example, world), "WORKER": world.worker, "KEY": world.key}
-    names |= {"FREEZE": world.freeze, "GROUP": world.group, HOLIDAYS_END: in_three_days()}
+    names |= {
+        "FREEZE": world.freeze,
+        "GROUP": world.group,
+        "WEBHOOK": world.webhook,
+        "DELIVERY": world.delivery,
+        HOLIDAYS_END: in_three_days(),
+    }
     words = [names.get(word, word) for word in shlex.split(example)[1:]]
 
     if "--wait" in words:

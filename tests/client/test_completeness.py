@@ -30,6 +30,7 @@ WITHOUT_A_VERB = {
     ("PUT", "/jobs/{job}"),
     ("PUT", "/templates/{template}"),
     ("PUT", "/calendars/{calendar}"),
+    ("PUT", "/webhooks/{webhook}"),
     ("GET", "/health/live"),
     ("GET", "/health/ready"),
     ("GET", "/events"),

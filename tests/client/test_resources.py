@@ -265,3 +265,25 @@ def test_the_program_of_the_page_on_what_follows_begins_a_group(
     monkeypatch.setenv("TIMEBALL_URL", running_api)
 
     assert names["read_book"](20).startswith("OPEN: waits for 20 of 20: pages.read (exe_")
+
+
+async def test_methods_of_webhooks(running_api: str) -> None:
+    async with AsyncClient(running_api) as timeball:
+        created = await timeball.webhooks.create("https://example.com/hook", ["execution.dead"], queue="mail")
+        assert created.secret.startswith("whsec_")
+        assert (await timeball.webhooks.update(created.id, created.version, events=["execution.*"])).events == [
+            "execution.*"
+        ]
+        with pytest.raises(Conflict):
+            await timeball.webhooks.update(created.id, created.version, events=[])
+        rotated = await timeball.webhooks.rotate(created.id, "1h")
+        assert rotated.rotation_until is not None
+
+        delivery = await timeball.webhooks.test(created.id)
+        assert (await timeball.webhooks.delivery(delivery.id)).body["type"] == "webhook.test"
+        assert [one.id async for one in timeball.webhooks.iterate_deliveries(created.id, limit=1)] == [delivery.id]
+        assert (await timeball.webhooks.deliveries(created.id, state="failed")).data == []
+        assert (await timeball.webhooks.redeliver(delivery.id)).message_id == delivery.message_id
+
+        await timeball.webhooks.delete(created.id)
+        assert await timeball.webhooks.list() == []

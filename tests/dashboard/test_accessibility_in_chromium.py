@@ -64,6 +64,8 @@ async def _single_pages(page: Page) -> list[str]:
     await page.request.post("/api/v1/calendars", data={"name": "closing", "days": ["12-25"]})
     await page.request.patch("/api/v1/calendars/closing", data={"days": ["12-25", "01-01"]})
     await page.request.post("/api/v1/freezes", data={"queue": "crm", "until": "2099-01-01T00:00:00Z"})
+    webhook = await (await page.request.post("/api/v1/webhooks", data={"url": "https://example.com/hook"})).json()
+    delivery = await (await page.request.post(f"/api/v1/webhooks/{webhook['id']}/test")).json()
     of_job = [
         f"/jobs/{job}{rest}"
         for rest in ("", "?tab=ledger", "?tab=schedule", "/edit", "/backfill", "/why?at=2026-11-17T12:00")
@@ -77,7 +79,9 @@ async def _single_pages(page: Page) -> list[str]:
         await (await page.request.post("/api/v1/groups", data={"group": parts, "meta": {"tenant": "acme"}})).json()
     )["id"]
     of_group = [f"/groups/{group}", f"/groups/{group}/why"]
-    return [*of_job, *of_group, "/calendars/new", "/calendars/closing", f"/executions/{run}", f"/executions/{run}/why"]
+    of_webhook = ["/webhooks/new", f"/webhooks/{webhook['id']}", f"/webhooks/deliveries/{delivery['id']}"]
+    of_run = [f"/executions/{run}", f"/executions/{run}/why"]
+    return [*of_job, *of_group, *of_webhook, "/calendars/new", "/calendars/closing", *of_run]
 
 
 async def _faults(page: Page, path: str) -> list[str]:

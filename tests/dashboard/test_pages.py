@@ -36,6 +36,8 @@ EMPTY = [
     "/templates/new",
     "/calendars",
     "/calendars/new",
+    "/webhooks",
+    "/webhooks/new",
 ]
 SEARCHES = [
     "/jobs?q=status:paused",
@@ -150,7 +152,7 @@ async def test_empty_lists_say_which_nothing_it_is(browser: Browser, log_in: Ent
 
 
 READS = {"/keys": "admin", "/audit": "admin", "/settings": "admin", "/jobs/new": "editor", "/templates/new": "editor"}
-READS |= {"/calendars/new": "editor"}
+READS |= {"/calendars/new": "editor", "/webhooks/new": "editor"}
 
 
 async def test_pages_that_need_more_than_a_look_say_so(log_in: Entering) -> None:

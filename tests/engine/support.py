@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from timeball.domain.node import Lease, NodeKind
 from timeball.domain.payload_references import CauseRecord, VersionSchedule
 from timeball.domain.scheduling.civil_time import MICROSECOND
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId
+from timeball.domain.webhook import WebhookAnswer
 from timeball.engine.lease import HeldLease
 from timeball.engine.node import LONGEST_REST, Service
 from timeball.engine.runners.outcome import outcome_of_halt
@@ -303,6 +304,11 @@ def make_executor(
         read_cause or no_cause,
         retry_gate=retry_gate,
     )
+
+
+async def never_post(url: str, headers: Mapping[str, str], body: bytes, timeout: timedelta) -> WebhookAnswer:
+    """What sends the messages of webhooks, where there are none."""
+    raise AssertionError(f"a message was sent to {url}")
 
 
 async def no_schedule(_job_id: JobId, _version: int) -> VersionSchedule:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine.conftest import node_factory
 from tests.engine.simulation.leaping_loop import leaping
-from tests.engine.support import IMMORTAL, Heard, until
+from tests.engine.support import IMMORTAL, Heard, never_post, until
 from timeball.application.commands import Commands
 from timeball.config.settings import HousekeepingSettings, SchedulerSettings, WorkerSettings
 from timeball.domain.node import Lease, Node, NodeKind
@@ -44,7 +44,14 @@ async def engine_nodes(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Ba
 def make_scheduler(store: Store, env: Env, heard: Heard) -> SchedulerNode:
     node = Node(incarnation=Incarnation(env.new_id()), kind=NodeKind.SCHEDULER, name="s", lease=IMMORTAL)
     return SchedulerNode(
-        env, heard, store, node, SchedulerSettings(), HousekeepingSettings(), Commands(store, env).operations.work
+        env,
+        heard,
+        store,
+        node,
+        SchedulerSettings(),
+        HousekeepingSettings(),
+        Commands(store, env).operations.work,
+        never_post,
     )
 
 

@@ -18,6 +18,7 @@ from tests.engine.support import (
     Heard,
     ManualRunner,
     create,
+    never_post,
     registry,
     settle,
     until,
@@ -77,6 +78,7 @@ class Nodes:
             SchedulerSettings(),
             HousekeepingSettings(),
             Commands(self.store, self.env).operations.work,
+            never_post,
         )
         self.engine_nodes.append(engine_node)
         return engine_node

@@ -83,7 +83,7 @@ async def test_the_limit_holds_for_each_kind_of_event(store: Store) -> None:
         for _ in range(4):
             await happen(store)
 
-    rows = await store.database.fetch("changes", position=position, limit=3)
+    rows = await store.database.fetch("changes", position=position, limit=3, transactions=None)
 
     assert Counter(row["source"] for row in rows) == dict.fromkeys(SOURCES, 3)
     told = await store.changes.since(position, 3)

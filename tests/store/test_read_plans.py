@@ -42,6 +42,7 @@ from tests.support.full_database import (
     RUNNING,
     RUNS,
     SOME,
+    WEBHOOKS,
     FullDatabase,
     holder,
     id_,
@@ -86,6 +87,9 @@ _LEDGER = _JOB | {
     "until": NOW + timedelta(days=1),
     "limit": 2,
 }
+_HOOK = {"id": id_(OTHER + 1), "webhook_id": id_(OTHER + 1)}
+# Its deliveries that wait: see full_database.
+_WAITING = SOME // 100
 _LEDGER_PAGE = 3 * _WAITING_OF_JOB + 4 * 3 + PARTITIONS
 _WINDOW = {
     "span": "minute",
@@ -195,7 +199,7 @@ _NEWEST = {
 
 TABLE: dict[str, tuple[dict[str, Any], int]] = {
     # The change stream: new rows, and those of each table that share a summary with them.
-    "changes": ({"position": ..., "limit": 1_000}, 4 * LATEST + 2 * SUMMARY),
+    "changes": ({"position": ..., "limit": 1_000, "transactions": None}, 4 * LATEST + 2 * SUMMARY),
     "started_executions": ({"limit": PAGE}, RUNNING),
     # Claims and outcomes beside the hot path. `running` has no more rows than there are slots:
     # rare statements read all of it.
@@ -440,7 +444,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "find_operation": (_OPERATION, 1),
     "list_operations": ({"before": UUID(int=2**128 - 1), "limit": PAGE}, PAGE),
     "take_operation": (_OPERATION, 30),
-    "has_operations": ({}, 30),
+    "housekeeping_work": ({}, 30),
     "items_left": (_OPERATION | {"limit": PAGE}, PAGE),
     "operation_items": (_OPERATION | {"after": 100, "status": None, "limit": PAGE}, PAGE),
     "operation_items, of one status": (_OPERATION | {"after": 100, "status": "done", "limit": PAGE}, 2 * PAGE),
@@ -484,6 +488,50 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "note_session_use": ({"token_hash": sha256(b"2000").digest()}, 1),
     "end_session": ({"token_hash": sha256(b"2000").digest()}, 1),
     "forget_old_sessions": ({}, 2 * 100),
+    # Deliveries: a few of many are of one webhook, and wait.
+    "enable_webhook": (_HOOK, WEBHOOKS + 5 * _WAITING),
+    "disable_webhook": (_HOOK | {"reason": "gone"}, WEBHOOKS + 2 * _WAITING),
+    "add_webhook_deliveries": (
+        {
+            "ids": [id_(DUE + n) for n in range(PAGE)],
+            "webhook_ids": [id_(OTHER + 1)] * PAGE,
+            "event_ids": [id_(DUE + n) for n in range(PAGE)],
+            "types": ["execution.dead"] * PAGE,
+            "subjects": [f"subject {n}" for n in range(PAGE)],
+            "ats": [NOW] * PAGE,
+            "bodies": ["{}"] * PAGE,
+        },
+        2 * WEBHOOKS + 2 * _WAITING,
+    ),
+    "claim_webhook_deliveries": (
+        {"each": 8, "busy_ids": [], "busy_numbers": [], "patience": timedelta(seconds=30)},
+        4 * WEBHOOKS + 6 * 8,
+    ),
+    "record_delivery_attempts": (
+        {
+            "attempts": json(
+                [
+                    {"id": id_(OTHER + 200 * n), "attempt": 0, "state": "pending", "pause_ms": 5, "trial": {}}
+                    for n in range(1, 9)
+                ]
+            ),
+            "kept": 20,
+        },
+        4 * 8 + 10 * WEBHOOKS,
+    ),
+    "release_webhook_deliveries": (
+        {"webhook_ids": [id_(OTHER + 1)] * 2, "subjects": ["subject 3", "subject 7"]},
+        2 * WEBHOOKS + 8,
+    ),
+    "webhook_deliveries": (_HOOK | {"before": 2**62, "limit": PAGE}, PAGE),
+    "webhook_deliveries_in_state": (_HOOK | {"before": 2**62, "limit": 20, "state": "failed"}, 20),
+    "webhook_deliveries_in_state, waiting": (_HOOK | {"before": 2**62, "limit": 20, "state": "pending"}, 20),
+    "find_webhook_delivery": ({"id": id_(OTHER + 77)}, 1),
+    "send_webhook_delivery_now": ({"id": id_(OTHER + 77)}, 1),
+    "trim_webhook_deliveries": (
+        {"before": NOW - timedelta(seconds=SOME - 2 * PAGE), "limit": PAGE},
+        8 * PAGE + 10 * WEBHOOKS,
+    ),
     # Templates.
     "find_calendar": ({"name": "calendar 77", "version": None}, 2),
     "find_calendar, in a version": ({"name": "calendar 77", "version": 3}, 2),
@@ -605,7 +653,7 @@ READS_NO_TABLE = (
         "enqueue_ready",
     ),
     *("enqueue_due", "put_resumption", "set_limit", "record_skip_range", "record_skipped"),
-    *("set_queue", "write_audit", "write_log_lines", "set_fact", "add_api_key", "register_node"),
+    *("set_queue", "write_audit", "write_log_lines", "set_fact", "add_api_key", "register_node", "add_webhook"),
     *("add_operation", "add_operation_items", "add_session", "add_template", "days_kept"),
     *("add_calendar", "add_calendar_version"),
 )
@@ -640,6 +688,14 @@ READS_ALL = {
     "calendars_to_follow": "calendars are few: people make them",
     "list_calendars": "without statistics it sorts all names, and calendars are few",
     "forget_numbers": "asked once, when a database was restored elsewhere",
+    **dict.fromkeys(
+        (
+            *("list_webhooks", "find_webhook", "lock_webhook", "lock_webhooks", "lock_active_webhooks", "any_webhook"),
+            *("count_webhooks", "write_webhook", "rotate_webhook_secret", "begin_webhooks_anew", "delete_webhook"),
+            *("count_waiting_delivery", "begin_webhook_position", "lock_webhook_position", "move_webhook_position"),
+        ),
+        "there are 50 webhooks at most, and one position",
+    ),
     "forget_operations": "operations are few: people ask for them",
     "trim_settled": _ONCE_A_DAY,
     "trim_live_key": "keys that outlive their executions are few; they have an index of their own",

@@ -15,6 +15,7 @@ from tests.support.servers import PostgresServer
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 # How many rows there are of what grows with the work, of what grows with people, and of what grows with machines.
 MANY, SOME, RUNNING, NODES = 40_000, 10_000, 1_000, 30
+WEBHOOKS = 20
 RECURRING, RETRIES, DELETED = 2_000, 500, 100
 QUEUES, PRIORITIES, HANDLERS = 3, 2, 10
 LIMITS, STEPS, DAYS = 5_000, 500, 3
@@ -339,6 +340,40 @@ _FILL = [
         "calendar_version",
         SOME,
         {"name": "'calendar ' || n", "version": "3", "days": "'{sat}'", "recorded_at": _NOW},
+    ),
+    _rows(
+        "webhook",
+        WEBHOOKS,
+        {
+            "id": _id(f"{OTHER} + n"),
+            "url": "'https://example.com/'",
+            "events": "'{}'",
+            "format": "'standard'",
+            "secret": "'whsec_'",
+            "state": "'active'",
+            "since": "pg_current_snapshot()",
+            "created_by": "'x'",
+            "created_at": _NOW,
+            "updated_at": _NOW,
+        },
+    ),
+    # Of the first webhook one in five waits: every other of these for its time, the others for those.
+    _rows(
+        "webhook_delivery",
+        SOME,
+        {
+            "id": _id(f"{OTHER} + n"),
+            "webhook_id": _id(f"{OTHER} + 1 + n % {WEBHOOKS}"),
+            "event_id": _id(f"{OTHER} + n"),
+            "type": "'execution.dead'",
+            "subject": "'subject ' || n / 300",
+            "occurred_at": _NOW,
+            "body": "'{}'",
+            "state": "CASE WHEN n % 100 = 0 THEN 'pending' WHEN n % 10 = 1 THEN 'failed' ELSE 'delivered' END",
+            "next_at": f"CASE WHEN n % 200 = 0 THEN {_NOW} - n * interval '1 second' END",
+            "created_at": f"{_NOW} - n * interval '1 second'",
+            "finished_at": f"CASE WHEN n % 100 <> 0 THEN {_NOW} END",
+        },
     ),
     _rows(
         "template",

@@ -36,6 +36,7 @@ from timeball.api.resources import (
     prometheus,
     system,
     templates,
+    webhooks,
 )
 from timeball.api.responses import json_response
 
@@ -59,6 +60,7 @@ _ROUTERS = (
     freezes.router,
     handlers.router,
     events.router,
+    webhooks.router,
     metrics.router,
     system.doctor_router,
     system.revisions_router,

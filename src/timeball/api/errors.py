@@ -116,6 +116,7 @@ _COLLECTIONS = {
     "template": "templates",
     "operation": "operations",
     "freeze": "freezes",
+    "webhook": "webhooks",
 }
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
 

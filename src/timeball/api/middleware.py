@@ -17,6 +17,7 @@ from hashlib import sha256
 from typing import Any, Protocol
 from uuid import UUID
 
+import orjson
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -28,6 +29,7 @@ from timeball.config.settings import ApiSettings
 from timeball.domain.values.field_errors import describe_mismatch, describe_value
 from timeball.domain.values.ids import IdempotentRequest, format_id
 from timeball.domain.values.json_text import parse_bounded_json
+from timeball.domain.values.redaction import redact
 from timeball.errors import StoreUnavailable, TimeballError
 
 PREFIX = "/api/v1"
@@ -335,7 +337,7 @@ async def respond_once(
     # A request that was cut off may have been carried out: its key stays in flight, so that a repetition does not do it twice.
     try:
         if 200 <= recorder.status < 300:
-            await records.finish(caller.name, key, recorder.status, recorder.headers, bytes(recorder.body))
+            await records.finish(caller.name, key, recorder.status, recorder.headers, _kept_body(recorder, scope))
         elif recorder.status < 500:
             # Refused: nothing was done, and the key may be used again.
             await records.forget(caller.name, key)
@@ -345,6 +347,12 @@ async def respond_once(
     except StoreUnavailable:
         # The caller has the response already. Until the record expires, the request counts as in flight.
         _log.warning("the response to a request could not be recorded: %s", scope["path"])
+
+
+def _kept_body(recorder: _ResponseRecorder, scope: Scope) -> bytes:
+    """The body as it is stored: a secret that is shown once is not in it."""
+    body = bytes(recorder.body)
+    return orjson.dumps(redact(orjson.loads(body))) if scope["state"].get("shows_secret") else body
 
 
 async def _replay(record: RecordedResponse, request_hash: bytes, send: Send) -> None:

@@ -201,6 +201,7 @@ _TAGS = {
     "nodes": "The workers and schedulers that are running.",
     "handlers": "What workers can run.",
     "events": "Changes as they happen, as server-sent events.",
+    "webhooks": "Addresses that events are sent to, and what became of each message.",
     "system": "Statistics, health, the doctor, the audit.",
     "time": "Timelines, forecasts, calendars and previews of schedules.",
     "drop-in": "For clients that were written for a home-made scheduler: one-off jobs as types with data.",

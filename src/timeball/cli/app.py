@@ -164,6 +164,7 @@ class _RootGroup(LazyGroup):
         LazyCommand("handlers", "workers:handlers", "Handlers: what can be run, and which payload each takes."),
         LazyCommand("templates", "templates:templates", "Templates: patterns to create jobs from."),
         LazyCommand("calendars", "calendars:calendars", "Calendars: days that jobs skip, or run on alone."),
+        LazyCommand("webhooks", "webhooks:webhooks", "Webhooks: addresses that events are sent to."),
         LazyCommand("keys", "keys:keys", "API keys: who may call the API."),
         LazyCommand("db", "database:database", "The database and its schema."),
     )

@@ -33,6 +33,7 @@ from timeball.client.transport import (
     SendRequest,
     Step,
 )
+from timeball.client.webhooks import WebhooksApi
 from timeball.config.servers import find_local_key, server_url_problem
 from timeball.errors import InvalidInput
 
@@ -52,6 +53,7 @@ class Resources(Generic[ClientType]):
         self.handlers: HandlersApi[ClientType] = HandlersApi(client)
         self.templates: TemplatesApi[ClientType] = TemplatesApi(client)
         self.calendars: CalendarsApi[ClientType] = CalendarsApi(client)
+        self.webhooks: WebhooksApi[ClientType] = WebhooksApi(client)
         self.schedules: SchedulesApi[ClientType] = SchedulesApi(client)
         self.time: TimeApi[ClientType] = TimeApi(client)
         self.system: SystemApi[ClientType] = SystemApi(client)

@@ -57,6 +57,10 @@ from timeball.api.models.system import NextOut as FireTimes
 from timeball.api.models.system import NodeOut as Node
 from timeball.api.models.system import PurgeOut as Purged
 from timeball.api.models.system import QueueOut as Queue
+from timeball.api.models.webhooks import DeliveryFull as DeliveryDetails
+from timeball.api.models.webhooks import DeliveryOut as Delivery
+from timeball.api.models.webhooks import WebhookOut as Webhook
+from timeball.api.models.webhooks import WebhookWithSecret as CreatedWebhook
 
 __all__ = [
     "Attempt",
@@ -74,7 +78,10 @@ __all__ = [
     "Concern",
     "CreatedGroup",
     "CreatedJob",
+    "CreatedWebhook",
     "DeadGroupOut",
+    "Delivery",
+    "DeliveryDetails",
     "Diagnosis",
     "DiagnosisLine",
     "Execution",
@@ -116,6 +123,7 @@ __all__ = [
     "Template",
     "Timeline",
     "Try",
+    "Webhook",
     "WorkParams",
     "WrittenCalendar",
     "WrittenTemplate",

@@ -55,6 +55,7 @@ from timeball.dashboard.pages import (
     system,
     templates,
     timeline,
+    webhooks,
 )
 from timeball.dashboard.session import CookieSigner, SessionAuthenticator, SessionBackend, was_identified
 from timeball.domain.job_fields import SPEC_FIELDS, Section
@@ -385,6 +386,7 @@ _ROUTERS = (
     system.router,
     templates.router,
     timeline.router,
+    webhooks.router,
 )
 
 

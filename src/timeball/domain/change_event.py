@@ -54,6 +54,8 @@ class ChangeEvent:
     queue: str | None = None
     handler: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
+    # The tags of its job, as far as the reader has looked them up.
+    tags: frozenset[str] = frozenset()
 
     @property
     def topics(self) -> frozenset[str]:
@@ -74,11 +76,13 @@ _TOPIC_OF_KIND = {"attempt": "executions", "scheduler": "workers"}
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Selects events by type, queue and job; an empty filter selects all."""
+    """Selects events by type, queue, job, handler and a tag of the job; an empty filter selects all."""
 
     types: tuple[str, ...] = ()
     queue: str | None = None
     job_id: JobId | None = None
+    handler: str | None = None
+    tag: str | None = None
 
     def matches(self, event: ChangeEvent) -> bool:
         """Whether an event passes the filter; a type may end with a star: `execution.*`."""
@@ -86,8 +90,41 @@ class EventFilter:
             return False
         if self.queue is not None and event.queue != self.queue:
             return False
+        if self.handler is not None and event.handler != self.handler:
+            return False
+        if self.tag is not None and self.tag not in event.tags:
+            return False
         return self.job_id is None or event.job_id == self.job_id
 
     def select(self, events: Iterable[ChangeEvent]) -> list[ChangeEvent]:
         """The events that pass the filter."""
         return [event for event in events if self.matches(event)]
+
+
+def event_document(event: ChangeEvent) -> dict[str, Any]:
+    """An event as the API shows it."""
+    return {
+        "id": format_id("evt", event.id),
+        "type": event.type,
+        "at": event.at,
+        "subject": event.subject,
+        "job_id": None if event.job_id is None else format_id("job", event.job_id),
+        "queue": event.queue,
+        "handler": event.handler,
+        "data": dict(event.data),
+    }
+
+
+def cloud_event(event: ChangeEvent) -> dict[str, Any]:
+    """An event in the format of CloudEvents 1.0."""
+    document = event_document(event)
+    return {
+        "specversion": "1.0",
+        "id": document["id"],
+        "source": "/timeball",
+        "type": f"timeball.{event.type}",
+        "subject": event.subject,
+        "time": event.at,
+        "datacontenttype": "application/json",
+        "data": {name: document[name] for name in ("job_id", "queue", "handler")} | document["data"],
+    }

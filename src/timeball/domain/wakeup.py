@@ -43,7 +43,7 @@ class LanePosition(NamedTuple):
 
 @dataclass(slots=True)
 class Wakeup:
-    """Lanes with ready executions, shards with due rows, workers that hold something to stop, and a change of the nodes.
+    """Lanes with ready executions, shards with due rows, workers that hold something to stop, and a change of the nodes or the webhooks.
 
     *executions* is the number of ready executions in the lanes; *named* is their id, if there is only one. The sender
     draws the *nonce*, which elects the workers that look first.
@@ -53,13 +53,15 @@ class Wakeup:
     shards: dict[int, datetime] = field(default_factory=dict)
     holders: set[UUID] = field(default_factory=set)
     nodes_changed: bool = False
+    webhooks_changed: bool = False
     look_everywhere: bool = False
     executions: int = MANY
     named: UUID | None = None
     nonce: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.lanes or self.shards or self.holders or self.nodes_changed or self.look_everywhere)
+        has_work = self.lanes or self.shards or self.holders
+        return bool(has_work or self.nodes_changed or self.webhooks_changed or self.look_everywhere)
 
     def add_lane(
         self, queue: str, priority: int, run_at: datetime, executions: int = MANY, named: UUID | None = None
@@ -91,6 +93,7 @@ class Wakeup:
             self.add_shard(shard, run_at)
         self.holders |= other.holders
         self.nodes_changed |= other.nodes_changed
+        self.webhooks_changed |= other.webhooks_changed
         self.look_everywhere |= other.look_everywhere
 
     def encode(self) -> str:
@@ -103,6 +106,7 @@ class Wakeup:
             "i": self.named.hex if self.named is not None else None,
             "t": self.nonce,
             "n": self.nodes_changed,
+            "w": self.webhooks_changed,
             "e": self.look_everywhere,
         }
         text = orjson.dumps({key: value for key, value in document.items() if value}).decode()
@@ -113,7 +117,11 @@ class Wakeup:
         """Read a payload. One that cannot be read, perhaps from another release, means "look everywhere"."""
         try:
             document = orjson.loads(text)
-            wakeup = cls(nodes_changed=bool(document.get("n")), look_everywhere=bool(document.get("e")))
+            wakeup = cls(
+                nodes_changed=bool(document.get("n")),
+                webhooks_changed=bool(document.get("w")),
+                look_everywhere=bool(document.get("e")),
+            )
             for queue, priority, number in document.get("l", ()):
                 wakeup.add_lane(_expect(queue, str), _expect(priority, int), _to_instant(number))
             wakeup.executions = min(_expect(document.get("c", MANY), int), MANY)

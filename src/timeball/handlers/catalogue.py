@@ -17,6 +17,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -36,6 +37,7 @@ from timeball.handlers.builtin.webhook import Webhook, WebhookPayload, host_of
 from timeball.handlers.registry import Registry, make_handler
 
 if TYPE_CHECKING:
+    from timeball.domain.webhook import WebhookAnswer
     from timeball.handlers.builtin.email import MailServer
     from timeball.handlers.builtin.queue_publish import QueuePublish
     from timeball.handlers.builtin.shell import ShellRules
@@ -283,6 +285,10 @@ class BuiltinHandlers:
 
         self._publish = QueuePublish(read_allowed(self._settings.queue_allow), self._secrets)
         return typed_handler("queue.publish", self._publish, PublishPayload)
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, timeout: timedelta) -> WebhookAnswer:
+        """Send a message of an outgoing webhook, by the same rules for addresses as the handler `http.webhook`."""
+        return await self._webhook.post(url, headers, body, timeout)
 
     async def close(self) -> None:
         """Close what handlers have opened."""

@@ -1,4 +1,4 @@
-"""Signatures of what Timeball sends by HTTP, by Standard Webhooks: the secrets, and the headers `webhook-id`, `-timestamp` and `-signature`.
+"""Signatures of what Timeball sends by HTTP, by Standard Webhooks: the secrets, and the three headers.
 
 A receiver that knows the secret proves with them that a message is from us, is whole, and is not a copy that was kept and sent again.
 While a secret is rotated a message has the signatures of the old and of the new one, and a receiver may know either.

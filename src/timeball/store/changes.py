@@ -7,8 +7,9 @@ in whatever order transactions commit, and any process can continue from a posit
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -17,18 +18,19 @@ from timeball.domain.execution import Progress
 from timeball.domain.values.ids import JobId, format_execution_id, format_id
 from timeball.errors import InvalidInput
 from timeball.store.db.rows import progress_from
-from timeball.store.types import ChangeBatch
+from timeball.store.types import ChangeBatch, ChangePage, RecordedChange
 
 if TYPE_CHECKING:
     from timeball.store.db.database import Database
+    from timeball.store.db.pool import Connection
 
 _POSITION = re.compile(r"([0-9]{1,19}):([0-9]{1,19}):((?:[0-9]{1,19},)*[0-9]{1,19})?")
 _LARGEST = 2**63 - 1
 _JOB_SUBJECT = "job:"
 
 
-# Actions about keys and sessions are not published.
-_PRIVATE = ("key.", "session.")
+# Actions about keys, sessions and webhooks are not published: a webhook would tell of itself.
+_PRIVATE = ("key.", "session.", "webhook.")
 
 
 class ChangeStream:
@@ -44,16 +46,38 @@ class ChangeStream:
 
     async def since(self, position: str, limit: int) -> ChangeBatch:
         """The events since a position, in the order of time; InvalidInput if it is not a position."""
-        rows = await self._database.fetch("changes", position=checked_position(position), limit=limit + 1)
+        rows = await self._database.fetch(
+            "changes", position=checked_position(position), limit=limit + 1, transactions=None
+        )
         records = [row for row in rows if row["source"] is not None]
         is_complete = len(records) <= limit and not rows[0]["is_from_elsewhere"]
         events = [event for row in records[:limit] for event in _events_of(row)] if is_complete else []
         return ChangeBatch(rows[0]["position"], events, is_complete)
 
+    async def page(self, position: str, transactions: int, connection: Connection) -> ChangePage:
+        """All events of the next transactions behind a position, by time; those of one execution in the order of its attempts."""
+        rows = await self._database.fetch(
+            "changes", connection, position=position, limit=None, transactions=transactions
+        )
+        first = rows[0]
+        records = [] if first["is_from_elsewhere"] else [row for row in rows if row["source"] is not None]
+        changes = [RecordedChange(event, row["recorded"]) for row in _in_order(records) for event in _events_of(row)]
+        return ChangePage(first["position"], changes, first["has_more"], first["is_from_elsewhere"])
+
     async def started(self, limit: int) -> list[tuple[ChangeEvent, Progress | None]]:
         """The starts of the executions that run now, the earliest first, and how far they are."""
         rows = await self._database.fetch("started_executions", limit=limit)
         return [(_start_of(row), progress_from(row)) for row in reversed(rows)]
+
+
+def _in_order(rows: Sequence[Any]) -> list[Any]:
+    """Rows by time; but those of one execution by their fence, because each attempt is timed by the clock of its worker."""
+    latest: dict[UUID, datetime] = {}
+    timed = []
+    for row in sorted(rows, key=lambda row: (row["fence"], row["source"] == "finished", row["at"])):
+        latest[row["id"]] = at = max(row["at"], latest.get(row["id"], row["at"]))
+        timed.append((at, row))
+    return [row for _, row in sorted(timed, key=itemgetter(0))]
 
 
 def checked_position(position: str) -> str:
@@ -96,6 +120,8 @@ def _end_of(row: Any) -> ChangeEvent:
         "error_type": row["error_type"],
         "reason": row["reason"],
     }
+    if row["will_retry"] is not None:
+        data["will_retry"] = row["will_retry"]
     return _about_execution(f"{kind}.{row['what']}", row["at"], row, data)
 
 

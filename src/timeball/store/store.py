@@ -18,6 +18,7 @@ from timeball.store.history import HistoryStore, RetentionStore
 from timeball.store.jobs import JobStore
 from timeball.store.nodes import NodeStore
 from timeball.store.queues import QueueStore
+from timeball.store.types import HousekeepingWork
 
 if TYPE_CHECKING:
     from timeball.env import Env
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from timeball.store.rollups import RollupStore
     from timeball.store.search.groups import GroupStore
     from timeball.store.templates import TemplateStore
+    from timeball.store.webhooks import WebhookStore
 
 DEFAULT_SHARDS = 64
 DEFAULT_PROMOTION_WINDOW = timedelta(milliseconds=500)
@@ -147,9 +149,18 @@ class Store:
 
         return BackfillStore(self.database, self.executions, self.promotion_window)
 
-    async def has_operations(self) -> bool:
-        """Whether there is an unfinished operation that no living process holds; asked by schedulers, which rarely have one."""
-        return bool(await self.database.fetch_value("has_operations"))
+    async def housekeeping_work(self) -> HousekeepingWork:
+        """Whether there is an unfinished operation that no living process holds, and any webhook: schedulers ask, and rarely have one."""
+        row = await self.database.fetch_row("housekeeping_work")
+        assert row is not None
+        return HousekeepingWork(row["has_operations"], row["has_webhooks"])
+
+    @cached_property
+    def webhooks(self) -> WebhookStore:
+        """Outgoing webhooks and their deliveries."""
+        from timeball.store.webhooks import WebhookStore
+
+        return WebhookStore(self.database, self.notifier, self.changes)
 
     @cached_property
     def operations(self) -> OperationStore:

@@ -214,6 +214,32 @@ class ChangeBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class HousekeepingWork:
+    """What there is to do for the housekeeper that is rarely there: operations without a process, and webhooks."""
+
+    has_operations: bool
+    has_webhooks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedChange:
+    """An event, and the number of the transaction that recorded it."""
+
+    event: ChangeEvent
+    recorded: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePage:
+    """All events of some transactions, and the position behind them. *is_from_elsewhere*: the position was that of another database."""
+
+    position: str
+    changes: Sequence[RecordedChange]
+    has_more: bool
+    is_from_elsewhere: bool
+
+
+@dataclass(frozen=True, slots=True)
 class FoldResult:
     """The number of records of a fold, and whether there are more at once."""
 

@@ -349,6 +349,17 @@ class RecordsTrimmed(TelemetryEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class WebhookDisabled(TelemetryEvent):
+    """A webhook gets no more events, because of what its address did."""
+
+    log_name = "webhook.disabled"
+    log_level = logging.WARNING
+
+    webhook_id: UUID
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleUndeclared(TelemetryEvent):
     """A program declared this job once and does so no more; the job goes on until it is paused or deleted."""
 

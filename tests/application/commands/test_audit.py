@@ -20,6 +20,7 @@ from timeball.domain.execution import Failed
 from timeball.domain.freeze import FreezeScope
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import ExecutionId
+from timeball.domain.webhook import WebhookSpec
 from timeball.store.access import ApiKeyStore
 from timeball.store.search.listing import ListingStore
 from timeball.store.store import Store
@@ -44,7 +45,7 @@ TABLES = (
     "calendar_version",
     "api_key",
 )
-TABLES += ("settled", "operation", "operation_item", "queue_interval", "freeze_period")
+TABLES += ("settled", "operation", "operation_item", "queue_interval", "freeze_period", "webhook", "webhook_delivery")
 
 BY_HAND = JobSpec(name="new", handler=HANDLER, schedule="manual")
 
@@ -130,6 +131,21 @@ AUDITED: dict[str, tuple[str, Callable[[World], Awaitable[Any]]]] = {
         lambda w: w.commands.calendars.update("closed", {"description": "other"}, DaysRequest(), ADA),
     ),
     "calendars.delete": ("calendar.delete", lambda w: w.commands.calendars.delete("closed", ADA)),
+    "webhooks.create": (
+        "webhook.create",
+        lambda w: w.commands.webhooks.create(WebhookSpec(url="https://example.com/new"), actor=ADA),
+    ),
+    "webhooks.update": (
+        "webhook.update",
+        lambda w: w.commands.webhooks.update(w.webhook_id, {"state": "disabled"}, ADA),
+    ),
+    "webhooks.rotate": ("webhook.rotate", lambda w: w.commands.webhooks.rotate(w.webhook_id, actor=ADA)),
+    "webhooks.delete": ("webhook.delete", lambda w: w.commands.webhooks.delete(w.webhook_id, ADA)),
+    "webhooks.test": ("webhook.test", lambda w: w.commands.webhooks.test(w.webhook_id, ADA)),
+    "webhooks.redeliver": (
+        "webhook.redeliver",
+        lambda w: w.commands.webhooks.redeliver(w.delivery_id, ADA),
+    ),
     # What fronts do without commands.
     "create_key": ("key.create", lambda w: w.keys.create("viewer", "new", None, ENTRY)),
     "revoke_key": ("key.revoke", lambda w: w.keys.revoke(w.key_id, ENTRY)),
@@ -199,6 +215,8 @@ class World:
         self.group_id = await commands.groups.begin({"group": [{"handler": HANDLER, "payload": {}}]})
         self.template = await commands.templates.create("t", {"handler": HANDLER})
         await commands.calendars.create("closed", DaysRequest(days=["sat"]))
+        self.webhook_id = (await commands.webhooks.create(WebhookSpec(url="https://example.com/"))).webhook.id
+        self.delivery_id = (await commands.webhooks.test(self.webhook_id)).id
         self.key_id = (await self.keys.create("viewer", "old", None, ENTRY))[0].id
         past = Backfill(job_id=self.job_id, since=self.now - 3 * MINUTE, until=self.now)
         self.backfill_id = (await commands.backfills.start(past)).id

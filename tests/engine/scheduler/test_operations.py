@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from uuid import UUID
 
 from tests.engine.support import Hands, Heard, ManualScheduler, check_promises, create, start_scheduler, start_worker
@@ -16,9 +17,13 @@ from timeball.store.store import Store
 from timeball.testing.environment import START
 
 
+async def has_operations(store: Store) -> bool:
+    return (await store.housekeeping_work()).has_operations
+
+
 def runner(store: Store, env: Env, *, is_housekeeper: bool = True) -> OperationRunner:
     work = Commands(store, env).operations.work
-    return OperationRunner(env, Heard(), store.has_operations, work, lambda: is_housekeeper)
+    return OperationRunner(env, Heard(), partial(has_operations, store), work, lambda: is_housekeeper)
 
 
 async def missed(store: Store) -> tuple[ManualScheduler, Hands, Backfill]:
@@ -61,7 +66,7 @@ async def test_an_operation_that_a_living_process_holds_is_left_to_it(store: Sto
     rest = await runner(store, env).tick()
 
     assert rest == timedelta(seconds=30)
-    assert not await store.has_operations()
+    assert not await has_operations(store)
 
 
 async def test_a_housekeeper_without_operations_asks_once_in_half_a_minute_and_loads_nothing(
@@ -74,7 +79,7 @@ async def test_a_housekeeper_without_operations_asks_once_in_half_a_minute_and_l
         asked.append(holder)
         return None
 
-    idle = OperationRunner(env, Heard(), store.has_operations, work, lambda: True)
+    idle = OperationRunner(env, Heard(), partial(has_operations, store), work, lambda: True)
 
     assert [await idle.tick(), await idle.tick()] == [timedelta(seconds=30)] * 2
     node.clock.advance(seconds(30))

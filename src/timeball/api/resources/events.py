@@ -28,8 +28,7 @@ from timeball.api.openapi import EXECUTION_ID, INSTANT_EXAMPLE, JOB_ID, WORKER_I
 from timeball.api.params import ApiContext, Context
 from timeball.api.responses import json_bytes, json_response
 from timeball.application.events import ChangeBatch, EventHub, EventSubscription
-from timeball.domain.change_event import ChangeEvent, EventFilter
-from timeball.domain.values.ids import format_id
+from timeball.domain.change_event import ChangeEvent, EventFilter, cloud_event, event_document
 from timeball.domain.values.wording import parse_duration
 from timeball.errors import InvalidInput, StoreError
 
@@ -140,35 +139,6 @@ CLOUD_EVENTS = "application/cloudevents"
 
 EventShape = Callable[[ChangeEvent], dict[str, Any]]
 IsAllowed = Callable[[], Awaitable[bool]]
-
-
-def event_document(event: ChangeEvent) -> dict[str, Any]:
-    """An event as the API shows it."""
-    return {
-        "id": format_id("evt", event.id),
-        "type": event.type,
-        "at": event.at,
-        "subject": event.subject,
-        "job_id": None if event.job_id is None else format_id("job", event.job_id),
-        "queue": event.queue,
-        "handler": event.handler,
-        "data": dict(event.data),
-    }
-
-
-def cloud_event(event: ChangeEvent) -> dict[str, Any]:
-    """An event in the format of CloudEvents 1.0."""
-    document = event_document(event)
-    return {
-        "specversion": "1.0",
-        "id": document["id"],
-        "source": "/timeball",
-        "type": f"timeball.{event.type}",
-        "subject": event.subject,
-        "time": event.at,
-        "datacontenttype": "application/json",
-        "data": {name: document[name] for name in ("job_id", "queue", "handler")} | document["data"],
-    }
 
 
 def event_shape(request: Request) -> EventShape:

@@ -17,6 +17,7 @@ from timeball.application.commands.groups import GroupCommands
 from timeball.application.commands.jobs import JobCommands
 from timeball.application.commands.requests import LOCAL, Actor, ContractChecks
 from timeball.application.commands.templates import TemplateCommands
+from timeball.application.commands.webhooks import WebhookCommands
 from timeball.domain.job_changes import refuse_past
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.ids import Incarnation
@@ -87,3 +88,4 @@ class Commands:
         self.queues = QueueCommands(store)
         self.freezes = FreezeCommands(store, env, self.jobs)
         self.nodes = NodeCommands(store)
+        self.webhooks = WebhookCommands(store, env, self.contracts)

@@ -19,6 +19,7 @@ from timeball.application.queries.ledger import LedgerQueries
 from timeball.application.queries.ledger_days import LedgerDayQueries
 from timeball.application.queries.metrics import MetricsQueries
 from timeball.application.queries.timeline import TimelineQueries
+from timeball.application.queries.webhooks import WebhookQueries
 from timeball.store.diagnostics import DoctorStore, ExplainStore, GaugeStore
 from timeball.store.ledger import LedgerStore
 from timeball.store.timeline import TimelineStore
@@ -42,6 +43,7 @@ class Queries:
         self.jobs = JobQueries(store, listing, diagnostics)
         self.templates = TemplateQueries(store)
         self.calendars = CalendarQueries(store)
+        self.webhooks = WebhookQueries(store)
         self.executions = ExecutionQueries(store, listing, diagnostics, timelines)
         self.groups = GroupQueries(store)
         self.operations = OperationQueries(store)

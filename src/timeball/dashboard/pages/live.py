@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from timeball.api.auth import Role
 from timeball.api.errors import HttpProblem
-from timeball.api.resources.events import KEEP_ALIVE_SECONDS, SEND_SECONDS, event_document, until_access_ends
+from timeball.api.resources.events import KEEP_ALIVE_SECONDS, SEND_SECONDS, until_access_ends
 from timeball.api.resources.metrics import counts_document, metrics_document, series_document
 from timeball.api.responses import json_bytes
 from timeball.application.events import EventSubscription, TopicSubscription
@@ -26,7 +26,7 @@ from timeball.dashboard.history import history_of
 from timeball.dashboard.internal_api import ApiProblem
 from timeball.dashboard.pages.executions import named_execution_rows
 from timeball.dashboard.pages.freezes import freeze_rows
-from timeball.domain.change_event import EXECUTION_STARTED, ChangeEvent, EventFilter
+from timeball.domain.change_event import EXECUTION_STARTED, ChangeEvent, EventFilter, event_document
 from timeball.domain.execution import ExecutionState
 from timeball.domain.node import NodeKind
 from timeball.domain.search import ExecutionFilter, PageRequest, where

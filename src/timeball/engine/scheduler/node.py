@@ -14,6 +14,7 @@ from timeball.engine.node import BaseNode, Service
 from timeball.engine.scheduler.housekeeping import CalendarFollower, Janitor, OperationRunner, Reaper, RollupWriter
 from timeball.engine.scheduler.scheduler import Scheduler
 from timeball.engine.scheduler.shards import ShardBalancer
+from timeball.engine.scheduler.webhooks import MessagePoster, WebhookRecorder, WebhookSender
 from timeball.env import Env
 from timeball.telemetry.events import Emit
 
@@ -35,6 +36,7 @@ class SchedulerNode(BaseNode):
         settings: SchedulerSettings,
         housekeeping: HousekeepingSettings,
         work_on_operations: Callable[[UUID], Awaitable[Operation | None]],
+        post: MessagePoster,
         broker: Broker | None = None,
         life_sign: LifeSign | None = None,
     ) -> None:
@@ -49,8 +51,10 @@ class SchedulerNode(BaseNode):
         self.janitor = Janitor(env, emit, store.history, store.retention, housekeeping, self._is_housekeeper)
         self.calendar_follower = CalendarFollower(env, emit, store.calendars, store.jobs, self._is_housekeeper)
         self.operation_runner = OperationRunner(
-            env, emit, store.has_operations, work_on_operations, self._is_housekeeper
+            env, emit, self._has_operations, work_on_operations, self._is_housekeeper
         )
+        self.webhook_recorder = WebhookRecorder(env, emit, store, self._is_housekeeper)
+        self.webhook_sender = WebhookSender(env, emit, store, post, self.webhook_recorder)
         self.ticket_publisher: TicketPublisher | None = None
         if broker is not None and broker_health is not None:
             from timeball.engine.tickets import TicketPublisher
@@ -59,6 +63,12 @@ class SchedulerNode(BaseNode):
 
     def _is_housekeeper(self) -> bool:
         return self.shards.is_housekeeper
+
+    async def _has_operations(self) -> bool:
+        # One statement for both: an installation without webhooks pays nothing for them.
+        work = await self.store.housekeeping_work()
+        self.webhook_recorder.notice(has_webhooks=work.has_webhooks)
+        return work.has_operations
 
     def services(self) -> Sequence[Service]:
         publishers = () if self.ticket_publisher is None else (self.ticket_publisher,)
@@ -70,6 +80,8 @@ class SchedulerNode(BaseNode):
             self.rollup_writer,
             self.calendar_follower,
             self.operation_runner,
+            self.webhook_recorder,
+            self.webhook_sender,
             *publishers,
         )
 

@@ -13,6 +13,7 @@ import orjson
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from timeball.current import RUNNING, Retry, current
+from timeball.domain.values.text import clean_text
 from timeball.env import Clock
 from timeball.errors import TimeballError
 from timeball.handlers.binding import HandlerRefused, Payload
@@ -22,6 +23,7 @@ from timeball.handlers.occurrence import HEADER_PREFIX, occurrence_headers, sign
 from timeball.handlers.signatures import parse_signing_secret, signed_headers
 
 if TYPE_CHECKING:
+    from timeball.domain.webhook import WebhookAnswer
     from timeball.handlers.builtin.http_client import HttpClient, HttpResponse, Resolve
 
 MAX_BODY_BYTES = 64 * 1024
@@ -170,6 +172,30 @@ class Webhook:
             raise self._retry(reply)
         raise WebhookRejected(reply.refusal())
 
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, timeout: timedelta) -> WebhookAnswer:
+        """Send a message that is not of an execution. Whatever goes wrong is an answer."""
+        # Here and not above: a worker has no use for it.
+        from timeball.domain.webhook import WebhookAnswer
+
+        client = self._open()
+        from aiohttp import ClientError
+
+        try:
+            answer = await client.send("POST", read_url(url), headers, body, timeout.total_seconds(), _SHOWN_OF_BODY)
+        except TimeoutError:
+            return WebhookAnswer(error=f"no answer within {timeout.total_seconds():g} s")
+        except EgressRefused as error:
+            return WebhookAnswer(error=str(error))
+        except (ClientError, OSError, ValueError) as error:
+            # Without its text where that may hold the address, in which many services want their tokens.
+            what = str(error) if isinstance(error, OSError) else ""
+            return WebhookAnswer(error=": ".join(filter(None, (type(error).__name__, what))))
+        retry_after = self._retry_after(answer.headers.get("retry-after"))
+        if 200 <= answer.status < 300:
+            return WebhookAnswer(status=answer.status)
+        words = " ".join(_decoded(answer).split())[:_SHOWN_OF_BODY]
+        return WebhookAnswer(status=answer.status, error=clean_text(words) or None, retry_after=retry_after)
+
     async def close(self) -> None:
         """Close the connections that are kept."""
         if self._client is not None:
@@ -226,7 +252,7 @@ class Webhook:
             return {}
         keys = [_signing_key(reference, disclosure) for reference in references]
         message = signed_headers(keys, current.execution_id, self._clock.now(), body)
-        return message | {"Timeball-Signature": sign_occurrence(keys, told | message, body)}
+        return message | {"Timeball-Signature": sign_occurrence(keys, {**told, **message}, body)}
 
     def _retry(self, reply: _WebhookReply) -> BaseException:
         after = self._retry_after(reply.answer.headers.get("retry-after"))

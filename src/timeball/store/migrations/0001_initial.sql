@@ -5,7 +5,7 @@
 -- that deletes the row from one table and inserts it into the next.
 --
 -- The order of this file: the installation, jobs, unfinished executions, history, nodes, queues and limits, keys and audit, operations, rollups,
--- functions, views, triggers. `migrate` itself creates the table `migration`. The comment of an index names the statement that needs it (store/sql).
+-- webhooks, functions, views, triggers. `migrate` itself creates the table `migration`. The comment of an index names the statement that needs it (store/sql).
 
 -- Part 1: the installation.
 
@@ -1002,7 +1002,86 @@ CREATE TABLE timeball.fold (
 INSERT INTO timeball.fold (seen)
 VALUES (pg_current_snapshot());
 
--- Part 10: functions.
+-- Part 10: webhooks.
+
+-- One row: webhooks have been given everything that this snapshot sees. NULL while no webhook is active, when nothing reads the changes.
+CREATE TABLE timeball.webhook_position (
+    is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
+    seen    pg_snapshot,
+    -- When `seen` was the present.
+    seen_at timestamptz,
+    CONSTRAINT webhook_position_is_whole CHECK ((seen IS NULL) = (seen_at IS NULL))
+);
+
+INSERT INTO timeball.webhook_position
+DEFAULT VALUES;
+
+-- Where events are sent to, and which. Whatever writes its deliveries locks the row.
+CREATE TABLE timeball.webhook (
+    id              uuid        PRIMARY KEY,
+    url             text        NOT NULL,
+    description     text,
+    -- Types of events, also groups such as `execution.*`; empty for all of them.
+    events          text[]      NOT NULL,
+    queue           text,
+    job_id          uuid,
+    handler         text,
+    tag             text,
+    format          text        NOT NULL CHECK (format IN ('standard', 'cloudevents')),
+    secret          text        NOT NULL,
+    -- The secret before the last rotation signs, too, until this instant.
+    previous_secret text,
+    previous_until  timestamptz,
+    state           text        NOT NULL CHECK (state IN ('active', 'disabled')),
+    disabled_reason text,
+    -- It gets what this snapshot does not see: what was recorded after it was created, or enabled again.
+    since           pg_snapshot NOT NULL,
+    -- The number of its deliveries that are not over.
+    waiting         integer     NOT NULL DEFAULT 0,
+    failing_since   timestamptz,
+    succeeded_at    timestamptz,
+    version         integer     NOT NULL DEFAULT 1,
+    created_by      text        NOT NULL,
+    created_at      timestamptz NOT NULL,
+    updated_at      timestamptz NOT NULL,
+    CONSTRAINT webhook_rotation_is_whole CHECK ((previous_secret IS NULL) = (previous_until IS NULL)),
+    CONSTRAINT webhook_disabled_has_reason CHECK ((state = 'disabled') = (disabled_reason IS NOT NULL))
+);
+
+-- One event on its way to one webhook.
+CREATE TABLE timeball.webhook_delivery (
+    id          uuid        PRIMARY KEY,
+    -- The order in which events are sent that have one subject.
+    number      bigint      NOT NULL GENERATED ALWAYS AS IDENTITY,
+    webhook_id  uuid        NOT NULL REFERENCES timeball.webhook ON DELETE CASCADE,
+    event_id    uuid        NOT NULL,
+    type        text        NOT NULL,
+    subject     text        NOT NULL,
+    occurred_at timestamptz NOT NULL,
+    body        text        NOT NULL,
+    state       text        NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'delivered', 'failed')),
+    attempts    integer     NOT NULL DEFAULT 0,
+    -- The time of the next attempt. NULL if it is over, if an earlier one of its subject is not, or if its webhook is disabled.
+    next_at     timestamptz,
+    -- The last attempts: [{"at": ..., "status": 503, "error": null, "duration_ms": 12}].
+    tries       jsonb       NOT NULL DEFAULT '[]',
+    created_at  timestamptz NOT NULL,
+    finished_at timestamptz,
+    CONSTRAINT webhook_delivery_is_over CHECK ((state = 'pending') = (finished_at IS NULL) AND (state = 'pending' OR next_at IS NULL))
+);
+
+-- webhook_deliveries: those of a webhook, the latest first. A webhook that is deleted takes them along by it.
+CREATE INDEX webhook_delivery_by_webhook ON timeball.webhook_delivery (webhook_id, number);
+-- webhook_deliveries_in_state: those that failed, among many.
+CREATE INDEX webhook_delivery_by_state ON timeball.webhook_delivery (webhook_id, state, number);
+-- claim_webhook_deliveries: what is due.
+CREATE INDEX webhook_delivery_due ON timeball.webhook_delivery (webhook_id, next_at) WHERE next_at IS NOT NULL;
+-- add_webhook_deliveries, release_webhook_deliveries: what waits of a subject, in order.
+CREATE INDEX webhook_delivery_by_subject ON timeball.webhook_delivery (webhook_id, subject, number) WHERE state = 'pending';
+-- trim_webhook_deliveries: the oldest.
+CREATE INDEX webhook_delivery_by_age ON timeball.webhook_delivery (created_at);
+
+-- Part 11: functions.
 
 -- Why an execution that ended did not run; NULL if it ran. One that was cancelled before it was claimed did not run.
 CREATE FUNCTION timeball.skip_reason(state text, reason text, attempts integer, lost integer)
@@ -1908,7 +1987,7 @@ BEGIN
 END
 $$;
 
--- Part 11: views.
+-- Part 12: views.
 
 -- Every execution, of all state tables. One that a worker holds until its instant is shown as queued.
 CREATE VIEW timeball.execution AS
@@ -1944,7 +2023,7 @@ SELECT id, job_id, state, origin, version, queue, priority, handler,
        expires_at, NULL, NULL
 FROM timeball.finished;
 
--- Part 12: triggers.
+-- Part 13: triggers.
 
 -- A lower limit also counts for executions that were unblocked before, whichever statement lowers it.
 CREATE TRIGGER lower_limit_blocks_excess

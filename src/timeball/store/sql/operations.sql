@@ -46,15 +46,16 @@ WHERE id = (
 )
 RETURNING *;
 
--- name: has_operations
--- Whether there is an unfinished operation that a process may carry out, now or after a rest, without a living holder.
+-- name: housekeeping_work
+-- Whether there is an unfinished operation that a process may carry out, now or after a rest, without a living holder; and whether there is any webhook.
 SELECT EXISTS (
-    SELECT
-    FROM timeball.operation
-    WHERE finished_at IS NULL
-      AND (holder IS NULL OR lease_until <= coalesce(:now, now()))
-      AND (cancel_requested OR state <> 'paused')
-) AS has_operations;
+           SELECT
+           FROM timeball.operation
+           WHERE finished_at IS NULL
+             AND (holder IS NULL OR lease_until <= coalesce(:now, now()))
+             AND (cancel_requested OR state <> 'paused')
+       ) AS has_operations,
+       EXISTS (SELECT FROM timeball.webhook) AS has_webhooks;
 
 -- name: items_left
 SELECT number, execution_id, job_id, status, made, error
