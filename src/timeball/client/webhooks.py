@@ -76,9 +76,9 @@ def rotate_webhook(webhook: str, keep: str | None = None, *, secret: str | None 
     return post(path_of("webhooks", webhook, "rotate"), parse_model(CreatedWebhook), {"keep": keep, "secret": secret})
 
 
-def try_webhook(webhook: str) -> ApiRequest[DeliveryDetails]:
+def try_webhook(webhook: str, reason: str | None = None) -> ApiRequest[DeliveryDetails]:
     """Send an event of type `webhook.test`; the delivery tells what becomes of it."""
-    return post(path_of("webhooks", webhook, "test"), parse_model(DeliveryDetails))
+    return post(path_of("webhooks", webhook, "test"), parse_model(DeliveryDetails), {"reason": reason})
 
 
 def search_deliveries(
@@ -98,9 +98,11 @@ def fetch_delivery(delivery: str) -> ApiRequest[DeliveryDetails]:
     return get(path_of("webhooks", "deliveries", delivery), parse_model(DeliveryDetails))
 
 
-def redeliver(delivery: str) -> ApiRequest[DeliveryDetails]:
+def redeliver(delivery: str, reason: str | None = None) -> ApiRequest[DeliveryDetails]:
     """Send a message again, with the same id and body; or now, if it waits for its next attempt."""
-    return post(path_of("webhooks", "deliveries", delivery, "redeliver"), parse_model(DeliveryDetails))
+    return post(
+        path_of("webhooks", "deliveries", delivery, "redeliver"), parse_model(DeliveryDetails), {"reason": reason}
+    )
 
 
 class WebhooksApi(Resource[ClientType]):

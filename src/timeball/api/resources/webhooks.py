@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from timeball.api.auth import Caller, CurrentCaller, Role
 from timeball.api.errors import precondition_error
-from timeball.api.models import FullList, PageOut
+from timeball.api.models import FullList, PageOut, ReasonIn
 from timeball.api.models.webhooks import (
     DeliveryFull,
     DeliveryOut,
@@ -237,14 +237,22 @@ async def rotate_webhook_secret(
         Role.OPERATOR,
         _FULL_EXAMPLE | {"type": "webhook.test", "state": "pending", "attempts": 0, "tries": []},
         status=202,
+        request={"reason": "the address has moved"},
+        has_body=True,
         fails=[404],
     ),
 )
 async def try_webhook(
-    webhook: WebhookRef, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
+    webhook: WebhookRef,
+    context: Context,
+    caller: CurrentCaller,
+    body: ReasonIn | None = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Send an event of type `webhook.test`, once, also to a webhook that is disabled. The delivery tells what became of it."""
-    delivery = await context.commands.webhooks.test(parse_webhook_id(webhook), caller.as_actor())
+    delivery = await context.commands.webhooks.test(
+        parse_webhook_id(webhook), caller.as_actor((body or ReasonIn()).reason)
+    )
     return json_response(delivery_details(delivery), 202)
 
 
@@ -282,14 +290,22 @@ async def get_delivery(delivery: DeliveryRef, context: Context) -> Response:
         Role.OPERATOR,
         _FULL_EXAMPLE | {"state": "pending", "attempts": 0, "next_at": INSTANT_EXAMPLE, "finished_at": None},
         status=202,
+        request={"reason": "the receiver had lost it"},
+        has_body=True,
         fails=[404, 409],
     ),
 )
 async def redeliver(
-    delivery: DeliveryRef, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
+    delivery: DeliveryRef,
+    context: Context,
+    caller: CurrentCaller,
+    body: ReasonIn | None = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Send a message again, with the same id and body; or now, if it waits for its next attempt."""
-    again = await context.commands.webhooks.redeliver(parse_delivery_id(delivery), caller.as_actor())
+    again = await context.commands.webhooks.redeliver(
+        parse_delivery_id(delivery), caller.as_actor((body or ReasonIn()).reason)
+    )
     return json_response(delivery_details(again), 202)
 
 

@@ -172,10 +172,10 @@ WITH capacity AS (
     LEFT JOIN unnest(:busy_ids::uuid[], :busy_numbers::integer[]) AS busy (id, number) ON busy.id = webhook.id
 ),
 chosen AS MATERIALIZED (
-    SELECT due.id
+    SELECT due.tid
     FROM capacity
     CROSS JOIN LATERAL (
-        SELECT webhook_delivery.id
+        SELECT webhook_delivery.ctid AS tid
         FROM timeball.webhook_delivery
         WHERE webhook_delivery.webhook_id = capacity.id
           AND webhook_delivery.next_at <= coalesce(:now, now())
@@ -188,8 +188,7 @@ claimed AS (
     UPDATE timeball.webhook_delivery
     SET next_at = coalesce(:now, now()) + :patience::interval,
         attempts = attempts + 1
-    FROM chosen
-    WHERE webhook_delivery.id = chosen.id
+    WHERE webhook_delivery.ctid = ANY (ARRAY(SELECT chosen.tid FROM chosen))
     RETURNING webhook_delivery.*
 )
 SELECT claimed.id, claimed.webhook_id, claimed.event_id, claimed.type, claimed.body, claimed.attempts, claimed.number, claimed.created_at,
@@ -306,18 +305,17 @@ WHERE id = :id;
 -- name: trim_webhook_deliveries
 -- The oldest deliveries that are over, or that a disabled webhook holds back.
 WITH old AS MATERIALIZED (
-    SELECT webhook_delivery.id
+    SELECT ctid AS tid
     FROM timeball.webhook_delivery
-    JOIN timeball.webhook ON webhook.id = webhook_delivery.webhook_id
-    WHERE webhook_delivery.created_at < :before
-      AND (webhook_delivery.state <> 'pending' OR webhook.state = 'disabled')
-    ORDER BY webhook_delivery.created_at
+    WHERE created_at < :before
+      AND (state <> 'pending' OR EXISTS (SELECT 1 FROM timeball.webhook WHERE webhook.id = webhook_id AND webhook.state = 'disabled'))
+    ORDER BY created_at
     LIMIT (SELECT :limit::bigint)
+    FOR UPDATE SKIP LOCKED
 ),
 gone AS (
     DELETE FROM timeball.webhook_delivery
-    USING old
-    WHERE webhook_delivery.id = old.id
+    WHERE webhook_delivery.ctid = ANY (ARRAY(SELECT old.tid FROM old))
     RETURNING webhook_delivery.id, webhook_delivery.webhook_id, webhook_delivery.state
 ),
 counted AS (
