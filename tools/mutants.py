@@ -533,8 +533,8 @@ MUTANTS = (
     _one(
         "a lost mark of what follows, that verify does not see",
         f"{_SQL}/verify.sql",
-        "    WHERE execution.has_follow_ups IS NOT TRUE\n",
-        "    WHERE execution.has_follow_ups IS FALSE\n",
+        "WHEN execution.has_follow_ups OR execution.finished_at",
+        "WHEN true OR execution.finished_at",
         f"{_GROUPS}::test_verify_names_a_group_that_is_not_as_its_parts_are",
     ),
     # jobs that come after others

@@ -148,6 +148,20 @@ closed AS (
     WHERE state <> 'open'
       AND (:history_from::timestamptz IS NULL OR closed_at >= :history_from)
 ),
+followed_job AS MATERIALIZED (
+    SELECT job.id
+    FROM timeball.job
+    WHERE job.has_follow_ups
+    UNION
+    SELECT job_version.job_id
+    FROM timeball.job_version
+    WHERE jsonb_typeof(job_version.definition -> 'on_success') = 'object'
+       OR jsonb_typeof(job_version.definition -> 'on_failure') = 'object'
+    UNION
+    SELECT given.job_id
+    FROM timeball.follow_up
+    JOIN timeball.execution AS given ON given.id = follow_up.execution_id
+),
 broken AS (
     SELECT 'nothing follows an execution that ' || follows_as || ' was to follow' AS why, ended.id AS execution_id, ended.job_id,
            NULL::uuid AS following_execution_id, NULL::uuid AS group_id, NULL::integer AS part
@@ -213,8 +227,8 @@ broken AS (
     FROM (
         SELECT job.group_id, job.continuation, finished.state = 'succeeded' AS has_succeeded, finished.id AS execution_id, finished.job_id
         FROM timeball.execution_group AS open_group
-        JOIN timeball.job ON job.group_id = open_group.id
-        JOIN timeball.finished ON finished.id = job.id
+        CROSS JOIN LATERAL (SELECT * FROM timeball.job WHERE job.group_id = open_group.id OFFSET 0) AS job
+        CROSS JOIN LATERAL (SELECT id, job_id, state FROM timeball.finished WHERE finished.id = job.id OFFSET 0) AS finished
         WHERE open_group.state = 'open'
         UNION ALL
         SELECT closed.group_id, closed.continuation, closed.state = 'succeeded', NULL, NULL
@@ -234,33 +248,27 @@ broken AS (
         FROM walk
         WHERE walk.rest ? 'group'
     ) AS walked ON true
-    JOIN timeball.group_part ON group_part.group_id = last.group_id
-                            AND group_part.number = walked.number
-                            AND group_part.state IS NULL
+    CROSS JOIN LATERAL (
+        SELECT group_part.group_id, group_part.number
+        FROM timeball.group_part
+        WHERE group_part.group_id = last.group_id
+          AND group_part.number = walked.number
+          AND group_part.state IS NULL
+        OFFSET 0
+    ) AS group_part
     WHERE NOT last.has_succeeded
        OR walked.steps_left = 0
     UNION ALL
+    -- CASE: so each execution is looked at once, and its job looked up in a hash table, whatever the planner believes about the tables.
     SELECT 'something is to follow an execution, and it is not marked for that', execution.id, execution.job_id, NULL, NULL, NULL
-    FROM (
-        SELECT job.id
-        FROM timeball.job
-        WHERE job.has_follow_ups
-        UNION
-        SELECT job_version.job_id
-        FROM timeball.job_version
-        WHERE jsonb_typeof(job_version.definition -> 'on_success') = 'object'
-           OR jsonb_typeof(job_version.definition -> 'on_failure') = 'object'
-        UNION
-        SELECT given.job_id
-        FROM timeball.follow_up
-        JOIN timeball.execution AS given ON given.id = follow_up.execution_id
-    ) AS followed_job
-    JOIN timeball.execution ON execution.job_id = followed_job.id
-    WHERE execution.has_follow_ups IS NOT TRUE
-      AND (:history_from::timestamptz IS NULL OR execution.finished_at IS NULL OR execution.finished_at >= :history_from)
-      AND (timeball.call_after(execution.id, execution.job_id, execution.version, 'succeeded') IS NOT NULL
-           OR timeball.call_after(execution.id, execution.job_id, execution.version, 'dead') IS NOT NULL
-           OR EXISTS (SELECT 1 FROM timeball.job WHERE job.id = execution.job_id AND job.continuation IS NOT NULL))
+    FROM timeball.execution
+    WHERE CASE
+              WHEN execution.has_follow_ups OR execution.finished_at < :history_from THEN false
+              WHEN execution.job_id IN (SELECT followed_job.id FROM followed_job)
+              THEN timeball.call_after(execution.id, execution.job_id, execution.version, 'succeeded') IS NOT NULL
+                   OR timeball.call_after(execution.id, execution.job_id, execution.version, 'dead') IS NOT NULL
+                   OR EXISTS (SELECT 1 FROM timeball.job WHERE job.id = execution.job_id AND job.continuation IS NOT NULL)
+          END
     UNION ALL
     SELECT 'an occurrence has succeeded, and the job that comes after it has no record of it', success.id, follower.id, NULL, NULL, NULL
     FROM timeball.job AS follower
