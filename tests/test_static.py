@@ -206,7 +206,6 @@ def test_statements_take_the_time_from_whoever_runs_them(name: str) -> None:
 
 # Rows are deleted by their place (ctid) once they have been locked there. Where they need not be:
 MAY_DELETE_UNLOCKED = {
-    "unblock": "a row of blocked is never changed, only taken away",
     "trim_rollups": "a minute that is old stays old, whatever is counted into it meanwhile",
 }
 LOCKS = ("FOR UPDATE", "timeball.lock_ready(")

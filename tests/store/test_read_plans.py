@@ -76,6 +76,35 @@ def json(value: Any) -> str:
 
 _JOB = {"job_id": id_(JOB + 77)}
 _GROUP = {"id": id_(OTHER + 77)}
+_LIMITED_JOBS = {
+    "jobs": json(
+        [
+            {
+                "id": str(id_(OTHER + 1_000_000 + number)),
+                "kind": "once",
+                "handler": "h",
+                "payload": {},
+                "scheduled_at": NOW.isoformat(),
+                "queue": "q",
+                "priority": 50,
+                "max_retries": 3,
+                "max_lost": 3,
+                "initial_backoff_ms": 1_000,
+                "max_backoff_ms": 1_000,
+                "timeout_ms": 1_000,
+                "at_most_once": False,
+                "limit_key": f"limit {number}",
+                "max_running": 7,
+                "shard": 1,
+                "version": 1,
+            }
+            for number in range(PAGE)
+        ]
+    ),
+    "firsts": "[]",
+    "promotion_window": timedelta(seconds=5),
+    "wakeup": None,
+}
 # A one-off that follows an execution.
 _FOLLOWING = {"job_id": id_(JOB + RECURRING + 20)}
 # A job has few records here, so the page is a small one.
@@ -319,6 +348,9 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "replace_waiting": (_NEWEST, 3),
     "extend_waiting": (_NEWEST | {"parked_at": PARKED_AT}, 3),
     "create_successor": ({"jobs": "[]", "run_at": NOW}, 0),
+    # They look at the limits that they name.
+    "create_jobs": (_LIMITED_JOBS, PAGE),
+    "create_and_show_jobs": (_LIMITED_JOBS, PAGE),
     "put_occurrence": (
         {
             **dict.fromkeys(("watermark", "tzdata", "executions_left", "limit_key", "expires_at", "has_follow_ups")),
@@ -644,8 +676,6 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
 READS_NO_TABLE = (
     *("lock_out_other_causes", "position", "moment", "read_clock", "read_identity", "server_facts", "database_numbers"),
     *(
-        "create_jobs",
-        "create_and_show_jobs",
         "create_plain_jobs",
         "enqueue_one",
         "enqueue_alike",
