@@ -121,6 +121,22 @@ async def test_due(store: Store, queries: Queries, clock: VirtualClock) -> None:
     assert "nothing left: Once, at 2026-03-02T12:00:01Z" in over.headline
 
 
+async def test_due_of_a_job_that_comes_after_another(store: Store, queries: Queries, commands: Commands) -> None:
+    await make_machinery(store)
+    etl = await make_recurring(store, name="etl")
+    await make_job(store, name="figures", after="etl")
+
+    waiting = await queries.explain.job("figures")
+    await commands.jobs.delete(etl.id, ANA)
+    forgotten = await queries.explain.job("figures")
+
+    assert stopped(waiting) == stopped(forgotten) == ["due"]
+    assert "runs after each success of etl, and waits for the next one" in waiting.headline
+    assert waiting.stopped_by is not None
+    assert waiting.stopped_by.result.command == "timeball why etl"
+    assert "the job that it came after, etl, is deleted" in forgotten.headline
+
+
 async def promoted_and_ended(store: Store, owner: ShardOwnership, clock: VirtualClock, execution: ExecutionId) -> None:
     clock.advance("1s")
     await promoted(store, owner, execution)

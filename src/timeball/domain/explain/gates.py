@@ -30,7 +30,7 @@ from timeball.domain.handler import short_fingerprint
 from timeball.domain.node import NodeStatus
 from timeball.domain.policies import Overlap
 from timeball.domain.scheduling.occurrences import owed_occurrences
-from timeball.domain.scheduling.schedule import Manual
+from timeball.domain.scheduling.schedule import After, Manual
 from timeball.domain.values.ids import format_execution_id, format_job_id
 from timeball.domain.values.wording import counted, duration_in_words, instant_in_words, listed, ordinal
 
@@ -84,6 +84,8 @@ def check_due(facts: ExplainFacts) -> GateResult:
     name = job.name or format_job_id(job.id)
     if isinstance(job.rule, Manual):
         return stopped("the job has no schedule: it runs only when it is triggered", command=trigger_command(name))
+    if isinstance(job.rule, After):
+        return _without_success(job.rule)
     if job.rule.ends_at is not None and job.rule.ends_at < facts.now:
         return stopped(
             f"its schedule ended at {instant_in_words(job.rule.ends_at, facts.now)}",
@@ -94,6 +96,16 @@ def check_due(facts: ExplainFacts) -> GateResult:
         f"its schedule has nothing left: {job.rule.describe()}",
         "give it another schedule, or run it once more",
         command=trigger_command(name),
+    )
+
+
+def _without_success(rule: After) -> GateResult:
+    if rule.cause_id is None:
+        return stopped(f"the job that it came after, {rule.cause}, is deleted", "give it another schedule")
+    return stopped(
+        f"it runs after each success of {rule.cause}, and waits for the next one",
+        f"ask why {rule.cause} does not run",
+        command=f"timeball why {quote(rule.cause)}",
     )
 
 
