@@ -66,6 +66,43 @@ def test_drain_runs_what_a_transaction_has_written_under_a_limit(
     assert harness.drain() == (3, 0, 0)
 
 
+def test_a_job_comes_after_each_success_of_another_for_the_same_instant(harness: TimeballHarness, tb: Timeball) -> None:
+    """As the guide has it; the one that comes after is declared first."""
+    refreshed: list[datetime] = []
+
+    @tb.after("nightly-etl", name="figures")
+    def refresh() -> None:
+        refreshed.append(current.scheduled_for)
+
+    @tb.cron("0 2 * * *", name="nightly-etl", retries=0)
+    def load() -> None:
+        if current.scheduled_for.day == 4:
+            raise ValueError("the source is down")
+
+    harness.use(tb)
+    harness.clock.advance("3d")
+
+    nights = [fired.at for fired in harness.fired("nightly-etl")]
+    assert [night.day for night in nights] == [3, 4, 5]
+    assert refreshed == [nights[0], nights[2]] == [fired.at for fired in harness.fired("figures")]
+
+    again = tb.jobs.trigger("nightly-etl")
+    harness.drain()
+    assert again.state() is ExecutionState.SUCCEEDED
+    assert len(refreshed) == 2, "a trigger is no occurrence"
+
+
+def test_an_after_that_makes_a_circle_is_refused_where_it_is_declared(harness: TimeballHarness, tb: Timeball) -> None:
+    @tb.after("second", name="first")
+    def first() -> None: ...
+
+    @tb.after("first", name="second")
+    def second() -> None: ...
+
+    with pytest.raises(InvalidInput, match="circle"):
+        harness.use(tb)
+
+
 def test_a_delay_shorter_than_the_promotion_window_is_kept(harness: TimeballHarness, tb: Timeball) -> None:
     @tb.handler
     def soon() -> None: ...

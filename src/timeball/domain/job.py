@@ -517,29 +517,37 @@ def come_after(job: Job, causes: Mapping[str, CauseJob]) -> Job:
     passed = [(cause.id, cause.name), *cause.chain]
     if job.id in (id_ for id_, _ in passed):
         until = next(number for number, (id_, _) in enumerate(passed) if id_ == job.id)
-        names = [job.name or "this job", *(name for _, name in passed[:until]), job.name or "this job"]
-        raise InvalidInput(
-            f"after is {quote_text(cause.name)}, which makes a circle: {' after '.join(names)}",
-            field="after",
-            hint="one of these jobs needs a time of its own",
-        )
+        raise _circle(cause.name, [job.name, *(name for _, name in passed[:until]), job.name])
     if rule.cause_id == cause.id:
         return job
     return replace(job, rule=After(cause=cause.name, cause_id=cause.id, since=cause.since))
 
 
 def causes_first(specs: Sequence[JobSpec]) -> list[JobSpec]:
-    """Specs in an order in which each comes behind those whose success it follows, as far as they are among them."""
+    """Specs in an order in which each comes behind those whose success it follows, as far as they are among them.
+
+    InvalidInput if some of them come after each other in a circle.
+    """
     by_name = {spec.name: spec for spec in specs if spec.name is not None}
 
     def depth(spec: JobSpec) -> int:
-        for number in range(len(by_name)):
-            if spec.after not in by_name:
-                return number
+        passed: list[str | None] = [spec.name]
+        while spec.after in by_name:
+            if spec.after in passed:
+                raise _circle(spec.after, [*passed[passed.index(spec.after) :], spec.after])
+            passed.append(spec.after)
             spec = by_name[spec.after]
-        return len(by_name)
+        return len(passed)
 
     return sorted(specs, key=depth)
+
+
+def _circle(cause: str, names: Sequence[str | None]) -> InvalidInput:
+    return InvalidInput(
+        f"after is {quote_text(cause)}, which makes a circle: {' after '.join(name or 'this job' for name in names)}",
+        field="after",
+        hint="one of these jobs needs a time of its own",
+    )
 
 
 def come_after_each_other(jobs: Sequence[Job], causes: Mapping[str, CauseJob], now: datetime) -> list[Job]:

@@ -155,8 +155,8 @@ class DeclaredSchedules:
         return {declaration.name: declaration.spec(self._hooks) for declaration in self._declarations.values()}
 
     def by_origin(self) -> list[tuple[str, JobSpec]]:
-        """The definitions of the jobs, each with the module that declares it."""
-        return [(declaration.declared_by, declaration.spec(self._hooks)) for declaration in self._declarations.values()]
+        """The definitions of the jobs, each with the module that declares it, and behind those that it comes after."""
+        return [(declaration.declared_by, spec) for declaration, spec in self._in_order()]
 
     async def declare(self, commands: Commands) -> list[str]:
         """Create the jobs of these names, or update them; returns the names.
@@ -164,10 +164,7 @@ class DeclaredSchedules:
         A schedule whose `ends_at` has passed before it ever became a job is left out: code may outlive what it declares.
         """
         names: list[str] = []
-        # By their names of now: a handler that is declared below its schedule names both.
-        declarations = {declaration.name: declaration for declaration in self._declarations.values()}
-        for spec in causes_first([declaration.spec(self._hooks) for declaration in declarations.values()]):
-            declaration = declarations[spec.name or ""]
+        for declaration, spec in self._in_order():
             try:
                 await commands.jobs.declare(spec, declaration.declared_by)
             except NeverFires:
@@ -176,6 +173,12 @@ class DeclaredSchedules:
             else:
                 names.append(declaration.name)
         return names
+
+    def _in_order(self) -> list[tuple[_DeclaredSchedule, JobSpec]]:
+        # By their names of now: a handler that is declared below its schedule names both.
+        declarations = {declaration.name: declaration for declaration in self._declarations.values()}
+        specs = causes_first([declaration.spec(self._hooks) for declaration in declarations.values()])
+        return [(declarations[spec.name or ""], spec) for spec in specs]
 
 
 def _has_ended(declaration: _DeclaredSchedule) -> bool:

@@ -278,5 +278,5 @@ def _recorded_from(row: Record) -> RecordedExecution:
         execution=execution_from(row),
         payload=orjson.loads(row["payload_text"]),
         job_name=row["job_name"],
-        timezone=row["job_timezone"],
+        timezone=row["job_timezone"] or "UTC",
     )
