@@ -11,7 +11,7 @@ from bench.system import System
 TITLE = "draining groups of jobs that do nothing, each with a join"
 LIMIT = "no groups"
 _PARTS = 10_000
-_LARGE, _SMALL = f"groups of {_PARTS:,}", "groups of 10"
+_LARGE, _SMALL = f"groups of {_PARTS:,}", "groups of 100"
 TARGETS = {(_LARGE, "rate"): "0.8 of no groups"}
 # Several seconds of each, as for the question about ordinary work.
 _NUMBER = 60_000
@@ -25,7 +25,7 @@ async def ask(lab: Lab) -> None:
             {
                 LIMIT: partial(drain_rate, system, _NUMBER),
                 _LARGE: partial(_group_rate, system, _PARTS),
-                _SMALL: partial(_group_rate, system, 10),
+                _SMALL: partial(_group_rate, system, 100),
             },
             "rate",
             rounds=_ROUNDS,
