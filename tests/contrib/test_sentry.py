@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,8 +16,13 @@ from typing import Any
 import pytest
 import sentry_sdk
 
+from tests.conftest import FreshDatabase
+from tests.contrib import sentry_app as child_app
+from tests.sdk.conftest import running_node
+from tests.support.pace import patience
 from tests.testing.conftest import harness as harness  # a fixture
-from timeball import InvalidInput, Snooze, Timeball, current
+from timeball import ExecutionFailed, InvalidInput, Settings, Snooze, Timeball, current
+from timeball.config.settings import load_settings
 from timeball.contrib import sentry
 from timeball.contrib.sentry import monitor_config, monitor_slug
 from timeball.domain.execution import ExecutionState
@@ -85,6 +92,17 @@ def _unplugged() -> Iterator[None]:
             logger.handlers.clear()
     sentry_sdk.get_client().close(timeout=0)
     sentry_sdk.init()
+
+
+@pytest.fixture
+def settings(fresh_database: FreshDatabase) -> Settings:
+    return load_settings(database_url=fresh_database.dsn, migrate=False)
+
+
+@pytest.fixture
+def tb_of_settings(settings: Settings) -> Iterator[Timeball]:
+    with Timeball(settings=settings) as program:
+        yield program
 
 
 @pytest.fixture
@@ -217,6 +235,24 @@ def test_a_client_that_raises_harms_no_run(
     harness.use(tb)
 
     assert harness.clock.advance("2h").succeeded == 2
+
+
+@on_one_server
+@pytest.mark.skipif(sys.platform != "linux", reason="children need Linux")
+def test_the_error_of_an_isolated_child_is_one_event_that_the_child_sends(
+    settings: Settings, tb_of_settings: Timeball, server: SentryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SENTRY_APP_DSN", server.dsn)
+    with running_node(child_app.tb, settings, "tests.contrib.sentry_app:tb"):
+        run = tb_of_settings.enqueue("app:fail_in_child", retries=1, backoff="1ms")
+        with pytest.raises(ExecutionFailed, match="attempt 2"):
+            run.result(timeout=patience(60))
+
+    # The child has sent it when it has ended.
+    (event,) = server.of("event")
+    assert event["exception"]["values"][0]["value"] == "attempt 2"
+    assert (event["tags"]["timeball.execution"], event["tags"]["timeball.attempt"]) == (run.id, "2")
+    assert event["tags"]["pid"] != str(os.getpid())
 
 
 # check-ins
