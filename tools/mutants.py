@@ -269,6 +269,14 @@ MUTANTS = (
         f"{_PRINTS}::test_a_record_that_goes_to_a_stream_is_kept_once_with_its_level",
     ),
     _one(
+        "a word after the end of an attempt that opens a log which nothing closes",
+        "engine/worker/recorder.py",
+        "        if not self._is_running(context):\n            return _ClosedSink()\n",
+        "",
+        "tests/engine/worker/test_log_writer.py::"
+        "test_what_an_attempt_has_left_behind_and_speaks_after_its_end_opens_no_log",
+    ),
+    _one(
         "a trace that an attempt has begun and no execution keeps",
         "engine/worker/recorder.py",
         "        if self._traces:\n            await self._write_traces(batch)\n",

@@ -60,7 +60,14 @@ class WorkerNode(BaseNode):
         executions, incarnation = store.executions, node.incarnation
         self.contract_gate = None if contracts is None else ContractGate(env, emit, contracts, claimable)
         self.recorder = Recorder(env, emit, executions, queue, self.contract_gate, outcomes_recorded)
-        self.log_writer = LogWriter(env, emit, executions, store.history, self.recorder.keep_trace)
+        self.log_writer = LogWriter(
+            env,
+            emit,
+            executions,
+            store.history,
+            self.recorder.keep_trace,
+            lambda context: slots.attempts.get(context.claimed.id) is context,
+        )
         self.retry_gate = RetryGate(env, emit, settings)
         self.executor = Executor(
             env,

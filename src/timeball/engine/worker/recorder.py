@@ -362,8 +362,10 @@ class LogWriter(Service):
         executions: ExecutionStore,
         history: HistoryStore,
         keep_trace: Callable[[ClaimedExecution, dict[str, str]], None] = lambda _claimed, _words: None,
+        is_running: Callable[[AttemptContext], bool] = lambda _context: True,
     ) -> None:
         super().__init__(env, emit)
+        self._is_running = is_running
         self._executions = executions
         self._history = history
         self._keep_trace = keep_trace
@@ -376,7 +378,12 @@ class LogWriter(Service):
         self._writing = asyncio.Lock()
 
     def open_sink(self, context: AttemptContext) -> AttemptSink:
-        """A sink for the log lines and progress of one attempt; may be called from any thread."""
+        """A sink for the log lines and progress of one attempt; may be called from any thread.
+
+        What an attempt has left behind, such as a task that prints, may say its first word when the attempt has ended.
+        """
+        if not self._is_running(context):
+            return _ClosedSink()
         self._loop.call_soon_threadsafe(self.wake)
         claimed = context.claimed
         sink = self._open[claimed.id, claimed.fence] = _BufferedSink(self, claimed)
@@ -436,6 +443,19 @@ class LogWriter(Service):
         """Write what is left."""
         while self._lines:
             await self.tick()
+
+
+class _ClosedSink:
+    """Keeps nothing: the attempt has ended, and nothing would close its log."""
+
+    def emit_log(self, at: datetime, level: str, message: str) -> None:
+        """Too late."""
+
+    def report_progress(self, fraction: float, note: str | None) -> None:
+        """Too late."""
+
+    def keep_trace(self, words: dict[str, str]) -> None:
+        """Too late."""
 
 
 class _BufferedSink:
