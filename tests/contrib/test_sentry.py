@@ -38,10 +38,16 @@ class SentryServer:
 
     items: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     dsn: str = ""
+    changed: threading.Condition = field(default_factory=threading.Condition)
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         sentry_sdk.flush(10)
         return [item for name, item in self.items if name == kind]
+
+    def wait_for(self, kind: str) -> bool:
+        """Wait until another process has sent one."""
+        with self.changed:
+            return self.changed.wait_for(lambda: any(name == kind for name, _ in self.items), patience(60))
 
     def take(self, envelope: bytes) -> None:
         lines = iter(envelope.split(b"\n"))
@@ -49,6 +55,8 @@ class SentryServer:
         for head in lines:
             if head.strip():
                 self.items.append((json.loads(head)["type"], json.loads(next(lines))))
+        with self.changed:
+            self.changed.notify_all()
 
 
 @pytest.fixture
@@ -247,8 +255,8 @@ def test_the_error_of_an_isolated_child_is_one_event_that_the_child_sends(
         run = tb_of_settings.enqueue("app:fail_in_child", retries=1, backoff="1ms")
         with pytest.raises(ExecutionFailed, match="attempt 2"):
             run.result(timeout=patience(60))
+        assert server.wait_for("event")
 
-    # The child has sent it when it has ended.
     (event,) = server.of("event")
     assert event["exception"]["values"][0]["value"] == "attempt 2"
     assert (event["tags"]["timeball.execution"], event["tags"]["timeball.attempt"]) == (run.id, "2")
