@@ -6,10 +6,12 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from tests.dashboard.conftest import Browser, open_browser
+from tests.store.test_rollups import fold_all, put_finished
 from tests.support.factories import claim_all, enqueue, found, make_job, make_node, make_recurring, record, seconds
 from timeball.config.settings import Settings
 from timeball.dashboard.internal_api import FRESH_SECONDS, ReadCache
@@ -172,9 +174,15 @@ async def test_the_page_lies_below_the_prefix(parts: ServerRuntime, store: Store
     assert not [address for address in addresses if not address.startswith("/below")]
 
 
-async def test_the_first_view_is_small(browser: Browser, store: Store) -> None:
+async def test_the_first_view_is_small(browser: Browser, store: Store, clock: VirtualClock) -> None:
     for number in range(30):
         await make_recurring(store, name=f"job-{number}")
+    async with store.database.transaction() as connection:
+        for hours in range(24):
+            for number in range(3):
+                state = "dead" if number == 0 else "succeeded"
+                await put_finished(connection, store, clock.now() - timedelta(hours=hours), state=state)
+    await fold_all(store)
     page = (await browser.get("/")).text
 
     sizes: dict[str, int] = {}
@@ -187,6 +195,10 @@ async def test_the_first_view_is_small(browser: Browser, store: Store) -> None:
         waiting |= {f"/static/{name}" for name in named} - sizes.keys()
     size = len(page.encode()) + sum(sizes.values())
 
+    history = (await browser.get("/?part=history", headers=PARTIAL)).text
+    assert history.count('tabindex="-1"') == 24, "a day of history"
+    assert len(history.encode()) < 25_000
+    assert "Ended executions of" not in page, "it comes behind the first view"
     assert len(sizes) >= 8
     assert size <= MOST_BYTES, size
 

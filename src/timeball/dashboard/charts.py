@@ -86,7 +86,7 @@ def _linked_bar(bar: Bar, x: int, scale: float, height: int, step: int) -> str:
     if bar.href is None:
         return f"<g><title>{title}</title>{''.join(drawn)}</g>"
     return (
-        f'<a href="{escape(bar.href)}" tabindex="-1" aria-label="{title}"><title>{title}</title>'
+        f'<a href="{escape(bar.href)}" tabindex="-1"><title>{title}</title>'
         f"{_path('hit', x, height, step, height)}{''.join(drawn)}</a>"
     )
 

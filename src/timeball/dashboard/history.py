@@ -69,14 +69,13 @@ async def history_of(
             ],
             f"Ended executions of the last {span.words}, {span.step_words}",
         ),
-        "duration_chart": charts.linked_bars(
-            [
-                charts.Bar(
-                    [("tone-live", mean or 0)], f"{_span_words(point.at, span.step)}: {format_seconds(mean)}", href
-                )
-                for point, mean, href in zip(series.points, means, links, strict=True)
-            ],
+        "duration_chart": charts.bars(
+            [mean or 0 for mean in means],
             f"Mean duration of executions of the last {span.words}, {span.step_words}",
+            titles=[
+                f"{_span_words(point.at, span.step)}: {format_seconds(mean)}"
+                for point, mean in zip(series.points, means, strict=True)
+            ],
             height=36,
         ),
         "rows": [

@@ -107,14 +107,9 @@ async def _welcome(context: PageContext) -> Response:
 
 
 async def _all_parts(context: PageContext) -> dict[str, Any]:
-    """The variables of all parts, from one read of the metrics."""
+    """The variables of all parts but the history, from one read of the metrics."""
     overview = await _overview(context)
-    return {
-        **await _now_of(context, overview),
-        **_charts_of(overview),
-        **await _next(context),
-        **await _history(context),
-    }
+    return {**await _now_of(context, overview), **_charts_of(overview), **await _next(context)}
 
 
 async def _overview(context: PageContext) -> Overview:
