@@ -28,6 +28,7 @@ from timeball.config.settings import Settings
 from timeball.domain.execution import Failed
 from timeball.domain.node import BrokerState, BrokerStatus
 from timeball.domain.rollup import COUNTED_FIELDS
+from timeball.domain.trace import TRACE_KEY, with_trace
 from timeball.domain.values.ids import ExecutionId, Incarnation, format_execution_id
 from timeball.runtime import ServerRuntime, make_server_runtime
 from timeball.store.store import Store
@@ -415,9 +416,9 @@ async def test_open_metrics_have_the_latest_execution_of_each_bucket_and_outcome
     first = await enqueue(store)
     await record(store, [found(claimed) for claimed in await claim_all(store)])
     clock.advance("1s")
-    second = await enqueue(store, meta={"traceparent": f"00-{trace}-00f067aa0ba902b7-01"})
+    second = await enqueue(store, meta=with_trace(None, {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}))
     await record(store, [found(claimed) for claimed in await claim_all(store)])
-    dead = await enqueue(store, max_retries=0, meta={"traceparent": "not a trace"})
+    dead = await enqueue(store, max_retries=0, meta={TRACE_KEY: {"traceparent": "not a trace"}})
     await record(store, [found(claimed, Failed(FAILURE)) for claimed in await claim_all(store)])
     await store.rollups.fold()
 

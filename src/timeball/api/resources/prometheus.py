@@ -8,7 +8,6 @@ a setting says (the first that were created) have labels of their own. No label 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import product
@@ -29,6 +28,7 @@ from timeball.application.queries.metrics import MetricsQueries, Overview
 from timeball.domain.node import BrokerState, NodeKind
 from timeball.domain.policies import SkipReason, Verdict
 from timeball.domain.rollup import DurationSketch, EndedExample, JobSummary, Rollup, sum_occurrences
+from timeball.domain.trace import trace_id_of
 from timeball.domain.values.ids import format_execution_id
 from timeball.telemetry.metrics import MetricsSource
 
@@ -40,7 +40,6 @@ _PAIR = ("queue", "handler")
 OTHERS = "(other)"
 # Not `job`: Prometheus itself gives every series a label of that name.
 _JOB = ("job_name",)
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _OUTCOMES = ("succeeded", "cancelled", "dead", "skipped", "expected")
 _ATTEMPTS = {"failed": "failed", "timed_out": "timed_out", "lost": "lost", "expected": "expected_tries"}
 _LATENESS_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -114,9 +113,9 @@ class Exemplars:
 
 def _exemplar(example: EndedExample, value: float) -> Exemplar:
     labels = {"execution_id": format_execution_id(example.id)}
-    trace = _TRACEPARENT.fullmatch(example.traceparent or "")
-    if trace is not None:
-        labels["trace_id"] = trace[1]
+    trace_id = trace_id_of(example.traceparent or "")
+    if trace_id is not None:
+        labels["trace_id"] = trace_id
     return Exemplar(labels, value, example.ended_at.timestamp())
 
 

@@ -338,7 +338,7 @@ SELECT finished.id, finished.queue, finished.handler, finished.state, finished.o
        finished.attempts, finished.error_type,
        finished.state = 'dead'
            AND EXISTS (SELECT 1 FROM timeball.settled WHERE settled.execution_id = finished.id AND settled.how = 'expected' OFFSET 0) AS is_expected,
-       coalesce(finished.meta, timeball.meta_of(finished.job_id, finished.version)) ->> 'traceparent' AS traceparent
+       coalesce(finished.meta, timeball.meta_of(finished.job_id, finished.version)) -> '$trace' ->> 'traceparent' AS traceparent
 FROM timeball.ended_since(:first_id, :since, :limit) AS finished
 ORDER BY finished.finished_at DESC, finished.id DESC;
 
