@@ -43,6 +43,7 @@ from timeball.testing.environment import START
 MANY = 3_000
 LANE: Lane = ("default", 50)
 TraceFunction = Callable[[FrameType, str, Any], Any]
+OURS = "/src/timeball/"
 
 
 async def finished(store: Store) -> int:
@@ -272,8 +273,11 @@ async def test_an_execution_takes_a_few_hundred_instructions(store: Store, env: 
     await run(executor, claims[:1_000])
     number = 0
 
-    def count(frame: FrameType, event: str, _argument: object) -> TraceFunction:
+    def count(frame: FrameType, event: str, _argument: object) -> TraceFunction | None:
         nonlocal number
+        if OURS not in frame.f_code.co_filename:
+            # The event loop turns more often on a busy machine.
+            return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         number += event == "opcode"
         return count
@@ -285,7 +289,7 @@ async def test_an_execution_takes_a_few_hundred_instructions(store: Store, env: 
         sys.settrace(None)
         executor.abandon()
 
-    # 815 with Python 3.11, every time.
+    # 873 with Python 3.11, every time.
     assert 400 <= number / 1_000 <= 900
 
 

@@ -10,7 +10,7 @@ import timeball
 
 _PRODUCT = Path(timeball.__file__).parent
 # An object of the standard library, which has no other way to change it.
-_FOREIGN = {("outcome.py", "part.stack")}
+_FOREIGN = {("outcome.py", "part.stack"), ("failure_log.py", "record.exc_text")}
 
 
 def _targets(node: ast.AST) -> list[ast.expr]:
