@@ -105,7 +105,8 @@ async def open_runtime(settings: Settings, env: Env | None = None) -> AsyncItera
         broker = await _make_broker(settings, store)
         stack.push_async_callback(broker.close)
         catalogue = make_catalogue(box)
-        yield Runtime(settings, env, store, Commands(store, env, catalogue), box, broker, catalogue)
+        # What is to be told of alerts is given to the commands here: see `Announce` in store/alerts.py.
+        yield Runtime(settings, env, store, Commands(store, env, catalogue, announce=None), box, broker, catalogue)
 
 
 def server_uid(url: str) -> int | None:

@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from timeball.domain.alerts import format_alert_id
 from timeball.domain.change_event import EXECUTION_STARTED, ChangeEvent, change_event_id
 from timeball.domain.execution import Progress
 from timeball.domain.values.ids import JobId, format_execution_id, format_id
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 _POSITION = re.compile(r"([0-9]{1,19}):([0-9]{1,19}):((?:[0-9]{1,19},)*[0-9]{1,19})?")
 _LARGEST = 2**63 - 1
-_JOB_SUBJECT = "job:"
+_JOB_SUBJECT, _ALERT_SUBJECT = "job:", "alert:"
 
 
 # Actions about keys, sessions and webhooks are not published: a webhook would tell of itself.
@@ -145,6 +146,8 @@ def _about_execution(what: str, at: datetime, row: Any, data: dict[str, Any]) ->
 def _action_of(row: Any) -> ChangeEvent:
     subject: str = row["subject"]
     job_id = JobId(UUID(subject.removeprefix(_JOB_SUBJECT))) if _names_a_job(subject) else None
+    if subject.startswith(_ALERT_SUBJECT):
+        subject = format_alert_id(UUID(subject.removeprefix(_ALERT_SUBJECT)))
     return ChangeEvent(
         id=change_event_id(row["at"], "audit", row["id"]),
         type=row["what"],

@@ -52,6 +52,10 @@ class RetentionStore:
         """Delete freezes from before the beginning of the history."""
         return await self._trim("trim_freeze", before)
 
+    async def alerts(self, before: datetime) -> int:
+        """Delete alerts that were resolved by then."""
+        return await self._trim("trim_alert", before)
+
     async def unique_keys(self, before: datetime) -> int:
         """Delete unique keys that executions which have ended held until an instant before this one."""
         return await self._trim("trim_live_key", before)

@@ -22,6 +22,7 @@ from timeball.store.types import HousekeepingWork
 
 if TYPE_CHECKING:
     from timeball.env import Env
+    from timeball.store.alerts import AlertStore
     from timeball.store.backfills import BackfillStore
     from timeball.store.calendars import CalendarStore
     from timeball.store.changes import ChangeStream
@@ -134,6 +135,13 @@ class Store:
         from timeball.store.calendars import CalendarStore
 
         return CalendarStore(self.database)
+
+    @cached_property
+    def alerts(self) -> AlertStore:
+        """Alerts: facts that a person should act upon."""
+        from timeball.store.alerts import AlertStore
+
+        return AlertStore(self.database)
 
     @cached_property
     def handlers(self) -> HandlerStore:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from timeball.application.commands.alerts import AlertCommands
 from timeball.application.commands.backfills import BackfillCommands
 from timeball.application.commands.bulk import OperationCommands
 from timeball.application.commands.calendars import CalendarCommands
@@ -27,6 +28,7 @@ from timeball.errors import NotFound
 if TYPE_CHECKING:
     from timeball.domain.handler import PayloadRules
     from timeball.env import Env
+    from timeball.store.alerts import Announce
     from timeball.store.store import Store
 
 
@@ -76,7 +78,11 @@ class NodeCommands:
 class Commands:
     """All commands over one store, by what they act upon."""
 
-    def __init__(self, store: Store, env: Env, handlers: PayloadRules | None = None) -> None:
+    def __init__(
+        self, store: Store, env: Env, handlers: PayloadRules | None = None, announce: Announce | None = None
+    ) -> None:
+        """*announce* is told of what happens to alerts, in the transaction that writes it."""
+        self.alerts = AlertCommands(store, announce)
         self.contracts = ContractChecks(store, handlers)
         self.jobs = JobCommands(store, env, self.contracts)
         self.executions = ExecutionCommands(store, env, self.contracts, self.jobs)

@@ -4,7 +4,7 @@
 -- An execution is a row of exactly one state table: due, ready, blocked, running or finished. That table is its state. Each transition is one statement
 -- that deletes the row from one table and inserts it into the next.
 --
--- The order of this file: the installation, jobs, unfinished executions, history, nodes, queues and limits, keys and audit, operations, rollups,
+-- The order of this file: the installation, jobs, unfinished executions, history, nodes, queues and limits, alerts, keys and audit, operations, rollups,
 -- webhooks, functions, views, triggers. `migrate` itself creates the table `migration`. The comment of an index names the statement that needs it (store/sql).
 
 -- Part 1: the installation.
@@ -809,7 +809,59 @@ CREATE TABLE timeball.running_limit (
     max_running integer NOT NULL CHECK (max_running >= 1)
 );
 
--- Part 7: keys, sessions, audit.
+-- Part 7: alerts.
+
+-- One row: the moment of the latest evaluation of alerts. Evaluators lock it, so each sees what the one before it has written, and an older one does nothing.
+CREATE TABLE timeball.alert_evaluation (
+    is_only boolean     PRIMARY KEY DEFAULT true CHECK (is_only),
+    at      timestamptz NOT NULL
+);
+
+INSERT INTO timeball.alert_evaluation (at)
+VALUES ('epoch');
+
+-- Facts that a person should act upon, each with its life: pending until it has lasted, then open, then resolved. See domain/alerts.py.
+-- An alert that nothing has changed is not written: `last_seen_at` is NULL while it is not resolved, and then the latest evaluation has seen it.
+CREATE TABLE timeball.alert (
+    id                  uuid        PRIMARY KEY,
+    -- Identifies the fact, however often it is seen.
+    fact                text        NOT NULL CHECK (length(fact) BETWEEN 1 AND 1000),
+    kind                text        NOT NULL CHECK (length(kind) BETWEEN 1 AND 200),
+    severity            text        NOT NULL CHECK (severity IN ('critical', 'warning')),
+    sentence            text        NOT NULL,
+    advice              text,
+    command             text,
+    why                 text,
+    -- Where to look.
+    target_kind         text,
+    target_id           text,
+    -- What it is about: a list of {"name", "job_id", "queue", "tags"}, of which some may be left out; and how many there are.
+    members             jsonb       NOT NULL CHECK (jsonb_typeof(members) = 'array'),
+    count               integer     NOT NULL CHECK (count >= 1),
+    first_seen_at       timestamptz NOT NULL,
+    -- NULL while it is pending.
+    opened_at           timestamptz,
+    last_seen_at        timestamptz,
+    resolved_at         timestamptz,
+    acknowledged_at     timestamptz,
+    acknowledged_by     text,
+    -- NULL: until it is resolved.
+    acknowledged_until  timestamptz,
+    acknowledged_reason text,
+    CONSTRAINT target_is_whole CHECK ((target_kind IS NULL) = (target_id IS NULL)),
+    CONSTRAINT only_an_open_alert_is_resolved CHECK (resolved_at IS NULL OR opened_at IS NOT NULL),
+    CONSTRAINT a_resolved_alert_was_last_seen CHECK ((resolved_at IS NULL) = (last_seen_at IS NULL)),
+    CONSTRAINT only_an_open_alert_is_acknowledged CHECK (acknowledged_at IS NULL OR opened_at IS NOT NULL),
+    CONSTRAINT acknowledgement_is_whole CHECK ((acknowledged_at IS NULL) = (acknowledged_by IS NULL)
+                                               AND (acknowledged_at IS NOT NULL OR num_nonnulls(acknowledged_until, acknowledged_reason) = 0))
+);
+
+-- unresolved_alerts, lock_alerts: the few alerts that are not resolved. A fact has one of them at most.
+CREATE UNIQUE INDEX alert_unresolved ON timeball.alert (fact) WHERE resolved_at IS NULL;
+-- resolved_alerts: the latest first. trim_alert: the oldest.
+CREATE INDEX alert_resolved ON timeball.alert (resolved_at, id) WHERE resolved_at IS NOT NULL;
+
+-- Part 8: keys, sessions, audit.
 
 -- API keys. The token is shown once; only its hash is stored.
 CREATE TABLE timeball.api_key (
@@ -882,7 +934,7 @@ CREATE INDEX audit_by_actor ON timeball.audit (actor, id);
 -- changes: few rows, scattered by their primary key.
 CREATE INDEX audit_by_recorded ON timeball.audit (recorded);
 
--- Part 8: operations.
+-- Part 9: operations.
 
 -- One action on many executions or jobs, done in the background by the API process that holds its lease.
 CREATE TABLE timeball.operation (
@@ -935,7 +987,7 @@ CREATE TABLE timeball.operation_item (
 -- items_left: the items of an operation without a result, in order.
 CREATE INDEX operation_item_left ON timeball.operation_item (operation_id, number) WHERE status IS NULL;
 
--- Part 9: rollups.
+-- Part 10: rollups.
 
 -- Counts for each minute, for each hour, and for all time (`ever`, which Prometheus counters are made of).
 -- `job_id` is the series: zero for a queue and handler, the id of a recurring job, md5('queue ' || name) for a queue, and the last of all ids for the
@@ -1002,7 +1054,7 @@ CREATE TABLE timeball.fold (
 INSERT INTO timeball.fold (seen)
 VALUES (pg_current_snapshot());
 
--- Part 10: webhooks.
+-- Part 11: webhooks.
 
 -- One row: webhooks have been given everything that this snapshot sees. NULL while no webhook is active, when nothing reads the changes.
 CREATE TABLE timeball.webhook_position (
@@ -1081,7 +1133,7 @@ CREATE INDEX webhook_delivery_by_subject ON timeball.webhook_delivery (webhook_i
 -- trim_webhook_deliveries: the oldest.
 CREATE INDEX webhook_delivery_by_age ON timeball.webhook_delivery (created_at);
 
--- Part 11: functions.
+-- Part 12: functions.
 
 -- Why an execution that ended did not run; NULL if it ran. One that was cancelled before it was claimed did not run.
 CREATE FUNCTION timeball.skip_reason(state text, reason text, attempts integer, lost integer)
@@ -1987,7 +2039,7 @@ BEGIN
 END
 $$;
 
--- Part 12: views.
+-- Part 13: views.
 
 -- Every execution, of all state tables. One that a worker holds until its instant is shown as queued.
 CREATE VIEW timeball.execution AS
@@ -2023,7 +2075,7 @@ SELECT id, job_id, state, origin, version, queue, priority, handler,
        expires_at, NULL, NULL
 FROM timeball.finished;
 
--- Part 13: triggers.
+-- Part 14: triggers.
 
 -- A lower limit also counts for executions that were unblocked before, whichever statement lowers it.
 CREATE TRIGGER lower_limit_blocks_excess

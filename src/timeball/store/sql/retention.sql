@@ -50,6 +50,12 @@ WHERE id IN (
 )
 RETURNING id;
 
+-- name: trim_alert
+-- Alerts that had been resolved by then.
+DELETE FROM timeball.alert
+WHERE id IN (SELECT id FROM timeball.alert WHERE resolved_at < :before LIMIT :limit)
+RETURNING id;
+
 -- name: trim_live_key
 -- Keys that executions which have ended held until an instant before this one.
 DELETE FROM timeball.live_key
