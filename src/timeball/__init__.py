@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from timeball.client import AsyncClient, Client
     from timeball.config.settings import Settings
     from timeball.current import ActiveRun, Cancel, Cancelled, OutsideRun, Retry, Snooze, Stopped, TimedOut, current
+    from timeball.domain.expectations import Expect
     from timeball.domain.handler import Isolate
     from timeball.errors import (
         Conflict,
@@ -59,6 +60,7 @@ __all__ = [
     "Depends",
     "Enqueueable",
     "ExecutionFailed",
+    "Expect",
     "FailedRun",
     "Group",
     "GroupRun",
@@ -107,6 +109,7 @@ _MODULES = {
     "ConnectionUnknown": "sdk.transactions",
     "Depends": "handlers.dependencies",
     "Enqueueable": "sdk.handlers",
+    "Expect": "domain.expectations",
     "FailedRun": "sdk.app",
     "Group": "sdk.groups",
     "GroupRun": "sdk.groups",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,6 +34,7 @@ from timeball.version import __version__
 if TYPE_CHECKING:
     from timeball.application.events import EventHub
     from timeball.application.queries import Queries
+    from timeball.domain.alerts import AlertTransition
     from timeball.engine.worker.attempts import Runner
     from timeball.store.access import ApiKeyStore, IdempotencyKeyStore, SessionStore
     from timeball.store.search.listing import ListingStore
@@ -164,6 +165,19 @@ def make_queries(settings: Settings, store: Store) -> Queries:
     return Queries(store, ListingStore(store.database), settings)
 
 
+def make_alert_evaluation(parts: Runtime) -> Callable[[], Awaitable[Sequence[AlertTransition]]]:
+    """What a scheduler does to evaluate alerts: it reads what is so now, and writes what that means for the alerts."""
+    made: list[Queries] = []
+
+    async def evaluate() -> Sequence[AlertTransition]:
+        if not made:
+            # On first use: the other nodes of a process, and a scheduler that does no housekeeping, do without these modules.
+            made.append(make_queries(parts.settings, parts.store))
+        return await parts.commands.alerts.reconcile(await made[0].alerts.evaluate())
+
+    return evaluate
+
+
 def make_server_runtime(
     settings: Settings,
     store: Store,
@@ -254,6 +268,7 @@ class _NodeFactory:
                 settings.housekeeping,
                 parts.commands.operations.work,
                 parts.box.post,
+                make_alert_evaluation(parts),
                 parts.broker,
                 LifeSign(node.kind),
             )

@@ -54,6 +54,7 @@ RECURRING = {
     "misfire_cap": 17,
     "misfire_max_age_seconds": 3_600,
     "overlap": "allow",
+    "expect": {"start_within": "1m", "succeed_every": "26h", "max_dead": 4, "severity": "warning"},
 }
 JOBS: dict[str, dict[str, Any]] = {
     "cron": {**ALWAYS, **RECURRING, "schedule": "30 2 * * *", "on_gap": "skip", "on_repeat": "both", "shift": "next"},

@@ -234,6 +234,7 @@ EXPECTED: list[tuple[str, Any, str]] = [
     ("meta", [], "meta"),
     ("on_success", 7, "on_success"),
     ("on_failure", [], "on_failure"),
+    ("expect", [], "expect"),
     ("max_executions", "5", 'max_executions is "5", expected a whole number from 1'),
     ("jitter_seconds", -1, "jitter_seconds is -1, expected 0 to 86400"),
     ("jitter_seconds", 1.5, "jitter_seconds is 1.5, expected a whole number from 0 to 86400"),

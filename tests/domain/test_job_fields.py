@@ -39,6 +39,7 @@ from timeball.domain.job_fields import (
     SPEC_FIELDS,
     TIME_FIELDS,
     Choice,
+    Expectations,
     FollowUp,
     Instant,
     JobField,
@@ -77,6 +78,7 @@ ANSWERED: dict[type, Any] = {
     Json: Any,
     JsonObject: dict[str, Any],
     FollowUp: dict[str, Any],
+    Expectations: dict[str, Any],
 }
 
 
@@ -151,7 +153,8 @@ def test_the_sdk_has_a_word_for_every_field() -> None:
     # What an option of the SDK cannot be: it is an argument, or another word says it.
     apart = {"handler", "payload", "schedule", "interval", "after"}
 
-    assert sdk.SharedOptions.__optional_keys__ == shared
+    # Nothing is expected of a one-off.
+    assert sdk.SharedOptions.__optional_keys__ == shared - {"expect"}
     assert shared < words
     of_occurrences = {line.word for line in SPEC_FIELDS.values() if line.section is Section.WHEN} - {"at", "timezone"}
     # A schedule has a rhythm in place of an instant, and its executions have no key. A one-off has no name, no owner and no rhythm.
@@ -162,7 +165,7 @@ def test_the_sdk_has_a_word_for_every_field() -> None:
         "unique_for",
     }
     assert sdk.EnqueueOptions.__optional_keys__ - sdk._NOT_FIELDS == (
-        words - apart - of_occurrences - {"name", "description", "owner"}
+        words - apart - of_occurrences - {"name", "description", "owner", "expect"}
     )
     assert sdk.HandlerDeclaration.__optional_keys__ - sdk._OF_HANDLER == shared
 

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 from tests.support.factories import HANDLER, STATE_TABLES, make_node, or_manual, read_job, table
 from tests.support.pace import patience
 from timeball.application.commands import Commands
-from timeball.config.settings import SchedulerSettings
+from timeball.config.settings import SchedulerSettings, Settings
 from timeball.current import AttemptContext
+from timeball.domain.alerts import AlertTransition
 from timeball.domain.execution import ClaimedExecution, FinishedAttempt, Outcome, Succeeded
 from timeball.domain.handler import Handler, RunStyle
 from timeball.domain.job import Job
@@ -33,6 +34,7 @@ from timeball.engine.worker.attempts import Slots, StartQueue
 from timeball.engine.worker.executor import Executor
 from timeball.env import Env
 from timeball.handlers.registry import Registry, make_handler
+from timeball.runtime import make_queries
 from timeball.store.store import Store
 from timeball.store.types import ClaimRequest
 from timeball.store.verify.proof import verify
@@ -73,6 +75,17 @@ async def settle(service: Service) -> timedelta:
         if rest > timedelta(0):
             return rest
     raise AssertionError(f"the {service.name} does not come to rest")
+
+
+def evaluation(store: Store, commands: Commands | None = None) -> Callable[[], Awaitable[Sequence[AlertTransition]]]:
+    """What a scheduler does to evaluate alerts."""
+    queries = make_queries(Settings(), store)
+    reconcile = (commands or Commands(store, store.env)).alerts.reconcile
+
+    async def evaluate() -> Sequence[AlertTransition]:
+        return await reconcile(await queries.alerts.evaluate())
+
+    return evaluate
 
 
 # schedulers

@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine.conftest import node_factory
 from tests.engine.simulation.leaping_loop import leaping
-from tests.engine.support import IMMORTAL, Heard, never_post, until
+from tests.engine.support import IMMORTAL, Heard, evaluation, never_post, until
 from timeball.application.commands import Commands
 from timeball.config.settings import HousekeepingSettings, SchedulerSettings, WorkerSettings
 from timeball.domain.node import Lease, Node, NodeKind
@@ -43,6 +43,7 @@ async def engine_nodes(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Ba
 
 def make_scheduler(store: Store, env: Env, heard: Heard) -> SchedulerNode:
     node = Node(incarnation=Incarnation(env.new_id()), kind=NodeKind.SCHEDULER, name="s", lease=IMMORTAL)
+    commands = Commands(store, env)
     return SchedulerNode(
         env,
         heard,
@@ -50,8 +51,9 @@ def make_scheduler(store: Store, env: Env, heard: Heard) -> SchedulerNode:
         node,
         SchedulerSettings(),
         HousekeepingSettings(),
-        Commands(store, env).operations.work,
+        commands.operations.work,
         never_post,
+        evaluation(store, commands),
     )
 
 
@@ -105,8 +107,10 @@ async def test_an_idle_scheduler_asks_two_questions_a_second_and_keeps_house(
     every_five_seconds = [asked[name] for name in ("lock_fold", "fold", "probe", "expire_waiting")]
     assert 9 <= min(every_five_seconds) <= max(every_five_seconds) <= 13
     assert asked["occurrences_of_other_tzdata"] <= 1
-    assert sum(asked.values()) <= 295
-    assert wakes <= 420
+    # An evaluation of alerts asks some twenty questions, six times a minute.
+    assert 5 <= asked["lock_alert_evaluation"] <= 7
+    assert sum(asked.values()) <= 430
+    assert wakes <= 600
 
 
 async def test_an_idle_heartbeat_is_woken_once_a_second_and_renews_in_its_interval(

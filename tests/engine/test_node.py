@@ -18,6 +18,7 @@ from tests.engine.support import (
     Heard,
     ManualRunner,
     create,
+    evaluation,
     never_post,
     registry,
     settle,
@@ -79,6 +80,7 @@ class Nodes:
             HousekeepingSettings(),
             Commands(self.store, self.env).operations.work,
             never_post,
+            evaluation(self.store),
         )
         self.engine_nodes.append(engine_node)
         return engine_node

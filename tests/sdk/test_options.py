@@ -65,6 +65,7 @@ SCHEDULE: dict[str, Any] = COMMON | {
     "misfire_grace": "31s",
     "misfire_cap": 17,
     "misfire_max_age": "1h",
+    "expect": {"start_within": "1m", "succeed_every": "26h"},
     "overlap": "allow",
     "jitter": "3s",
     "starts_at": datetime(2098, 1, 1, tzinfo=UTC),

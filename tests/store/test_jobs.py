@@ -92,10 +92,17 @@ EVERYTHING: dict[str, Any] = {
     "meta": {"tenant": "acme", "depth": {"of": [1, None]}},
     "on_success": {**WHOLE_CALL, "on_failure": WHOLE_CALL},
     "on_failure": WHOLE_CALL,
+    "expect": {
+        "start_within": "1m",
+        "finish_within": "2h",
+        "succeed_every": "26h",
+        "max_failures_in_a_row": 3,
+        "max_dead": 4,
+    },
 }
 
 
-JSON_FIELDS = ("payload", "meta", "on_success", "on_failure")
+JSON_FIELDS = ("payload", "meta", "on_success", "on_failure", "expect")
 
 
 async def make_calendars(store: Store) -> dict[str, CalendarVersion]:
@@ -655,6 +662,8 @@ _BREACHES = {
     ],
     "job_start_within_seconds_check": ["start_within_seconds = 0"],
     "meta_is_an_object": ["meta = '[]'", "meta = 'null'", "meta = '\"text\"'"],
+    "expect_is_an_object": ["expect = '[]', kind = 'manual'"],
+    "nothing_is_expected_of_a_one_off": ["expect = '{}'"],
     "follow_ups_are_calls": [
         "has_follow_ups = true, on_success = '{}'",
         "has_follow_ups = true, on_failure = '[]'",

@@ -185,6 +185,7 @@ class HousekeepingSettings(_Section):
     rollup_seconds: float = Field(
         default=5, gt=0, le=60, description="How often ended executions are added to the rollups."
     )
+    alert_seconds: float = Field(default=10, gt=0, le=3_600, description="How often alerts are evaluated.")
     keep_days: int = Field(default=30, ge=1, description="How many days ended executions are kept.")
     keep_audit_days: int = Field(default=365, ge=1, description="How many days the audit log is kept.")
     days_ahead: int = Field(default=7, ge=1, le=60, description="How many days ahead partitions are created.")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from hashlib import blake2b
 from typing import Final, NewType
 from uuid import UUID
 
@@ -97,6 +98,8 @@ class AlertFact:
     why: str | None = None
     members: tuple[AlertMember, ...] = ()
     count: int = 1
+    # Of what is over and needs no more than a look: another one as soon as there is more of it.
+    mark: str | None = field(default=None, compare=False)
     # The words for several facts of this kind, such as "{} queues have no worker"; None if they are never grouped.
     plural: str | None = field(default=None, compare=False)
     lasting: timedelta = field(default=timedelta(0), compare=False)
@@ -296,7 +299,13 @@ def _group(kind: str, facts: Sequence[AlertFact]) -> AlertFact:
         why=first.why if is_one else None,
         members=members[:MOST_MEMBERS],
         count=len(facts),
+        mark=_mark_of(facts),
     )
+
+
+def _mark_of(facts: Sequence[AlertFact]) -> str | None:
+    marks = [fact.mark for fact in facts if fact.mark is not None]
+    return blake2b(" ".join(sorted(marks)).encode(), digest_size=8).hexdigest() if len(marks) == len(facts) else None
 
 
 def _plural_sentence(plural: str, members: Sequence[AlertMember], count: int) -> str:

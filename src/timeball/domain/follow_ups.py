@@ -38,7 +38,8 @@ CALL_FIELDS: Final = (
     "payload",
     "description",
     "meta",
-    *OPTION_FIELDS,
+    # A call is a one-off, of which nothing is expected.
+    *(name for name in OPTION_FIELDS if name != "expect"),
     "limit_key",
     *FOLLOW_UP_FIELDS,
 )

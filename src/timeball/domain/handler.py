@@ -276,7 +276,7 @@ def inherit_options(spec: JobSpec, given_fields: Collection[str], options: Mappi
 
 def inherit_call_options(call: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """A call that follows a run, with the handler's options in the fields that were not given."""
-    return {name: value for name, value in options.items() if name in OPTION_FIELDS} | dict(call)
+    return {name: value for name, value in options.items() if name in OPTION_FIELDS and name != "expect"} | dict(call)
 
 
 def keep_at_most_once(fields: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:

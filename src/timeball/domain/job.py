@@ -12,6 +12,7 @@ from uuid import UUID
 
 import orjson
 
+from timeball.domain.expectations import check_expect
 from timeball.domain.expiry import Expiry
 from timeball.domain.follow_ups import FOLLOW_UP_FIELDS, check_call, check_group
 from timeball.domain.job_fields import (
@@ -21,6 +22,7 @@ from timeball.domain.job_fields import (
     SPEC_FIELDS,
     TIME_FIELDS,
     Choice,
+    Expectations,
     FollowUp,
     Instant,
     Interval,
@@ -126,6 +128,8 @@ class Job:
     # Calls that follow the end of an execution, as `domain.follow_ups` reads them. Not changed in place, either.
     on_success: dict[str, Any] | None = None
     on_failure: dict[str, Any] | None = None
+    # What is expected of it, as `domain.expectations` reads it. Not changed in place.
+    expect: dict[str, Any] | None = None
     # A job comes after this one, or did once.
     is_followed: bool = False
     paused_at: datetime | None = None
@@ -242,6 +246,9 @@ def define_job(
         created_by=created_by,
         **{name: values[name] for name in JOB_ATTRIBUTES},
     )
+    if isinstance(rule, Once):
+        # Its handler may expect something of its other jobs.
+        job = replace(job, expect=None)
     _check_key(job)
     _check_after(job)
     return _with_limit_key(job)
@@ -680,6 +687,8 @@ def _checker(line: JobField) -> Callable[[Any], Any]:
             return partial(_check_word, words=words, name=line.name)
         case Labels(most=most):
             return partial(_check_labels, name=line.name, most=most)
+        case Expectations():
+            return partial(check_expect, field=line.name)
         case FollowUp():
             return partial(check_call, field=line.name, define=_define_call)
         case JsonObject(most_bytes=most_bytes):

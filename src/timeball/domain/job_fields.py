@@ -43,6 +43,7 @@ from timeball.domain.policies import (
 
 MAX_INT32: Final = 2**31 - 1
 MAX_META_BYTES: Final = 4_096
+MAX_EXPECT_BYTES: Final = 1_024
 MAX_FOLLOW_UP_BYTES: Final = 256 * 1024
 MAX_SPAN_MS: Final = 366 * 24 * 3600 * 1000
 
@@ -120,6 +121,11 @@ class JsonObject:
 @dataclass(frozen=True, slots=True)
 class FollowUp(JsonObject):
     """A call that follows the end of an execution, as `domain.follow_ups` reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expectations(JsonObject):
+    """What is expected of a job, as `domain.expectations` reads it."""
 
 
 ValueRule: TypeAlias = Label | Text | Whole | Choice | Labels | Spans | Interval | Instant | Json | JsonObject
@@ -344,11 +350,19 @@ class JobSpec:
         about='What is called when an execution has succeeded, such as `{"handler": "mail.send", "payload": {}}`.')] = None
     on_failure: Annotated[dict[str, Any] | None, JobField(HOW, "On failure", FollowUp(MAX_FOLLOW_UP_BYTES),
         about="What is called when an execution has ended otherwise: dead, cancelled or skipped.")] = None
+    expect: Annotated[dict[str, Any] | None, JobField(HOW, "Expect", Expectations(MAX_EXPECT_BYTES), HANDLER_OPTION,
+        about='What is expected of the job, such as `{"start_within": "1m", "succeed_every": "26h"}`: an alert opens while it is not so. '
+        "A one-off has none.")] = None
 
     @property
     def has_time(self) -> bool:
         """Whether it says when the job runs. A new job that does not runs now; an edit or a declaration has to say it."""
         return any(getattr(self, name) is not None for name in TIME_FIELDS)
+
+    @property
+    def is_one_off(self) -> bool:
+        """Whether it runs once: it names no rhythm and no job that it comes after."""
+        return self.schedule is None and self.interval_seconds is None and self.after is None
 # fmt: on
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, TypedDict, cast, runtime_checkable
 
+from timeball.domain.expectations import Expect, check_expect
 from timeball.domain.expiry import NEVER, parse_expiry
 from timeball.domain.follow_ups import FOLLOW_UP_FIELDS
 from timeball.domain.handler import BackoffFunction, HandlerOptions, Isolate
@@ -61,6 +62,8 @@ class HandlerDeclaration(SharedOptions, total=False):
 
     name: str | None
     """`module:function` if nothing is said."""
+    expect: Expect | Mapping[str, Any] | None
+    """What is expected of its schedules, such as `Expect(succeed_every="26h")`: an alert opens while it is not so."""
     isolate: bool | Isolate
     """Run it in a child process, which can be ended whatever it does; `Isolate(...)` says when a child is replaced."""
     backoff: Duration | Sequence[Duration] | BackoffFunction  # type: ignore[misc]  # a handler may also compute it
@@ -135,6 +138,8 @@ class ScheduleOptions(SharedOptions, total=False):
     max_executions: int
     pause_after_failures: int
     """After so many dead executions in a row the job is paused."""
+    expect: Expect | Mapping[str, Any] | None
+    """What is expected of it, such as `Expect(start_within="1m", succeed_every="26h")`: an alert opens while it is not so."""
     limit_key: str
     meta: Mapping[str, Any] | None
     """A JSON object about its runs that is no argument, such as their tenant."""
@@ -211,6 +216,8 @@ def job_fields(options: Mapping[str, Any]) -> dict[str, Any]:
             fields |= asdict(NEVER if given is None else parse_expiry(given, timezone=options.get("timezone", "UTC")))
         elif word == "meta":
             fields["meta"] = None if given is None else check_meta(given)
+        elif word == "expect":
+            fields["expect"] = None if given is None else check_expect(given)
         elif word in FOLLOW_UP_FIELDS:
             fields[word] = _follow_up(word, given)
         elif word == "backoff":

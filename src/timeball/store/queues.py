@@ -81,6 +81,35 @@ class QueueStore:
         await self._database.once(work, note)
         self._notifier.tell(Wakeup(look_everywhere=True))
 
+    async def expect(
+        self,
+        name: str,
+        *,
+        max_oldest_wait_seconds: int | EllipsisType | None = ...,
+        must_be_served: bool | None,
+        audit: AuditEntry,
+    ) -> None:
+        """Say what is expected of a queue; a value that is not given stays as it is."""
+        waits = not isinstance(max_oldest_wait_seconds, EllipsisType)
+        note = self._database.env.new_id()
+
+        async def work(connection: Connection) -> None:
+            before = await self._database.fetch_row("queue_to_set", connection, name=name)
+            after = await self._database.fetch_row(
+                "set_queue_expectation",
+                connection,
+                name=name,
+                waits=waits,
+                max_oldest_wait_seconds=max_oldest_wait_seconds if waits else None,
+                must_be_served=must_be_served,
+            )
+            assert after is not None
+            old = None if before is None else _expectation_facts(before)
+            subject, facts = f"queue:{name}", _expectation_facts(after)
+            await write_audit(self._database, connection, note, audit, "queue.expect", subject, old, facts)
+
+        await self._database.once(work, note)
+
     async def tend(self, audit: AuditEntry) -> list[JobId]:
         """Make executions count for the limits of their queues, resume the queues whose pause is over, note which freezes are, and close
         groups whose parts have all ended.
@@ -181,6 +210,10 @@ class QueueStore:
         """The pause and limit of a queue; None if it has neither."""
         row = await self._database.fetch_row("find_queue", name=name)
         return None if row is None else dict(row)
+
+
+def _expectation_facts(row: Any) -> dict[str, Any]:
+    return {"max_oldest_wait_seconds": row["max_oldest_wait_seconds"], "must_be_served": row["must_be_served"]}
 
 
 def _queue_facts(row: Any) -> dict[str, Any]:

@@ -264,6 +264,29 @@ class ExecutionsExpired(TelemetryEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class AlertOpened(TelemetryEvent):
+    """A fact that a person should act upon has opened an alert."""
+
+    log_name = "alert.opened"
+    log_level = logging.WARNING
+
+    alert: str
+    kind: str
+    severity: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlertResolved(TelemetryEvent):
+    """The fact of an alert is gone."""
+
+    log_name = "alert.resolved"
+
+    alert: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
 class OrphanedClaimsAdopted(TelemetryEvent):
     """This worker held executions that it did not know of: a claim arrived long after it was given up."""
 

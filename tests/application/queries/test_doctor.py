@@ -22,7 +22,7 @@ from tests.support.factories import (
 from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
 from timeball.application.queries import Queries
-from timeball.application.queries.doctor import AttentionItem
+from timeball.domain.alerts import AlertFact, Severity
 from timeball.domain.execution import Failed
 from timeball.domain.explain.diagnosis import Diagnosis, DiagnosisStatus
 from timeball.domain.node import Lease, NodeKind
@@ -81,10 +81,10 @@ async def test_attention_begins_with_the_most_severe_item_and_its_reason(
     await enqueue(store, queue="reports")
     clock.advance("14m")
 
-    concerns = await queries.doctor.attention()
+    concerns = await attention(queries)
 
-    assert [concern.status for concern in concerns] == sorted(
-        (concern.status for concern in concerns), key=["fail", "warn"].index
+    assert [concern.severity for concern in concerns] == sorted(
+        (concern.severity for concern in concerns), key=list(Severity).index
     )
     unserved = only(concerns, "queue_unserved")
     assert unserved.sentence == "queue reports: 1 waiting, no worker serves it"
@@ -93,7 +93,7 @@ async def test_attention_begins_with_the_most_severe_item_and_its_reason(
     assert waits.sentence == f"{HANDLER} ({format_execution_id(late)}) in queue default is 14 min late"
     assert waits.why is not None
     assert waits.why.startswith(f"NOT STARTED: the one slot of web-1 is taken: {format_execution_id(running)}")
-    assert not {"access", "durability", "clock"} & {concern.code for concern in concerns}
+    assert not {"access", "durability", "clock"} & {concern.kind for concern in concerns}
 
 
 async def test_an_execution_far_beyond_its_typical_duration_needs_attention(
@@ -105,17 +105,21 @@ async def test_an_execution_far_beyond_its_typical_duration_needs_attention(
     running = await enqueue(store)
     await claim_all(store, worker=worker)
     clock.advance("5m")
-    assert [concern.code for concern in await queries.doctor.attention() if concern.code == "overrunning"] == []
+    assert [concern.kind for concern in await attention(queries) if concern.kind == "overrunning"] == []
 
     clock.advance("2m")
-    concern = only(await queries.doctor.attention(), "overrunning")
+    concern = only(await attention(queries), "overrunning")
 
     assert concern.target == ("execution", format_execution_id(running))
     assert "has run for 7 min, it usually takes 2 min" in concern.sentence
 
 
-def only(concerns: list[AttentionItem], code: str) -> AttentionItem:
-    (found_one,) = [concern for concern in concerns if concern.code == code]
+async def attention(queries: Queries) -> list[AlertFact]:
+    return [item.fact for item in await queries.alerts.attention()]
+
+
+def only(concerns: list[AlertFact], code: str) -> AlertFact:
+    (found_one,) = [concern for concern in concerns if concern.kind == code]
     return found_one
 
 
@@ -129,8 +133,8 @@ async def missed(store: Store, *names: str) -> None:
     await store.rollups.fold()
 
 
-async def concerns(queries: Queries) -> list[AttentionItem]:
-    return [item for item in await queries.doctor.attention() if item.code == "missed"]
+async def concerns(queries: Queries) -> list[AlertFact]:
+    return [item for item in await attention(queries) if item.kind == "missed"]
 
 
 async def test_a_job_that_missed_occurrences_needs_attention_for_a_day(
@@ -162,8 +166,8 @@ async def test_more_than_five_jobs_that_missed_occurrences_are_one_line(
 
     assert len(items) == (5 if number == 5 else 1)
     if number == 6:
-        assert items[0].sentence.startswith("6 jobs: 30 missed, misfire, in the last 24 hours: job ")
-        assert items[0].sentence.endswith(" and 3 more")
+        assert items[0].sentence.startswith("6 jobs have missed occurrences in the last 24 hours: job ")
+        assert items[0].sentence.endswith(" and 1 more")
 
 
 async def test_what_was_skipped_on_purpose_needs_no_attention(

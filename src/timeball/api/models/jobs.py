@@ -271,6 +271,7 @@ class JobOut(BaseModel):
     meta: dict[str, Any] | None
     on_success: dict[str, Any] | None
     on_failure: dict[str, Any] | None
+    expect: dict[str, Any] | None
     status: Literal["active", "paused", "finished"]
     next_run_at: datetime | None
     last_execution: LastExecution | None
@@ -385,6 +386,7 @@ class JobOptionParams(TypedDict, total=False):
     meta: dict[str, Any] | None
     on_success: dict[str, Any] | None
     on_failure: dict[str, Any] | None
+    expect: dict[str, Any] | None
     unchecked: bool
 
 

@@ -378,6 +378,7 @@ class AttentionItemOut(BaseModel):
     mark: str | None = Field(
         description="Of what is over and needs no more than a look, such as missed occurrences: another one as soon as there is more of it."
     )
+    alert: str | None = Field(description="Its alert; null if none has been opened yet.")
 
 
 class GateOut(BaseModel):

@@ -33,9 +33,11 @@ from timeball.api.models.system import (
 from timeball.api.openapi import EXECUTION_ID, INSTANT_EXAMPLE, JOB_ID, page_example, probe_options, route_options
 from timeball.api.params import ApiContext, Context, ExecutionRef, IdempotencyKey, JobRef, PageParams, optional_instant
 from timeball.api.responses import Document, in_thread_if_large, json_bytes, json_response, page_document
-from timeball.application.queries.doctor import AttentionItem, HealthCheck
+from timeball.application.queries.alerts import AttentionItem
+from timeball.application.queries.doctor import HealthCheck
 from timeball.application.queries.forecast import InstantLoad, InstantLoadRequest
 from timeball.application.queries.jobs import FieldChange, FireTime, Revision
+from timeball.domain.alerts import format_alert_id
 from timeball.domain.explain.diagnosis import Diagnosis, worst_status
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.payload_references import VersionSchedule, check_references
@@ -291,6 +293,7 @@ _CONCERN_EXAMPLE = {
     "target": {"kind": "execution", "id": EXECUTION_ID},
     "why": "NOT STARTED: all 8 slots of web-1 are taken.",
     "mark": None,
+    "alert": "alr_01JCV3V1KC8M2T4QZ5R7N9X0AB",
 }
 
 
@@ -311,7 +314,7 @@ async def doctor(context: Context) -> Response:
 )
 async def attention(context: Context) -> Response:
     """What needs attention, the most severe first: each with a sentence, a command, where to look, and the reason."""
-    return json_response({"data": [_attention_document(item) for item in await context.queries.doctor.attention()]})
+    return json_response({"data": [_attention_document(item) for item in await context.queries.alerts.attention()]})
 
 
 def _diagnosis_document(line: Diagnosis) -> Document:
@@ -320,7 +323,18 @@ def _diagnosis_document(line: Diagnosis) -> Document:
 
 
 def _attention_document(item: AttentionItem) -> Document:
-    return asdict(item) | {"target": _target_document(item.target)}
+    fact = item.fact
+    return {
+        "code": fact.kind,
+        "status": item.status,
+        "sentence": fact.sentence,
+        "advice": fact.advice,
+        "target": _target_document(fact.target),
+        "why": fact.why,
+        "command": fact.command,
+        "mark": fact.mark,
+        "alert": None if item.alert is None else format_alert_id(item.alert.id),
+    }
 
 
 def _target_document(target: tuple[str, str] | None) -> Document | None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from timeball.domain.expectations import check_expecting
 from timeball.domain.follow_ups import FOLLOW_UP_FIELDS, calls_in, map_calls
 from timeball.domain.handler import (
     ADMIN_HANDLERS,
@@ -227,6 +228,7 @@ class ContractChecks:
     ) -> JobSpec | InvalidInput:
         contract = contracts.get(request.spec.handler)
         try:
+            check_expecting(request.spec, request.names)
             spec = self._resolve_calls(request, contracts)
             if contract is None:
                 return spec

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from timeball.application.queries.alerts import AlertQueries
 from timeball.application.queries.calendars import CalendarQueries
 from timeball.application.queries.doctor import DoctorQueries
 from timeball.application.queries.executions import ExecutionQueries, OperationQueries
@@ -49,7 +50,10 @@ class Queries:
         self.operations = OperationQueries(store)
         self.handlers = HandlerQueries(store)
         self.explain = ExplainQueries(store, ExplainStore(store.database), self.jobs, self.executions, self.groups)
-        self.doctor = DoctorQueries(store, listing, diagnostics, timelines, self.explain, settings)
+        self.alerts = AlertQueries(
+            store, listing, diagnostics, timelines, self.explain, ExplainStore(store.database), settings
+        )
+        self.doctor = DoctorQueries(store, listing, self.alerts)
         ledger = LedgerStore(store.database)
         self.ledger = LedgerQueries(store, ledger)
         self.ledger_days = LedgerDayQueries(store, ledger, self.ledger)

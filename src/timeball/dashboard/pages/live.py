@@ -121,7 +121,7 @@ async def _now(context: PageContext) -> dict[str, Any]:
 
 
 async def _now_of(context: PageContext, overview: Overview) -> dict[str, Any]:
-    concerns = await context.shared("attention", context.site.queries.doctor.attention)
+    concerns = await context.shared("attention", context.site.queries.alerts.attention)
     freezes = await context.shared("freezes", context.site.queries.freezes)
     now = context.site.queries.now()
     return {

@@ -13,6 +13,7 @@ from enum import StrEnum
 from shlex import quote
 from typing import TypedDict
 
+from timeball.domain.alerts import AlertFact, AlertMember, Severity
 from timeball.domain.node import NodeStatus, report_broker
 from timeball.domain.values.wording import counted, duration_in_words, instant_in_words, listed
 
@@ -102,6 +103,53 @@ def worst_status(lines: Iterable[Diagnosis]) -> DiagnosisStatus:
     statuses = {line.status for line in lines}
     return next(
         (status for status in (DiagnosisStatus.FAIL, DiagnosisStatus.WARN) if status in statuses), DiagnosisStatus.OK
+    )
+
+
+# Lines as facts that a person should act upon. These concern the setup of the installation, and whoever set it up reads the doctor.
+_OF_SETUP = frozenset({"access", "clock", "versions", "tzdata", "embedded", "durability", "settings"})
+_AT_ONCE, _A_RESTART, _A_PAUSE = timedelta(0), timedelta(seconds=30), timedelta(minutes=10)
+# How long a line has to last until it is an alert: a restart of a node is none, nor is a short pause.
+_LASTING = {
+    **dict.fromkeys(
+        ("schedulers", "overdue", "workers", "leases", "broker", "queue_unserved", "deadlines"), _A_RESTART
+    ),
+    **dict.fromkeys(("handler_unknown", "partitions"), 2 * _A_RESTART),
+    "queue_paused": _A_PAUSE,
+}
+_PLURAL = {
+    "leases": "{} nodes have not renewed their leases",
+    "trouble": "{} nodes had trouble",
+    "queue_paused": "{} queues are paused, with work waiting",
+    "queue_unserved": "{} queues have no worker",
+    "handler_unknown": "{} handlers are known to no worker of their queues",
+}
+
+
+def alert_facts(lines: Iterable[Diagnosis]) -> list[AlertFact]:
+    """The lines that a person should act upon."""
+    return [_alert_fact(line) for line in lines if line.status is not DiagnosisStatus.OK and line.code not in _OF_SETUP]
+
+
+def _alert_fact(line: Diagnosis) -> AlertFact:
+    name = line.subject if line.target is None else line.target[1] or line.subject
+    is_about_queue = line.target is not None and line.target[0] == "queue"
+    return AlertFact(
+        kind=line.code,
+        key=f"{line.code}:{name}" if line.code in _PLURAL else line.code,
+        severity=Severity.CRITICAL if line.status is DiagnosisStatus.FAIL else Severity.WARNING,
+        sentence=f"{line.subject}: {line.detail}",
+        advice=line.advice,
+        command=line.command,
+        target=line.target,
+        members=(
+            AlertMember(
+                name=name if is_about_queue else line.subject.partition(" ")[2] or line.subject,
+                queue=name if is_about_queue else None,
+            ),
+        ),
+        plural=_PLURAL.get(line.code),
+        lasting=_LASTING.get(line.code, _AT_ONCE),
     )
 
 

@@ -1,16 +1,18 @@
 """The housekeeping of the whole installation, by the scheduler that owns the first shard.
 
-It rescues what dead nodes held, trims history, writes rollups, lets jobs follow their calendars, and carries out operations.
+It rescues what dead nodes held, trims history, writes rollups, evaluates alerts, lets jobs follow their calendars, and carries out
+operations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from timeball.config.settings import HousekeepingSettings
+from timeball.domain.alerts import AlertEvent, format_alert_id
 from timeball.domain.execution import ErrorInfo, FinishedAttempt, Lost, TimeoutOutcome
 from timeball.engine.node import AT_ONCE, Service
 from timeball.engine.worker.recorder import record_now
@@ -24,6 +26,8 @@ from timeball.store.queues import QueueStore
 from timeball.store.rollups import RollupStore
 from timeball.store.types import AuditEntry, OrphanedClaim
 from timeball.telemetry.events import (
+    AlertOpened,
+    AlertResolved,
     Emit,
     ExecutionsExpired,
     ExecutionsRescued,
@@ -33,6 +37,7 @@ from timeball.telemetry.events import (
 )
 
 if TYPE_CHECKING:
+    from timeball.domain.alerts import AlertTransition
     from timeball.domain.bulk_operation import Operation
 
 _REAP_BATCH = 500
@@ -269,6 +274,41 @@ class OperationRunner(Service):
             return _FEED_INTERVAL if is_resting else AT_ONCE
         self._next_look = self.env.clock.monotonic() + _OPERATIONS_INTERVAL.total_seconds()
         return _OPERATIONS_INTERVAL
+
+
+class AlertEvaluator(Service):
+    """Evaluates alerts every few seconds. *evaluate* reads what is so now and writes what it means for the alerts, in one transaction.
+
+    It may die at any point, and another scheduler may do the same beside it. An evaluation that fails is an event of this service, and the
+    next one tries again. No other service waits for it.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        emit: Emit,
+        evaluate: Callable[[], Awaitable[Sequence[AlertTransition]]],
+        settings: HousekeepingSettings,
+        is_housekeeper: Callable[[], bool],
+    ) -> None:
+        super().__init__(env, emit)
+        self._evaluate = evaluate
+        self._interval = timedelta(seconds=settings.alert_seconds)
+        self._is_housekeeper = is_housekeeper
+        self._next_evaluation = float("-inf")
+
+    async def tick(self) -> timedelta:
+        if not self._is_housekeeper() or not self.is_time(self._next_evaluation):
+            return self._interval
+        begun = self.env.clock.monotonic()
+        for transition in await self._evaluate():
+            alert, fact = format_alert_id(transition.alert.id), transition.alert.fact
+            if transition.event is AlertEvent.OPENED:
+                self.emit(AlertOpened(alert, fact.kind, fact.severity.value, fact.sentence))
+            elif transition.event is AlertEvent.RESOLVED:
+                self.emit(AlertResolved(alert, fact.kind))
+        self._next_evaluation = begun + self._interval.total_seconds()
+        return self._interval
 
 
 class RollupWriter(Service):

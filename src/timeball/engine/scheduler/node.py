@@ -11,7 +11,14 @@ from timeball.config.life_signs import LifeSign
 from timeball.config.settings import HousekeepingSettings, SchedulerSettings
 from timeball.domain.node import Node
 from timeball.engine.node import BaseNode, Service
-from timeball.engine.scheduler.housekeeping import CalendarFollower, Janitor, OperationRunner, Reaper, RollupWriter
+from timeball.engine.scheduler.housekeeping import (
+    AlertEvaluator,
+    CalendarFollower,
+    Janitor,
+    OperationRunner,
+    Reaper,
+    RollupWriter,
+)
 from timeball.engine.scheduler.scheduler import Scheduler
 from timeball.engine.scheduler.shards import ShardBalancer
 from timeball.engine.scheduler.webhooks import MessagePoster, WebhookRecorder, WebhookSender
@@ -19,6 +26,7 @@ from timeball.env import Env
 from timeball.telemetry.events import Emit
 
 if TYPE_CHECKING:
+    from timeball.domain.alerts import AlertTransition
     from timeball.domain.bulk_operation import Operation
     from timeball.engine.tickets import TicketPublisher
     from timeball.store.store import Store
@@ -37,6 +45,7 @@ class SchedulerNode(BaseNode):
         housekeeping: HousekeepingSettings,
         work_on_operations: Callable[[UUID], Awaitable[Operation | None]],
         post: MessagePoster,
+        evaluate_alerts: Callable[[], Awaitable[Sequence[AlertTransition]]],
         broker: Broker | None = None,
         life_sign: LifeSign | None = None,
     ) -> None:
@@ -55,6 +64,7 @@ class SchedulerNode(BaseNode):
         )
         self.webhook_recorder = WebhookRecorder(env, emit, store, self._is_housekeeper)
         self.webhook_sender = WebhookSender(env, emit, store, post, self.webhook_recorder)
+        self.alert_evaluator = AlertEvaluator(env, emit, evaluate_alerts, housekeeping, self._is_housekeeper)
         self.ticket_publisher: TicketPublisher | None = None
         if broker is not None and broker_health is not None:
             from timeball.engine.tickets import TicketPublisher
@@ -82,6 +92,7 @@ class SchedulerNode(BaseNode):
             self.operation_runner,
             self.webhook_recorder,
             self.webhook_sender,
+            self.alert_evaluator,
             *publishers,
         )
 

@@ -96,6 +96,8 @@ CREATE TABLE timeball.job (
     -- The calls that follow the end of its executions, each with all of its fields: see domain/follow_ups.py.
     on_success               jsonb,
     on_failure               jsonb,
+    -- What is expected of it: see domain/expectations.py.
+    expect                   jsonb,
     tags                     text[],
     -- What the job belongs to: a row of a program's own tables.
     owner                    text,
@@ -165,6 +167,8 @@ CREATE UNIQUE INDEX job_by_cause ON timeball.job (follows, follows_as) WHERE fol
 CREATE INDEX job_by_group ON timeball.job (group_id) WHERE group_id IS NOT NULL;
 -- follow_success, chain_of_causes, write_job: the jobs that come after another.
 CREATE INDEX job_by_after ON timeball.job (after_id) WHERE after_id IS NOT NULL;
+-- expecting_jobs: the jobs of which something is expected.
+CREATE INDEX job_expecting ON timeball.job (id) WHERE expect IS NOT NULL AND deleted_at IS NULL;
 -- deleted_jobs: the janitor deletes them for good.
 CREATE INDEX job_deleted ON timeball.job (id) WHERE deleted_at IS NOT NULL;
 
@@ -221,6 +225,8 @@ CREATE DOMAIN timeball.sound_job AS timeball.job
                                            = (num_nonnulls((VALUE).on_success, (VALUE).on_failure, (VALUE).continuation) > 0 OR (VALUE).is_followed IS TRUE))
     CONSTRAINT a_one_off_follows CHECK (num_nonnulls((VALUE).follows, (VALUE).follows_as) = 0
                                         OR ((VALUE).kind = 'once' AND num_nulls((VALUE).follows, (VALUE).follows_as) = 0))
+    CONSTRAINT expect_is_an_object CHECK (jsonb_typeof((VALUE).expect) = 'object')
+    CONSTRAINT nothing_is_expected_of_a_one_off CHECK ((VALUE).expect IS NULL OR (VALUE).kind <> 'once')
     CONSTRAINT only_a_one_off_expires_at_an_instant CHECK ((VALUE).expires_at IS NULL OR (VALUE).kind = 'once');
 
 -- Whether a job keeps all rules. It never returns false: the cast raises an error that names the broken rule.
@@ -245,7 +251,7 @@ ALTER TABLE timeball.job
         kind = 'once'
         AND num_nonnulls(name, owner, schedule, interval_seconds, on_gap, on_repeat, skip_on, only_on, shift, calendars, max_executions, jitter_seconds, misfire,
                          misfire_grace_seconds, misfire_cap, misfire_max_age_seconds, overlap, max_running, if_exists, unique_for_seconds,
-                         start_within_seconds, pause_after_failures, on_success, on_failure, has_follow_ups, follows, follows_as, continuation, group_id, backoff_ms,
+                         start_within_seconds, pause_after_failures, on_success, on_failure, expect, has_follow_ups, follows, follows_as, continuation, group_id, backoff_ms,
                          after, after_id, after_since, is_followed) = 0
         AND (meta IS NULL OR jsonb_typeof(meta) = 'object')
         AND least(handler, queue) > ''
@@ -622,6 +628,8 @@ CREATE INDEX finished_by_retried ON timeball.finished (retry_of) WHERE retry_of 
 CREATE INDEX finished_by_fingerprint ON timeball.finished (fingerprint, id) WHERE state = 'dead';
 -- dead_groups, count_dead: they read dead executions from this index alone. The error itself may be long, and is read only where it is shown.
 CREATE INDEX finished_dead ON timeball.finished (id) INCLUDE (job_id, fingerprint, handler, queue, finished_at) WHERE state = 'dead';
+-- dead_of_jobs: the dead executions of one job.
+CREATE INDEX finished_dead_by_job ON timeball.finished (job_id, id) WHERE state = 'dead' AND job_id <> id;
 -- fold, changes: the rows since a snapshot. BRIN costs an insert nothing.
 CREATE INDEX finished_by_recorded ON timeball.finished USING brin (recorded) WITH (pages_per_range = 16, autosummarize = on);
 
@@ -752,14 +760,17 @@ CREATE TABLE timeball.secret_use (
 
 -- Part 6: queues and limits.
 
--- Queues that were paused or limited. Other queues have no row.
+-- Queues that were paused or limited, or of which something is expected. Other queues have no row.
 CREATE TABLE timeball.queue (
-    name         text        PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 200),
-    paused_at    timestamptz,
+    name                    text        PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 200),
+    paused_at               timestamptz,
     -- When the housekeeping resumes it; NULL: a person does.
-    paused_until timestamptz,
-    pause_reason text,
-    max_running  integer     CHECK (max_running >= 1),
+    paused_until            timestamptz,
+    pause_reason            text,
+    max_running             integer     CHECK (max_running >= 1),
+    -- Expected: nothing in it waits for longer; a worker serves it.
+    max_oldest_wait_seconds integer     CHECK (max_oldest_wait_seconds >= 1),
+    must_be_served          boolean     NOT NULL DEFAULT false,
     CONSTRAINT only_a_pause_has_an_end CHECK (paused_at IS NOT NULL OR paused_until IS NULL)
 );
 

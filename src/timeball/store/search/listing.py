@@ -130,9 +130,9 @@ class ListingStore:
         )
         return [_group_from(row, by) for row in rows]
 
-    async def dead_count(self) -> int:
-        """The number of dead executions that are not settled, counted up to 10,000."""
-        return int(await self._database.fetch_value("count_dead", limit=EXACT_UP_TO))
+    async def dead_count(self, apart_from: str | None = None) -> int:
+        """The number of dead executions that are not settled, counted up to 10,000; those of a queue may be left out."""
+        return int(await self._database.fetch_value("count_dead", limit=EXACT_UP_TO, apart_from=apart_from))
 
     async def settle(self, ids: Sequence[ExecutionId], how: str, audit: AuditEntry) -> set[ExecutionId]:
         """Take dead executions off the dead-letter list; returns those that were on it."""

@@ -146,12 +146,13 @@ LEFT JOIN LATERAL (
 ORDER BY largest.executions DESC, largest.last_at DESC;
 
 -- name: count_dead
--- The number of dead executions that are not settled, counted up to :limit.
+-- The number of dead executions that are not settled, counted up to :limit; those of one queue may be left out.
 SELECT count(*)
 FROM (
     SELECT 1
     FROM timeball.finished
     WHERE state = 'dead'
+      AND (:apart_from::text IS NULL OR queue <> :apart_from::text)
       AND NOT EXISTS (SELECT 1 FROM timeball.settled WHERE settled.execution_id = finished.id)
     LIMIT :limit
 ) AS few;
