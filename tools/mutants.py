@@ -36,6 +36,11 @@ _SCHEDULER, _REAPER, _LIFE = (
 )
 _KEYS = "tests/store/test_if_exists.py"
 _HOOKS_OUT = "tests/engine/scheduler/test_webhooks.py"
+_ALERTS, _ALERT_STORE, _ALERT_RULES = (
+    "tests/engine/scheduler/test_alerts.py",
+    "tests/store/test_alerts.py",
+    "tests/domain/test_alerts.py",
+)
 _FREEZES = "tests/engine/scheduler/test_freezes.py"
 _EXECUTOR, _HEARTBEAT = "tests/engine/worker/test_executor.py", "tests/engine/test_lease.py"
 _LIFECYCLE, _OCCURRENCES = "tests/domain/test_lifecycle.py", "tests/domain/scheduling/test_occurrences.py"
@@ -1891,6 +1896,69 @@ MUTANTS = (
         "        if handler.grace > _GRACE_WITHIN_DEADLINE:",
         "        if False:",
         f"{_EXECUTOR}::test_the_reaper_leaves_an_attempt_alone_while_it_has_its_grace",
+    ),
+    _one(
+        "an evaluation that comes late and opens what a newer one has resolved",
+        "store/alerts.py",
+        "            if latest > evaluation.at:",
+        "            if False:",
+        f"{_ALERT_STORE}::test_an_evaluation_that_comes_late_does_not_open_what_a_newer_one_has_resolved",
+    ),
+    _one(
+        "two evaluators that both open the alert of a fact",
+        f"{_SQL}/alerts.sql",
+        "SELECT at\nFROM timeball.alert_evaluation\nFOR UPDATE;",
+        "SELECT at\nFROM timeball.alert_evaluation;",
+        f"{_ALERT_STORE}::test_evaluators_at_once_open_one_alert_and_tell_of_it_once",
+    ),
+    _one(
+        "an acknowledgement that an evaluation beside it overwrites",
+        f"{_SQL}/alerts.sql",
+        "ORDER BY alert.fact\nFOR UPDATE OF alert;",
+        "ORDER BY alert.fact;",
+        f"{_ALERT_STORE}::test_an_acknowledgement_beside_an_evaluation_is_not_lost",
+    ),
+    _one(
+        "a group that opens an alert for a fact which has one of its own",
+        "domain/alerts.py",
+        "fact.key not in keys and fact.plural is not None",
+        "fact.plural is not None",
+        f"{_ALERT_RULES}::test_facts_with_an_alert_keep_it_when_many_others_come",
+    ),
+    _one(
+        "an acknowledgement that outlasts its instant",
+        "domain/alerts.py",
+        "if acknowledgement is not None and (is_news or not acknowledgement.holds(now)):",
+        "if acknowledgement is not None and is_news:",
+        f"{_ALERT_RULES}::test_an_acknowledgement_lasts_until_its_instant",
+    ),
+    _one(
+        "deliveries of alerts that alert about themselves",
+        "application/queries/alerts.py",
+        '            if row["name"] != DELIVERY_QUEUE\n',
+        "",
+        f"{_ALERTS}::test_the_deliveries_of_alerts_are_no_facts",
+    ),
+    _one(
+        "an expected error that counts as a failure in a row",
+        f"{_SQL}/alerts.sql",
+        "FILTER (WHERE state = 'dead' AND NOT is_expected AND goods = 0)",
+        "FILTER (WHERE state = 'dead' AND goods = 0)",
+        f"{_ALERTS}::test_an_expected_error_is_no_failure",
+    ),
+    _one(
+        "a success that is forgotten behind many failures",
+        "store/expectations.py",
+        'last_success_at=row["last_success_at"] or hours.get(row["id"])',
+        'last_success_at=row["last_success_at"]',
+        f"{_ALERTS}::test_a_job_succeeds_in_time_however_many_executions_die_after_its_success",
+    ),
+    _one(
+        "an evaluation by every scheduler",
+        "engine/scheduler/housekeeping.py",
+        "if not self._is_housekeeper() or not self.is_time(self._next_evaluation):",
+        "if not self.is_time(self._next_evaluation):",
+        f"{_ALERTS}::test_only_the_housekeeper_evaluates",
     ),
 )
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.api.conftest import ROLES
 from tests.api.test_conventions import check_problem
-from tests.support.factories import FAILURE, claim_all, enqueue, found, make_job, make_node, record, table
+from tests.support.factories import FAILURE, claim_all, enqueue, found, make_alert, make_job, make_node, record, table
 from timeball.api.app import make_api
 from timeball.api.auth import KeyAuthenticator, is_loopback
 from timeball.application.commands import Commands
@@ -92,6 +92,10 @@ ROUTES: list[tuple[str, str, Any, str, int]] = [
     ("GET", "/webhooks/deliveries/{delivery}", None, "viewer", 200),
     ("POST", "/webhooks/deliveries/{delivery}/redeliver", {}, "operator", 202),
     ("DELETE", "/webhooks/{webhook}", None, "editor", 204),
+    ("GET", "/alerts", None, "viewer", 200),
+    ("GET", "/alerts/{alert}", None, "viewer", 200),
+    ("POST", "/alerts/{alert}/acknowledge", {}, "operator", 200),
+    ("POST", "/alerts/{alert}/unacknowledge", {}, "operator", 200),
     ("GET", "/workers", None, "viewer", 200),
     ("GET", "/schedulers", None, "viewer", 200),
     ("GET", "/workers/{node}", None, "viewer", 200),
@@ -191,7 +195,11 @@ async def test_security_2_every_route_requires_its_role(
             group = await commands.groups.begin({"group": [{"handler": "h", "payload": {}}]})
             webhook = await _only_webhook(commands)
             delivery = await commands.webhooks.test(webhook.id)
+            alert = await make_alert(store)
+            if pattern.endswith("/unacknowledge"):
+                await commands.alerts.acknowledge(alert)
             path = pattern.format(
+                alert=alert,
                 job=job.id,
                 execution=execution,
                 queue="mail",

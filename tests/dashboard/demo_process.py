@@ -19,6 +19,7 @@ PAGES = (
     "/", "/timeline", "/timeline?view=table", "/timeline?rows=queues", "/forecast", "/forecast?measure=starts", "/jobs", "/jobs/new",
     "/executions", "/dead", "/queues", "/queues/one?name=crm", "/workers", "/workers/app-2%2F412", "/tags/finance", "/handlers",
     "/handlers/one?name=http.webhook", "/templates", "/calendars", "/freezes", "/freezes/new?queue=mail", "/groups",
+    "/alerts", "/alerts?state=resolved",
     "/webhooks", "/keys", "/audit", "/operations", "/settings", "/attempts", "/doctor", "/about", "/login",
 )  # fmt: skip
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from timeball.domain.alerts import AlertEvaluation, AlertFact, AlertId, AlertMember, Severity
 from timeball.domain.execution import ClaimedExecution, ErrorInfo, FinishedAttempt, Origin, Outcome, Succeeded
 from timeball.domain.job import Job
 from timeball.domain.job import define_job as domain_define_job
@@ -233,3 +234,25 @@ async def tables_of(store: Store, execution_id: ExecutionId) -> list[str]:
         for row in await table(store, state_table)
         if row["id"] == execution_id
     ]
+
+
+# alerts
+
+
+async def make_alert(store: Store, name: str = "mail", **fields: Any) -> AlertId:
+    """An open alert; those that were open before stay as they are."""
+    values: dict[str, Any] = {
+        "kind": "queue_unserved",
+        "key": f"queue_unserved:{store.env.new_id()}",
+        "severity": Severity.CRITICAL,
+        "sentence": f"queue {name}: 3 waiting, no worker serves it",
+        "advice": "start one",
+        "command": f"timeball worker app:tb --queue {name}",
+        "target": ("queue", name),
+        "members": (AlertMember(name=name, queue=name),),
+    }
+    fact = AlertFact(**values | fields)
+    present = [alert.fact for alert in await store.alerts.unresolved()]
+    evaluation = AlertEvaluation(store.env.clock.now(), [*present, fact])
+    transitions = await store.alerts.reconcile(evaluation)
+    return next(one.alert.id for one in transitions if one.alert.fact.key == fact.key)

@@ -18,6 +18,7 @@ from timeball.api.middleware import PREFIX, ApiMiddleware
 from timeball.api.openapi import API_VERSION, CONTENT_POLICY, openapi_document, render_docs, served_below
 from timeball.api.params import ApiContext, ApiParts
 from timeball.api.resources import (
+    alerts,
     bulk_jobs,
     calendars,
     cluster,
@@ -58,6 +59,7 @@ _ROUTERS = (
     operations.router,
     cluster.router,
     freezes.router,
+    alerts.router,
     handlers.router,
     events.router,
     webhooks.router,

@@ -117,6 +117,7 @@ _COLLECTIONS = {
     "operation": "operations",
     "freeze": "freezes",
     "webhook": "webhooks",
+    "alert": "alerts",
 }
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
 

@@ -159,6 +159,7 @@ class _RootGroup(LazyGroup):
             "groups", "groups:groups", "Groups: parts that run side by side, and what follows when all have ended."
         ),
         LazyCommand("dead", "runs:dead", "Dead letters: executions that ended dead."),
+        LazyCommand("alerts", "alerts:alerts", "Alerts: facts that a person should act upon, until they are gone."),
         LazyCommand("queues", "workers:queues", "Queues: what waits, what runs, what is paused."),
         LazyCommand("workers", "workers:workers", "Workers and schedulers that are alive."),
         LazyCommand("handlers", "workers:handlers", "Handlers: what can be run, and which payload each takes."),

@@ -94,6 +94,10 @@ STATE_STYLES = {
     "cancelled": "dim",
     "dead": "bold red",
     "fail": "bold red",
+    "open": "bold red",
+    "acknowledged": "yellow",
+    "pending": "dim",
+    "resolved": "green",
 }
 
 

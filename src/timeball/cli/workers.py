@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from timeball.cli.job_options import UntilOption, read_moment_ahead
-from timeball.cli.output import Column, ColumnKind
+from timeball.cli.output import Column, ColumnKind, Document
 from timeball.cli.session import CliSession, take
 from timeball.cli.tree import Limit, Reason, Yes, command, command_group, list_command
 
@@ -158,6 +158,7 @@ _QUEUE_COLUMNS = [
     Column("running", kind=ColumnKind.NUMBER),
     Column("max running", kind=ColumnKind.NUMBER),
     Column("oldest", "oldest_at", ColumnKind.INSTANT),
+    Column("expected", lambda queue: _expected(queue)),
     Column("paused until", "paused_until", ColumnKind.INSTANT),
     Column("reason", "pause_reason"),
 ]
@@ -209,6 +210,38 @@ def limit_queue(
     session.printer.details(session.talk(lambda client: client.queues.limit(queue, limit, reason)), _QUEUE_COLUMNS)
 
 
+@command(
+    queues,
+    "expect",
+    "timeball queues expect mail --max-oldest-wait 5m --must-be-served",
+    "timeball queues expect mail --max-oldest-wait none",
+)
+def expect_of_queue(
+    session: CliSession,
+    queue: QueueName,
+    wait: Annotated[
+        str | None,
+        typer.Option("--max-oldest-wait", help="Nothing waits in it for longer, such as 5m; none expects nothing."),
+    ] = None,
+    served: Annotated[
+        bool | None, typer.Option("--must-be-served/--not-served", help="Whether a worker has to serve it.")
+    ] = None,
+    reason: Reason = None,
+) -> None:
+    """Say what is expected of a queue. An alert opens while it is not so."""
+    if wait is None and served is None:
+        from timeball.errors import InvalidInput
+
+        raise InvalidInput(
+            "nothing is expected, expected --max-oldest-wait or --must-be-served", field="max_oldest_wait"
+        )
+    span = ... if wait is None else None if wait == "none" else wait
+    changed = session.talk(
+        lambda client: client.queues.expect(queue, max_oldest_wait=span, must_be_served=served, reason=reason)
+    )
+    session.printer.details(changed, _QUEUE_COLUMNS)
+
+
 @command(queues, "purge", "timeball queues purge mail --confirm mail")
 def purge_queue(
     session: CliSession,
@@ -226,6 +259,15 @@ def purge_queue(
         purged = session.talk(lambda client: client.queues.purge(queue, confirm=confirmation, reason=reason))
         advance(purged.cancelled)
     session.printer.details(purged, [Column("queue"), Column("cancelled")])
+
+
+def _expected(queue: Document) -> str:
+    """What is expected of a queue, in a few words: `oldest waits at most 5m, served`."""
+    from timeball.domain.values.wording import format_duration, parse_duration
+
+    seconds = queue["max_oldest_wait_seconds"]
+    wait = [] if seconds is None else [f"oldest waits at most {format_duration(parse_duration(seconds))}"]
+    return ", ".join([*wait, *(["served"] if queue["must_be_served"] else [])])
 
 
 def _limit(text: str) -> int | None:

@@ -22,7 +22,16 @@ import httpx
 from timeball.client.executions import DeadLettersApi, ExecutionsApi, GroupsApi, OperationsApi
 from timeball.client.jobs import CalendarsApi, JobsApi, TemplatesApi
 from timeball.client.requests import ApiRequest, ClientType, Page, Poll, parse_json
-from timeball.client.system import FreezesApi, HandlersApi, QueuesApi, SchedulesApi, SystemApi, TimeApi, WorkersApi
+from timeball.client.system import (
+    AlertsApi,
+    FreezesApi,
+    HandlersApi,
+    QueuesApi,
+    SchedulesApi,
+    SystemApi,
+    TimeApi,
+    WorkersApi,
+)
 from timeball.client.transport import (
     TRANSIENT_ERRORS,
     ApiTransport,
@@ -49,6 +58,7 @@ class Resources(Generic[ClientType]):
         self.operations: OperationsApi[ClientType] = OperationsApi(client)
         self.queues: QueuesApi[ClientType] = QueuesApi(client)
         self.freezes: FreezesApi[ClientType] = FreezesApi(client)
+        self.alerts: AlertsApi[ClientType] = AlertsApi(client)
         self.workers: WorkersApi[ClientType] = WorkersApi(client)
         self.handlers: HandlersApi[ClientType] = HandlersApi(client)
         self.templates: TemplatesApi[ClientType] = TemplatesApi(client)

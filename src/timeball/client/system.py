@@ -1,8 +1,9 @@
-"""`client.queues`, `workers`, `handlers`, `schedules`, `time` and `system`."""
+"""`client.queues`, `freezes`, `alerts`, `workers`, `handlers`, `schedules`, `time` and `system`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import EllipsisType
 from typing import Any, Literal
 
 from timeball.client.requests import (
@@ -22,6 +23,7 @@ from timeball.client.requests import (
     raw_content,
 )
 from timeball.client.types import (
+    Alert,
     AuditRecord,
     Collision,
     Concern,
@@ -43,6 +45,7 @@ from timeball.client.types import (
     Timeline,
 )
 from timeball.domain.policies import OnGap, OnRepeat, Shift
+from timeball.domain.values.wording import Duration, parse_seconds
 
 
 def list_queues() -> ApiRequest[list[Queue]]:
@@ -76,6 +79,26 @@ def limit_queue(name: str, max_running: int | None, reason: str | None = None) -
     )
 
 
+def expect_of_queue(
+    name: str,
+    *,
+    max_oldest_wait: Duration | EllipsisType | None = ...,
+    must_be_served: bool | None = None,
+    reason: str | None = None,
+) -> ApiRequest[Queue]:
+    """Say what is expected of a queue: nothing waits in it for longer, a worker serves it. What is not given stays as it is.
+
+    An alert opens while it is not so. *max_oldest_wait* of None expects nothing of its waits.
+    """
+    body: dict[str, Any] = {} if must_be_served is None else {"must_be_served": must_be_served}
+    if not isinstance(max_oldest_wait, EllipsisType):
+        span = None if max_oldest_wait is None else parse_seconds(max_oldest_wait, "max_oldest_wait")
+        body["max_oldest_wait_seconds"] = span
+    if reason is not None:
+        body["reason"] = reason
+    return ApiRequest("PATCH", path_of("queues", name), parse_model(Queue), body=body)
+
+
 def purge_queue(name: str, *, confirm: str, reason: str | None = None) -> ApiRequest[Purged]:
     """Cancel all executions that are queued there; *confirm* is the name of the queue once more."""
     return post(path_of("queues", name, "purge"), parse_model(Purged), {"confirm": confirm, "reason": reason})
@@ -89,6 +112,7 @@ class QueuesApi(Resource[ClientType]):
     pause = Method(pause_queue)
     resume = Method(resume_queue)
     limit = Method(limit_queue)
+    expect = Method(expect_of_queue)
     purge = Method(purge_queue)
 
 
@@ -340,6 +364,48 @@ def list_audit(
 ) -> ApiRequest[Page[AuditRecord]]:
     """Every change with actor, time and reason, the latest first."""
     return get("/audit", parse_page(AuditRecord), subject=subject, actor=actor, limit=limit, cursor=cursor)
+
+
+def list_alerts(
+    *,
+    state: str | Sequence[str] | None = None,
+    severity: Literal["critical", "warning"] | None = None,
+    kind: str | None = None,
+    job: str | None = None,
+    queue: str | None = None,
+    tag: str | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> ApiRequest[Page[Alert]]:
+    """Facts that a person should act upon, the latest first: open and acknowledged ones, unless states are given."""
+    states = [state] if isinstance(state, str) else state
+    chosen = {"state": states, "severity": severity, "kind": kind, "job": job, "queue": queue, "tag": tag}
+    return get("/alerts", parse_page(Alert), **chosen, limit=limit, cursor=cursor)
+
+
+def fetch_alert(alert: str) -> ApiRequest[Alert]:
+    """One alert."""
+    return get(path_of("alerts", alert), parse_model(Alert))
+
+
+def acknowledge_alert(alert: str, *, until: Moment | None = None, reason: str | None = None) -> ApiRequest[Alert]:
+    """Say that a person knows of an open alert, until an instant or until it is resolved."""
+    return post(path_of("alerts", alert, "acknowledge"), parse_model(Alert), {"until": until, "reason": reason})
+
+
+def unacknowledge_alert(alert: str, reason: str | None = None) -> ApiRequest[Alert]:
+    """Take an acknowledgement back."""
+    return post(path_of("alerts", alert, "unacknowledge"), parse_model(Alert), {"reason": reason})
+
+
+class AlertsApi(Resource[ClientType]):
+    """Alerts."""
+
+    list = Method(list_alerts)
+    iterate = IterateMethod(list_alerts)
+    get = Method(fetch_alert)
+    acknowledge = Method(acknowledge_alert)
+    unacknowledge = Method(unacknowledge_alert)
 
 
 class SystemApi(Resource[ClientType]):

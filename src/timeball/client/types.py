@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Required, TypeAlias, TypedDict
 
+from timeball.api.models.alerts import AlertOut as Alert
 from timeball.api.models.executions import AnyAttemptOut as Try
 from timeball.api.models.executions import AttemptOut as Attempt
 from timeball.api.models.executions import BulkCreated, DeadGroupOut
@@ -63,6 +64,7 @@ from timeball.api.models.webhooks import WebhookOut as Webhook
 from timeball.api.models.webhooks import WebhookWithSecret as CreatedWebhook
 
 __all__ = [
+    "Alert",
     "Attempt",
     "AuditRecord",
     "BackfillPreview",

@@ -38,6 +38,7 @@ from timeball.dashboard.context import ANONYMOUS, KeyManager, PageContext, Site
 from timeball.dashboard.formatting import FILTERS, STATES
 from timeball.dashboard.internal_api import ApiProblem, ReadCache
 from timeball.dashboard.pages import (
+    alerts,
     backfill,
     calendars,
     cluster,
@@ -377,6 +378,7 @@ _ROUTERS = (
     executions.router,
     forecast.router,
     freezes.router,
+    alerts.router,
     groups.router,
     job_form.router,
     jobs.router,

@@ -28,10 +28,16 @@ if TYPE_CHECKING:
     from timeball.domain.explain.instants import InstantExplanation
 
 
-class QueueLimitIn(ReasonIn):
-    """How many executions of a queue may run at the same time; `null` removes the limit."""
+class QueueChangeIn(ReasonIn):
+    """The limit of a queue, and what is expected of it: only what is given changes."""
 
-    max_running: Annotated[int, Field(ge=1, le=MAX_INT32)] | None
+    max_running: Annotated[int, Field(ge=1, le=MAX_INT32)] | None = Field(
+        None, description="How many of its executions may run at the same time; `null` removes the limit."
+    )
+    max_oldest_wait_seconds: Annotated[int, Field(ge=1, le=MAX_INT32)] | None = Field(
+        None, description="An alert opens while an execution has waited in it for so long; `null` expects nothing."
+    )
+    must_be_served: bool | None = Field(None, description="An alert opens while no worker serves it.")
 
 
 class QueuePauseIn(ReasonIn):
@@ -99,6 +105,8 @@ class QueueOut(BaseModel):
     paused_until: datetime | None = Field(description="When it is resumed by itself; `null`: by a request.")
     pause_reason: str | None
     max_running: int | None
+    max_oldest_wait_seconds: int | None = Field(description="Expected: nothing waits in it for longer.")
+    must_be_served: bool = Field(description="Expected: a worker serves it.")
     depth: int
     running: int
     oldest_at: datetime | None
@@ -553,6 +561,8 @@ def queue_document(row: Mapping[str, Any]) -> dict[str, Any]:
         "paused_until": row["paused_until"],
         "pause_reason": row["pause_reason"],
         "max_running": row["max_running"],
+        "max_oldest_wait_seconds": row["max_oldest_wait_seconds"],
+        "must_be_served": bool(row["must_be_served"]),
         "depth": row["depth"],
         "running": row["running"],
         "oldest_at": oldest,

@@ -14,7 +14,7 @@ from timeball.api.models.system import (
     NodeOut,
     PurgeIn,
     PurgeOut,
-    QueueLimitIn,
+    QueueChangeIn,
     QueueOut,
     QueuePauseIn,
     node_document,
@@ -59,6 +59,8 @@ _QUEUE_EXAMPLE = {
     "paused_until": None,
     "pause_reason": None,
     "max_running": None,
+    "max_oldest_wait_seconds": 300,
+    "must_be_served": False,
     "depth": 12,
     "running": 3,
     "oldest_at": INSTANT_EXAMPLE,
@@ -124,9 +126,20 @@ async def get_queue(queue: QueueName, context: Context) -> Response:
     response_model=QueueOut,
     **route_options(Role.EDITOR, _QUEUE_EXAMPLE, request={"max_running": 10}, has_body=True, fails=[409]),
 )
-async def limit_queue(queue: QueueName, body: QueueLimitIn, context: Context, caller: CurrentCaller) -> Response:
-    """Limit how many executions of a queue run at the same time, across all workers."""
-    await context.commands.queues.limit(queue, body.max_running, caller.as_actor(body.reason))
+async def change_queue(queue: QueueName, body: QueueChangeIn, context: Context, caller: CurrentCaller) -> Response:
+    """Limit how many executions of a queue run at the same time, across all workers; and say what is expected of it."""
+    given, actor = body.model_fields_set - {"reason"}, caller.as_actor(body.reason)
+    if not given:
+        raise InvalidInput(
+            "nothing is given, expected max_running, max_oldest_wait_seconds or must_be_served", field="max_running"
+        )
+    if "must_be_served" in given and body.must_be_served is None:
+        raise unexpected_value("must_be_served", None, "true or false")
+    if given - {"max_running"}:
+        wait = {"max_oldest_wait": body.max_oldest_wait_seconds} if "max_oldest_wait_seconds" in given else {}
+        await context.commands.queues.expect(queue, actor, **wait, must_be_served=body.must_be_served)
+    if "max_running" in given:
+        await context.commands.queues.limit(queue, body.max_running, actor)
     return json_response(queue_document(await context.queries.queue(queue)))
 
 

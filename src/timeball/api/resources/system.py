@@ -37,7 +37,6 @@ from timeball.application.queries.alerts import AttentionItem
 from timeball.application.queries.doctor import HealthCheck
 from timeball.application.queries.forecast import InstantLoad, InstantLoadRequest
 from timeball.application.queries.jobs import FieldChange, FireTime, Revision
-from timeball.domain.alerts import format_alert_id
 from timeball.domain.explain.diagnosis import Diagnosis, worst_status
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.payload_references import VersionSchedule, check_references
@@ -333,7 +332,7 @@ def _attention_document(item: AttentionItem) -> Document:
         "why": fact.why,
         "command": fact.command,
         "mark": fact.mark,
-        "alert": None if item.alert is None else format_alert_id(item.alert.id),
+        "alert": item.alert_id,
     }
 
 

@@ -5,7 +5,7 @@ The commands of queues and nodes are short and stand here; the others have a fil
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,10 @@ from timeball.application.commands.requests import LOCAL, Actor, ContractChecks
 from timeball.application.commands.templates import TemplateCommands
 from timeball.application.commands.webhooks import WebhookCommands
 from timeball.domain.job_changes import refuse_past
-from timeball.domain.job_fields import MAX_INT32
 from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.ids import Incarnation
 from timeball.domain.values.text import check_label
-from timeball.domain.values.wording import Duration, parse_duration
+from timeball.domain.values.wording import Duration, parse_seconds
 from timeball.errors import NotFound
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class QueueCommands:
         check_label(name, "queue")
         seconds: int | EllipsisType | None = ...
         if not isinstance(max_oldest_wait, EllipsisType):
-            seconds = None if max_oldest_wait is None else _whole_seconds(max_oldest_wait)
+            seconds = None if max_oldest_wait is None else parse_seconds(max_oldest_wait, "max_oldest_wait")
         await self._store.queues.expect(
             name, max_oldest_wait_seconds=seconds, must_be_served=must_be_served, audit=actor.entry
         )
@@ -84,13 +83,6 @@ class QueueCommands:
     async def _set_queue(self, name: str, actor: Actor, action: str, **fields: Any) -> None:
         check_label(name, "queue")
         await self._store.queues.change(name, **fields, reason=actor.reason, audit=actor.entry, action=action)
-
-
-def _whole_seconds(span: Duration) -> int:
-    seconds, rest = divmod(parse_duration(span, "max_oldest_wait"), timedelta(seconds=1))
-    if rest or not 1 <= seconds <= MAX_INT32:
-        raise unexpected_value("max_oldest_wait", span, "a span of whole seconds, 1s or more")
-    return seconds
 
 
 class NodeCommands:

@@ -87,6 +87,10 @@ class AttentionItem:
     def status(self) -> DiagnosisStatus:
         return DiagnosisStatus.FAIL if self.fact.severity is Severity.CRITICAL else DiagnosisStatus.WARN
 
+    @property
+    def alert_id(self) -> str | None:
+        return None if self.alert is None else format_alert_id(self.alert.id)
+
 
 class AlertQueries:
     """Finds the facts, and reads alerts."""

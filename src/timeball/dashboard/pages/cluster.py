@@ -24,6 +24,7 @@ from timeball.domain.node import NodeKind, NodeStatus, broker_name
 from timeball.domain.search import ExecutionFilter, PageRequest, where
 from timeball.domain.values.ids import format_id, parse_id
 from timeball.domain.values.text import check_label
+from timeball.domain.values.wording import format_duration, parse_seconds
 from timeball.errors import InvalidInput, NotFound, quote_text
 
 router = PageRouter()
@@ -63,9 +64,17 @@ async def queue(context: PageContext) -> Response:
 
 
 async def _queue_page(context: PageContext, name: str, **refusal: Any) -> Response:
-    """The page of a queue; *refusal* is what was wrong with a limit."""
+    """The page of a queue; *refusal* is what was wrong with a limit, or with what is expected."""
     row = await _read_row(context, name)
-    variables = {"row": row, "error": None, "limit": row["max_running"], **refusal}
+    seconds = row["max_oldest_wait_seconds"]
+    variables: dict[str, Any] = {
+        "row": row,
+        "error": None,
+        "limit": row["max_running"],
+        "wait": "" if seconds is None else format_duration(timedelta(seconds=seconds)),
+        "wait_error": None,
+        **refusal,
+    }
     if not context.is_partial:
         variables["history"] = await _queue_history(context, name)
     return context.page("queue.html", part="partials/queue.html", **variables)
@@ -103,6 +112,26 @@ async def limit(context: PageContext) -> Response:
     undo = Undo(context.site_url("/queues/limit"), {"name": name, "max_running": str(before["max_running"] or "")})
     words = f"at most {text} at once" if text else "no limit"
     return context.go(context.back("/queues"), f"Queue {name}: {words}.", undo=undo)
+
+
+@router.post("/queues/expect", Role.EDITOR)
+async def expect(context: PageContext) -> Response:
+    """Say what is expected of a queue."""
+    name, text = _name(context.form.get("name", "")), context.form.get("max_oldest_wait", "").strip()
+    try:
+        span = parse_seconds(text, "max_oldest_wait") if text else None
+        body = {
+            "max_oldest_wait_seconds": span,
+            "must_be_served": context.form.get("must_be_served") == "yes",
+            "reason": context.form.get("expect_reason") or None,
+        }
+        await context.api.change("queues", name, body=body)
+    except (ApiProblem, InvalidInput) as problem:
+        if isinstance(problem, ApiProblem) and problem.status != 422:
+            raise
+        words = problem.detail if isinstance(problem, ApiProblem) else str(problem)
+        return await _queue_page(context, name, wait_error=words, wait=text, http_status=422)
+    return context.go(context.back("/queues"), f"What is expected of queue {name} is written down.")
 
 
 @router.post("/queues/purge", Role.EDITOR)

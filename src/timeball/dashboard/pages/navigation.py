@@ -54,7 +54,9 @@ async def nav(context: PageContext) -> Response:
     queries = context.site.queries
     overview = await context.shared("overview", queries.metrics.overview)
     named = await context.shared("named jobs", lambda: queries.jobs.page(_NAMED, JobOrder.NAME, _COUNT_ONLY))
+    open_alerts = await context.shared("open alerts", queries.alerts.count_open)
     numbers = {
+        "/alerts": sum(open_alerts.values()),
         "/jobs": 0 if named.total is None else named.total.count,
         "/dead": overview.now.dead,
         "/queues": overview.number_of_queues,

@@ -14,6 +14,7 @@ from shlex import quote
 from typing import TypedDict
 
 from timeball.domain.alerts import AlertFact, AlertMember, Severity
+from timeball.domain.expectations import EXPECTATION_KINDS
 from timeball.domain.node import NodeStatus, report_broker
 from timeball.domain.values.wording import counted, duration_in_words, instant_in_words, listed
 
@@ -459,4 +460,6 @@ CODES = (
         "dead_letters",
     ),
     *("deadlines", "access", "settings", "unreachable"),
+    *("late", "overrunning", "missed"),
+    *EXPECTATION_KINDS,
 )

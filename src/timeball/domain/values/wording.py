@@ -90,6 +90,16 @@ def parse_duration(value: Duration, field: str = "span") -> timedelta:
     return span
 
 
+def parse_seconds(value: Duration, field: str) -> int:
+    """A duration of one or more whole seconds."""
+    seconds, rest = divmod(parse_duration(value, field), timedelta(seconds=1))
+    if rest or not 1 <= seconds < 2**31:
+        raise InvalidInput(
+            f"{field} is {_shown_value(value)}, expected a span of whole seconds, 1s or more", field=field
+        )
+    return seconds
+
+
 def format_duration(span: timedelta) -> str:
     """A duration as `parse_duration` reads it, to the millisecond: `1h30m`."""
     left = span

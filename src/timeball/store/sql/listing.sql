@@ -231,7 +231,8 @@ chosen AS MATERIALIZED (
     ORDER BY CASE WHEN :by_need THEN oldest.run_at END, known.name
     LIMIT :rows
 )
-SELECT chosen.name, queue.paused_at, queue.paused_until, queue.pause_reason, queue.max_running, coalesce(chosen.running, 0) AS running,
+SELECT chosen.name, queue.paused_at, queue.paused_until, queue.pause_reason, queue.max_running, queue.max_oldest_wait_seconds, queue.must_be_served,
+       coalesce(chosen.running, 0) AS running,
        (SELECT count(*) FROM (SELECT 1 FROM timeball.ready WHERE ready.queue = chosen.name LIMIT :limit + 1) AS few) AS depth,
        chosen.run_at AS oldest_at,
        coalesce(:now, now()) AS moment,
