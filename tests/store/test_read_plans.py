@@ -74,6 +74,24 @@ def json(value: Any) -> str:
     return orjson.dumps(value, default=str).decode()
 
 
+_ALERT = {
+    "id": id_(OTHER + 77),
+    "fact": "late:77",
+    "kind": "late",
+    "severity": "warning",
+    "sentence": "it is late",
+    "members": [],
+    "count": 1,
+    "first_seen_at": NOW,
+    "opened_at": NOW,
+}
+_UNFINISHED = {
+    "ids": ids(JOB),
+    "begin_bys": [NOW] * PAGE,
+    "end_bys": [NOW] * PAGE,
+    "looked_at": 10,
+    "parked_at": PARKED_AT,
+}
 _JOB = {"job_id": id_(JOB + 77)}
 _GROUP = {"id": id_(OTHER + 77)}
 _LIMITED_JOBS = {
@@ -456,7 +474,26 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "running_now": ({"queue": None, "limit": PAGE}, RUNNING),
     "running_on_workers": ({"holders": [holder(1), holder(2)], "limit": PAGE}, RUNNING),
     "unsuccessful_tries": (_SPAN | {"limit": PAGE}, 2 * SUMMARY + 2 * PAGE),
-    "count_dead": ({"limit": PAGE}, 5 * PAGE),
+    "count_dead": ({"limit": PAGE, "apart_from": "timeball.alerts"}, 5 * PAGE),
+    # Alerts, of which few are not resolved; the row of the evaluation is read with them.
+    "lock_alerts": ({}, 20),
+    "unresolved_alerts": ({}, 20),
+    "count_open_alerts": ({}, 11),
+    "find_alert": ({"id": id_(OTHER + 77)}, 2),
+    "lock_alert": ({"id": id_(OTHER + 77)}, 2),
+    "resolved_alerts": ({"before": NOW, "before_id": id_(0), "limit": PAGE}, PAGE + 1),
+    "write_alerts": ({"alerts": json([_ALERT])}, 1),
+    "forget_alerts": ({"ids": ids(OTHER)}, PAGE),
+    "trim_alert": ({"before": NOW, "limit": PAGE}, 2 * PAGE),
+    # What is expected of jobs and queues.
+    "expecting_jobs": ({"after": id_(0), "limit": PAGE}, PAGE),
+    "recent_ends_of_jobs": ({"ids": ids(JOB), "numbers": [20] * PAGE}, 2 * 20 * PAGE),
+    "latest_success_hours": ({"ids": ids(JOB), "limit": 100}, 100 * PAGE),
+    "dead_of_jobs": ({"ids": ids(JOB), "numbers": [10] * PAGE}, 2 * 10 * PAGE),
+    "unfinished_of_jobs": (_UNFINISHED, PAGE * (1 + 4 * 10)),
+    "missed_ranges_of_jobs": ({"ids": ids(JOB), "looked_at": 10}, 10 * PAGE),
+    "expecting_queues": ({"limit": PAGE}, QUEUES),
+    "members_of_jobs": ({"ids": ids(JOB)}, PAGE),
     "dead_groups": (_DEAD, 5 * PAGE + 40),
     "dead_groups, by handler": (_DEAD | {"by": "handler"}, 5 * PAGE + 40),
     "settle": ({"how": "retried", "ids": ids(ENDED)}, PAGE),
@@ -683,7 +720,8 @@ READS_NO_TABLE = (
         "enqueue_ready",
     ),
     *("enqueue_due", "put_resumption", "set_limit", "record_skip_range", "record_skipped"),
-    *("set_queue", "write_audit", "write_log_lines", "set_fact", "add_api_key", "register_node", "add_webhook"),
+    *("set_queue", "set_queue_expectation"),
+    *("write_audit", "write_log_lines", "set_fact", "add_api_key", "register_node", "add_webhook"),
     *("add_operation", "add_operation_items", "add_session", "add_template", "days_kept"),
     *("add_calendar", "add_calendar_version"),
 )
@@ -715,6 +753,8 @@ READS_ALL = {
     "days_outside": "the default partitions, which are empty unless days were not made in time",
     "summarize_anew": "makes summaries of a whole day, once, when it is over",
     "read_dashboard_secret": "a table of one row",
+    **dict.fromkeys(("lock_alert_evaluation", "alert_evaluated_at", "note_alert_evaluation"), "a table of one row"),
+    "open_pauses_of_queues": _FEW_INTERVALS,
     "calendars_to_follow": "calendars are few: people make them",
     "list_calendars": "without statistics it sorts all names, and calendars are few",
     "forget_numbers": "asked once, when a database was restored elsewhere",

@@ -66,6 +66,7 @@ _JOBS = _HANDLED | {
     "interval_seconds": f"CASE WHEN n <= {RECURRING} THEN 3600 END",
     "name": f"CASE WHEN n <= {RECURRING} THEN 'job ' || n END",
     "declared_by": f"CASE WHEN n <= {RECURRING} THEN 'module ' || n % 100 END",
+    "expect": f"CASE WHEN n <= {RECURRING} AND n % 20 = 0 THEN '{{\"max_dead\": 1}}'::jsonb END",
     "limit_key": f"CASE WHEN n % 7 = 0 THEN 'limit ' || n % {LIMITS} END",
     "deleted_at": f"CASE WHEN n % {MANY // DELETED} = 0 THEN {_NOW} - interval '9 days' END",
     "scheduled_at": _NOW,
@@ -340,6 +341,24 @@ _FILL = [
         "calendar_version",
         SOME,
         {"name": "'calendar ' || n", "version": "3", "days": "'{sat}'", "recorded_at": _NOW},
+    ),
+    # Ten of them are not resolved.
+    _rows(
+        "alert",
+        SOME,
+        {
+            "id": _id(f"{OTHER} + n"),
+            "fact": "'late:' || n",
+            "kind": "'late'",
+            "severity": "'warning'",
+            "sentence": "'it is late'",
+            "members": "'[]'",
+            "count": "1",
+            "first_seen_at": _NOW,
+            "opened_at": _NOW,
+            "last_seen_at": f"CASE WHEN n > 10 THEN {_NOW} - n * interval '1 minute' END",
+            "resolved_at": f"CASE WHEN n > 10 THEN {_NOW} - n * interval '1 minute' END",
+        },
     ),
     _rows(
         "webhook",

@@ -260,7 +260,7 @@ def _fact(job: ExpectingJob, kind: str, plural: str, sentence: str, command: str
 
 
 def _dead_command(job: ExpectingJob) -> str:
-    return f"timeball dead --query {quote(f'job:{format_job_id(job.id)}')}"
+    return f"timeball runs --job {quote(job.name)} --status dead"
 
 
 def queue_facts(queue: ExpectingQueue, obstacle: Obstacle | None, now: datetime) -> list[AlertFact]:

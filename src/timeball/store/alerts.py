@@ -172,7 +172,8 @@ class AlertStore:
 
     async def unresolved(self) -> list[Alert]:
         """Every alert that is not resolved, the pending ones included, the latest first."""
-        return [_alert_from(row) for row in await self._database.fetch("unresolved_alerts")]
+        alerts = [_alert_from(row) for row in await self._database.fetch("unresolved_alerts")]
+        return sorted(alerts, key=lambda alert: alert.id, reverse=True)
 
     async def count_open(self) -> dict[Severity, int]:
         """How many alerts wait for a person, by severity."""

@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 
-from tests.support.factories import FAILURE, HANDLER, STATE_TABLES, claim_all, enqueue, found, make_node, record, table
+from tests.support.factories import (
+    FAILURE,
+    HANDLER,
+    STATE_TABLES,
+    claim_all,
+    enqueue,
+    found,
+    make_alert,
+    make_node,
+    record,
+    table,
+)
 from timeball.application.commands import Commands
 from timeball.application.commands.calendars import DaysRequest
 from timeball.application.commands.requests import Actor
@@ -45,7 +56,16 @@ TABLES = (
     "calendar_version",
     "api_key",
 )
-TABLES += ("settled", "operation", "operation_item", "queue_interval", "freeze_period", "webhook", "webhook_delivery")
+TABLES += (
+    "alert",
+    "settled",
+    "operation",
+    "operation_item",
+    "queue_interval",
+    "freeze_period",
+    "webhook",
+    "webhook_delivery",
+)
 
 BY_HAND = JobSpec(name="new", handler=HANDLER, schedule="manual")
 
@@ -105,6 +125,9 @@ AUDITED: dict[str, tuple[str, Callable[[World], Awaitable[Any]]]] = {
     "queues.pause": ("queue.pause", lambda w: w.commands.queues.pause("q", ADA)),
     "queues.resume": ("queue.resume", lambda w: w.commands.queues.resume("shut", ADA)),
     "queues.limit": ("queue.limit", lambda w: w.commands.queues.limit("q", 3, ADA)),
+    "queues.expect": ("queue.expect", lambda w: w.commands.queues.expect("q", ADA, must_be_served=True)),
+    "alerts.acknowledge": ("alert.acknowledged", lambda w: w.commands.alerts.acknowledge(w.alert_id, actor=ADA)),
+    "alerts.unacknowledge": ("alert.unacknowledged", lambda w: w.commands.alerts.unacknowledge(w.known_id, actor=ADA)),
     "queues.purge": ("queue.purge", lambda w: w.commands.queues.purge("default", ADA)),
     "freezes.add": (
         "freeze.create",
@@ -151,8 +174,10 @@ AUDITED: dict[str, tuple[str, Callable[[World], Awaitable[Any]]]] = {
     "revoke_key": ("key.revoke", lambda w: w.keys.revoke(w.key_id, ENTRY)),
     "settle": ("dead_letter.discarded", lambda w: w.listing.settle([w.dead], "discarded", ENTRY)),
 }
-# The enqueue of a one-off is work, not a change; an operation was audited when it was started; the rest only reads.
+# The enqueue of a one-off is work, not a change; an operation was audited when it was started; what an evaluation makes of alerts
+# is audited as ours; the rest only reads.
 UNAUDITED = {
+    "alerts.reconcile",
     "jobs.enqueue",
     "jobs.aenqueue_direct",
     "jobs.make_sure",
@@ -212,6 +237,8 @@ class World:
         for owner in ("row:1", "row:2"):
             await commands.jobs.create(JobSpec(handler=HANDLER, interval_seconds=60, owner=owner))
         await commands.jobs.pause_all("row:2")
+        self.alert_id, self.known_id = await make_alert(store), await make_alert(store)
+        await commands.alerts.acknowledge(self.known_id)
         self.group_id = await commands.groups.begin({"group": [{"handler": HANDLER, "payload": {}}]})
         self.template = await commands.templates.create("t", {"handler": HANDLER})
         await commands.calendars.create("closed", DaysRequest(days=["sat"]))

@@ -29,12 +29,11 @@ ORDER BY alert.fact
 FOR UPDATE OF alert;
 
 -- name: unresolved_alerts
--- Every alert that is not resolved, the latest first.
+-- Every alert that is not resolved, in any order: for the order of ids a planner may read all alerts.
 SELECT {alert_row}
 FROM timeball.alert
 CROSS JOIN timeball.alert_evaluation
-WHERE alert.resolved_at IS NULL
-ORDER BY alert.id DESC;
+WHERE alert.resolved_at IS NULL;
 
 -- name: count_open_alerts
 -- The alerts that wait for a person, by severity.
@@ -203,21 +202,27 @@ CROSS JOIN unnest(asked.ids, asked.begin_bys, asked.end_bys) AS given (id, begin
 CROSS JOIN LATERAL (
     (
         SELECT due.id, due.attempts > 0 OR due.lost > 0 AS has_begun,
-               CASE WHEN due.origin IN ('backfill', 'retry', 'after') THEN coalesce(due.queued_at, due.run_at) ELSE due.scheduled_for END AS at
+               CASE
+                   WHEN due.run_at >= :parked_at THEN NULL
+                   WHEN due.origin IN ('backfill', 'retry', 'after') THEN coalesce(due.queued_at, due.run_at)
+                   ELSE due.scheduled_for
+               END AS at
         FROM timeball.due
         WHERE due.job_id = given.id
           AND due.kind = 'occurrence'
-          AND due.run_at < :parked_at
     )
     UNION ALL
     (
         SELECT due.id, due.attempts > 0 OR due.lost > 0,
-               CASE WHEN due.origin IN ('backfill', 'retry', 'after') THEN coalesce(due.queued_at, due.run_at) ELSE due.scheduled_for END
+               CASE
+                   WHEN due.run_at >= :parked_at THEN NULL
+                   WHEN due.origin IN ('backfill', 'retry', 'after') THEN coalesce(due.queued_at, due.run_at)
+                   ELSE due.scheduled_for
+               END
         FROM timeball.due
         WHERE due.job_id = given.id
           AND due.job_id <> due.id
           AND due.kind NOT IN ('occurrence', 'resume', 'snooze')
-          AND due.run_at < :parked_at
         LIMIT :looked_at
     )
     UNION ALL

@@ -53,7 +53,7 @@ RETURNING id;
 -- name: trim_alert
 -- Alerts that had been resolved by then.
 DELETE FROM timeball.alert
-WHERE id IN (SELECT id FROM timeball.alert WHERE resolved_at < :before LIMIT :limit)
+WHERE id = ANY (ARRAY(SELECT id FROM timeball.alert WHERE resolved_at < :before LIMIT :limit))
 RETURNING id;
 
 -- name: trim_live_key
