@@ -16,6 +16,8 @@ def test_values_under_keys_that_sound_like_secrets_are_hidden_but_references_may
         "password": "x",
         "headers": {"Authorization": "Bearer abc", "X-Api-Key": "k", "Accept": "text/html"},
         "nested": [{"client_secret": {"a": 1}}, {"access_token": {"$secret": "TOKEN"}}],
+        "signing_secret": [{"$secret": "OLD"}, {"$secret": "NEW"}],
+        "secrets": [{"$secret": "OLD"}, "plain"],
         "token": None,
     }
 
@@ -23,6 +25,8 @@ def test_values_under_keys_that_sound_like_secrets_are_hidden_but_references_may
         "password": REDACTED,
         "headers": {"Authorization": REDACTED, "X-Api-Key": REDACTED, "Accept": "text/html"},
         "nested": [{"client_secret": REDACTED}, {"access_token": {"$secret": "TOKEN"}}],
+        "signing_secret": [{"$secret": "OLD"}, {"$secret": "NEW"}],
+        "secrets": REDACTED,
         "token": None,
     }
 

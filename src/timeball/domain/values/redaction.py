@@ -72,8 +72,14 @@ def _redacted_parameter(match: re.Match[str]) -> str:
 def _redacted_entry(key: str, value: Any) -> Any:
     if key == "$secret" or not is_secret(key) or value is None or value == "" or isinstance(value, bool):
         return redact(value)
-    is_reference = isinstance(value, dict) and value.keys() == {"$secret"}
-    return value if is_reference else REDACTED
+    return value if _is_reference(value) else REDACTED
+
+
+def _is_reference(value: Any) -> bool:
+    """Whether this names a secret, or several, as during a rotation."""
+    if isinstance(value, list | tuple):
+        return bool(value) and all(map(_is_reference, value))
+    return isinstance(value, dict) and value.keys() == {"$secret"} and isinstance(value["$secret"], str)
 
 
 def refuse_redacted(value: Any, field: str = "payload") -> None:
