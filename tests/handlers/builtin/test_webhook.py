@@ -83,6 +83,41 @@ def names(*answers: list[str]) -> Callable[[str, int], Awaitable[list[tuple[sock
 # what it does
 
 
+async def test_an_address_may_be_a_secret_of_which_errors_tell_the_host_alone(make, server):
+    async def echo(request, writer):
+        writer.write(answer("400 Bad Request", request.line.encode()))
+        await writer.drain()
+
+    url = server.on("/services/T0/canary-4711", echo) + "?key=canary-4712"
+    webhook = make(f"127.0.0.1:{server.port}", secrets={"HOOK": url})
+
+    message = await die(webhook, {"url": {"$secret": "HOOK"}})
+    closed = await die(make(secrets={"HOOK": url}), {"url": {"$secret": "HOOK"}})
+
+    assert f"POST http://127.0.0.1:{server.port} (the address is the secret HOOK) was answered 400" in message
+    assert len(server.requests) == 1
+    assert "canary" not in message + closed
+
+
+@pytest.mark.parametrize(
+    "value", ["canary-4711", "ftp://canary-4711", "https://a:canary-4711@x.example", "https://x/" + "a" * 4_000]
+)
+async def test_a_secret_that_is_no_address_is_refused_without_being_told(make, value):
+    message = await die(make(secrets={"HOOK": value}), {"url": {"$secret": "HOOK"}})
+
+    assert message == "secret HOOK is not an address, expected one such as https://example.com/hooks/report"
+
+
+async def test_an_address_that_is_a_secret_goes_only_to_the_hosts_that_it_is_bound_to(make, server):
+    url = server.on("/hook", answer())
+    bound = {"HOOK": url, "HOOK_HOSTS": "example.com"}
+
+    message = await die(make(f"127.0.0.1:{server.port}", secrets=bound), {"url": {"$secret": "HOOK"}})
+
+    assert "the secret HOOK is not for the host 127.0.0.1" in message
+    assert server.requests == []
+
+
 async def test_a_request_is_sent_and_its_answer_kept(webhook, server):
     url = server.on("/hook", answer("201 Created", b'{"id": 7}', "Content-Type: application/json", "Set-Cookie: a=b"))
 

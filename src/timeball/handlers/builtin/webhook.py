@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 MAX_BODY_BYTES = 64 * 1024
 _TRACE_HEADERS = frozenset({"traceparent", "tracestate"})
+_LONGEST_URL = 4_000
 _LONGEST_TIMEOUT_MS = 10 * 60 * 1000
 _LONGEST_WAIT = timedelta(days=1)
 _SHOWN_OF_BODY = 500
@@ -71,8 +72,8 @@ class WebhookPayload(Payload):
         }
     )
 
-    url: Annotated[str, StringConstraints(min_length=1, max_length=4_000)] = Field(
-        description="Where to; https, unless an administrator allows http.",
+    url: Annotated[str, StringConstraints(min_length=1, max_length=_LONGEST_URL)] | SecretReference = Field(
+        description="Where to; https, unless an administrator allows http. A secret reference, if the address itself is a secret.",
         examples=["https://example.com/hooks/report"],
     )
     method: Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"] = "POST"
@@ -95,11 +96,12 @@ class WebhookPayload(Payload):
 
     @field_validator("url")
     @classmethod
-    def _check_url(cls, value: str) -> str:
-        try:
-            parse_endpoint(read_url(value))
-        except EgressRefused as error:
-            raise ValueError(str(error)) from None
+    def _check_url(cls, value: str | SecretReference) -> str | SecretReference:
+        if isinstance(value, str):
+            try:
+                parse_endpoint(read_url(value))
+            except EgressRefused as error:
+                raise ValueError(str(error)) from None
         return value
 
     @field_validator("headers")
@@ -121,9 +123,16 @@ class WebhookPayload(Payload):
 
 
 class WebhookFailed(TimeballError):
-    """The request was not answered, or the server could not serve it just now."""
+    """The request was not answered, or the server could not serve it just now.
+
+    *may_have_arrived*: the server may have taken the request all the same.
+    """
 
     code = "webhook_failed"
+
+    def __init__(self, message: str, *, may_have_arrived: bool = False) -> None:
+        super().__init__(message)
+        self.may_have_arrived = may_have_arrived
 
 
 def host_of(payload: str) -> str | None:
@@ -160,12 +169,17 @@ class Webhook:
         self._client: HttpClient | None = None
 
     async def __call__(self, payload: WebhookPayload) -> dict[str, Any]:
+        return await self.send(payload, current.execution_id)
+
+    async def send(self, payload: WebhookPayload, message_id: str) -> dict[str, Any]:
+        """Send the request. *message_id* is what the server knows it by when it is sent again."""
         disclosure = await self._secrets.disclose(payload)
-        disclosure.for_host(urlsplit(payload.url).hostname)
+        request = _WebhookRequest(payload, disclosure)
+        disclosure.for_host(request.url.host)
         body = _body_of(payload, disclosure)
-        headers = self._headers(payload, body or b"", disclosure)
-        answer = await self._send(payload, headers, body, disclosure)
-        reply = _WebhookReply(payload, answer, disclosure)
+        headers = self._headers(payload, body or b"", disclosure, message_id)
+        answer = await self._send(request, headers, body, disclosure)
+        reply = _WebhookReply(request, answer, disclosure)
         if 200 <= answer.status < 300:
             return reply.result()
         if answer.status == 429 or answer.status >= 500:
@@ -211,21 +225,25 @@ class Webhook:
         return self._client
 
     async def _send(
-        self, payload: WebhookPayload, headers: Mapping[str, str], body: bytes | None, disclosure: SecretScope
+        self, request: _WebhookRequest, headers: Mapping[str, str], body: bytes | None, disclosure: SecretScope
     ) -> HttpResponse:
-        client = self._open()
-        from aiohttp import ClientError
+        client, payload = self._open(), request.payload
+        from aiohttp import ClientConnectorError, ClientError
 
         keep = MAX_BODY_BYTES + disclosure.longest
         try:
-            return await client.send(payload.method, read_url(payload.url), headers, body, payload.timeout / 1000, keep)
+            return await client.send(payload.method, request.url, headers, body, payload.timeout / 1000, keep)
         except TimeoutError:
-            raise WebhookFailed(f"{_shown(payload)} was not answered within {payload.timeout} ms") from None
+            words = f"{request.shown} was not answered within {payload.timeout} ms"
+            raise WebhookFailed(words, may_have_arrived=True) from None
         except (ClientError, OSError) as error:
             what = disclosure.redact(f"{type(error).__name__}: {error}")
-            raise WebhookFailed(f"{_shown(payload)} failed: {what}") from None
+            is_connected = not isinstance(error, ClientConnectorError)
+            raise WebhookFailed(f"{request.shown} failed: {what}", may_have_arrived=is_connected) from None
 
-    def _headers(self, payload: WebhookPayload, body: bytes, disclosure: SecretScope) -> dict[str, str]:
+    def _headers(
+        self, payload: WebhookPayload, body: bytes, disclosure: SecretScope, message_id: str
+    ) -> dict[str, str]:
         headers = {"User-Agent": "Timeball", "Accept": "*/*", "Accept-Encoding": "identity"}
         if payload.json_ is not None:
             headers["Content-Type"] = "application/json"
@@ -235,15 +253,15 @@ class Webhook:
         headers = {name: value for name, value in headers.items() if name.lower() not in chosen}
         for name, value in payload.headers.items():
             headers[name] = _checked(name, disclosure.reveal(value))
-        headers["Idempotency-Key"] = current.execution_id
+        headers["Idempotency-Key"] = message_id
         claimed = RUNNING.get().claimed
         told = occurrence_headers(claimed)
         # A payload that names headers of a trace has its own.
         traced = {} if _TRACE_HEADERS & chosen else trace_headers(claimed)
-        return headers | traced | told | self._signatures(payload, told, body, disclosure)
+        return headers | traced | told | self._signatures(payload, told, body, disclosure, message_id)
 
     def _signatures(
-        self, payload: WebhookPayload, told: Mapping[str, str], body: bytes, disclosure: SecretScope
+        self, payload: WebhookPayload, told: Mapping[str, str], body: bytes, disclosure: SecretScope, message_id: str
     ) -> dict[str, str]:
         """By Standard Webhooks, which cover the body alone; and of what the headers tell, with the body."""
         chosen = payload.signing_secret
@@ -251,7 +269,7 @@ class Webhook:
         if not references:
             return {}
         keys = [_signing_key(reference, disclosure) for reference in references]
-        message = signed_headers(keys, current.execution_id, self._clock.now(), body)
+        message = signed_headers(keys, message_id, self._clock.now(), body)
         return message | {"Timeball-Signature": sign_occurrence(keys, {**told, **message}, body)}
 
     def _retry(self, reply: _WebhookReply) -> BaseException:
@@ -277,12 +295,39 @@ class Webhook:
         return min(max(aware - self._clock.now(), timedelta(0)), _LONGEST_WAIT)
 
 
+class _WebhookRequest:
+    """Where a request goes, and how it is called in an error."""
+
+    def __init__(self, payload: WebhookPayload, disclosure: SecretScope) -> None:
+        self.payload = payload
+        if isinstance(payload.url, str):
+            self.url = read_url(payload.url)
+            # Without the query, in which many services want their tokens.
+            self.shown = f"{payload.method} {self.url.origin()}{self.url.raw_path}"[:500]
+            return
+        text = disclosure.reveal(payload.url)
+        try:
+            # Not from the cache of `read_url`, which would keep the secret.
+            self.url = read_url.__wrapped__(text[: _LONGEST_URL + 1])
+            if len(text) > _LONGEST_URL:
+                raise ValueError("too long")
+            parse_endpoint(self.url)
+        except (EgressRefused, ValueError):
+            # What is wrong with it is not said: it would tell a part of the secret.
+            raise HandlerRefused(
+                f"secret {payload.url.name} is not an address, expected one such as https://example.com/hooks/report"
+            ) from None
+        # An answer may repeat the path alone, which is where the secret is.
+        disclosure.hide(self.url.raw_path_qs)
+        self.shown = f"{payload.method} {self.url.origin()} (the address is the secret {payload.url.name})"
+
+
 class _WebhookReply:
     """An answer in words that may be stored."""
 
-    def __init__(self, payload: WebhookPayload, answer: HttpResponse, disclosure: SecretScope) -> None:
+    def __init__(self, request: _WebhookRequest, answer: HttpResponse, disclosure: SecretScope) -> None:
         self.answer = answer
-        self._payload = payload
+        self._request = request
         self._disclosure = disclosure
         self._text = _redacted(answer, disclosure)
 
@@ -300,7 +345,7 @@ class _WebhookReply:
         answer = self.answer
         excerpt = " ".join(self._text[:_SHOWN_OF_BODY].split())
         reason = self._disclosure.redact(answer.reason)[:100]
-        words = f"{_shown(self._payload)} was answered {answer.status} {reason}".rstrip()
+        words = f"{self._request.shown} was answered {answer.status} {reason}".rstrip()
         if 300 <= answer.status < 400:
             where = self._disclosure.redact(answer.headers.get("location", "elsewhere"))[:_SHOWN_OF_BODY]
             words += f"; redirects are not followed (it leads to {where})"
@@ -326,12 +371,6 @@ def _checked(name: str, value: str) -> str:
         return _check_header_value(value)
     except ValueError as error:
         raise HandlerRefused(f"header {name}: {error}") from None
-
-
-def _shown(payload: WebhookPayload) -> str:
-    """The request in an error: without the query, in which many services want their tokens."""
-    url = read_url(payload.url)
-    return f"{payload.method} {url.origin()}{url.raw_path}"[:500]
 
 
 def _redacted(answer: HttpResponse, disclosure: SecretScope) -> str:
