@@ -41,6 +41,7 @@ _ALERTS, _ALERT_STORE, _ALERT_RULES = (
     "tests/store/test_alerts.py",
     "tests/domain/test_alerts.py",
 )
+_ALERT_ROUTES, _DELIVERIES = "tests/domain/test_alert_routes.py", "tests/handlers/builtin/test_alert_delivery.py"
 _FREEZES = "tests/engine/scheduler/test_freezes.py"
 _EXECUTOR, _HEARTBEAT = "tests/engine/worker/test_executor.py", "tests/engine/test_lease.py"
 _LIFECYCLE, _OCCURRENCES = "tests/domain/test_lifecycle.py", "tests/domain/scheduling/test_occurrences.py"
@@ -1213,6 +1214,91 @@ MUTANTS = (
         'return orjson.dumps(redact(orjson.loads(body))) if scope["state"].get("shows_secret") else body',
         "return body",
         "tests/api/test_webhooks.py::test_a_repetition_under_an_idempotency_key_creates_nothing_and_shows_no_secret",
+    ),
+    # channels: a message of an alert is neither lost, nor told after its end, nor given a secret of another
+    _one(
+        "a delivery that is sent after the end of its alert",
+        "domain/alert_routes.py",
+        "    if alert.resolved_at is not None:\n",
+        "    if False:\n",
+        f"{_ALERT_ROUTES}::test_what_calls_a_person_is_left_out_if_nothing_is_to_be_done",
+    ),
+    _one(
+        "an end that is told where the alert was not heard of",
+        "domain/alert_routes.py",
+        "        if not line.was_heard:\n",
+        "        if False:\n",
+        f"{_DELIVERIES}::test_an_alert_that_is_resolved_before_its_opening_was_heard_is_not_told",
+    ),
+    _one(
+        "an end that overtakes the opening",
+        "domain/alert_routes.py",
+        "        return SendLater(TURN) if line.must_wait else SendNow()",
+        "        return SendNow()",
+        f"{_DELIVERIES}::test_the_end_of_an_alert_waits_for_its_opening_that_is_being_sent",
+    ),
+    _one(
+        "messages of one alert that do not see each other",
+        "store/alert_deliveries.py",
+        '            await self._database.fetch("lock_line_of_delivery", connection, id=delivery_id)\n',
+        "",
+        f"{_DELIVERIES}::test_two_messages_of_one_alert_that_begin_at_once_see_each_other",
+    ),
+    _one(
+        "a reminder that is written again with every attempt",
+        "store/alert_deliveries.py",
+        'repeat_at is not None and row["begun_at"] is None and alert is not None',
+        "repeat_at is not None and alert is not None",
+        f"{_DELIVERIES}::test_a_reminder_is_written_once_however_often_its_delivery_begins",
+    ),
+    _one(
+        "a message that may have arrived and is taken for unheard",
+        "handlers/builtin/alert_delivery.py",
+        "            if not order.may_have_arrived and not _may_have_arrived(error):\n",
+        "            if True:\n",
+        f"{_DELIVERIES}::test_the_end_is_told_if_the_opening_may_have_arrived",
+    ),
+    _one(
+        "a job of a person that passes for a delivery",
+        "handlers/builtin/alert_delivery.py",
+        "        if delivery_id != RUNNING.get().claimed.job_id:\n",
+        "        if False:\n",
+        f"{_DELIVERIES}::test_a_job_that_a_person_has_written_is_no_delivery",
+    ),
+    _one(
+        "an editor whose channel gets any secret",
+        "application/commands/channels.py",
+        "bool(channel.secrets) and not actor.is_administrator",
+        "False",
+        f"{_DELIVERIES}::test_a_channel_of_an_editor_gets_only_secrets_that_are_bound_to_its_host",
+    ),
+    _one(
+        "secrets for settings that have changed since they were read",
+        f"{_SQL}/channels.sql",
+        "JOIN timeball.channel ON channel.name = delivery.channel AND channel.version = delivery.channel_version",
+        "JOIN timeball.channel ON channel.name = delivery.channel",
+        f"{_DELIVERIES}::test_settings_that_change_while_a_message_is_sent_get_no_secret",
+    ),
+    _one(
+        "a channel that keeps a secret in plain",
+        "domain/channels.py",
+        "                elif is_secret(str(name)) or redact(one) != one:\n",
+        "                elif False:\n",
+        "tests/domain/test_channels.py::test_each_mistake_is_told_with_what_was_expected_and_without_a_secret",
+    ),
+    _one(
+        "an editor who writes what a command runs",
+        "application/commands/channels.py",
+        "    if kind.is_for_administrators and not actor.is_administrator:\n",
+        "    if False:\n",
+        "tests/api/test_channels.py::test_only_administrators_write_channels_that_run_a_command",
+    ),
+    _one(
+        "a secret address of which an answer repeats the path",
+        "handlers/builtin/webhook.py",
+        "        disclosure.hide(self.url.raw_path_qs)\n",
+        "",
+        "tests/handlers/builtin/test_webhook.py::test_an_address_may_be_a_secret_of_which_errors_tell_the_host_alone",
     ),
     # freezes
     _one(

@@ -101,13 +101,20 @@ async def open_runtime(settings: Settings, env: Env | None = None) -> AsyncItera
         )
         await store.open(migrates=settings.migrate, shards=settings.shards)
         stack.push_async_callback(store.close)
-        box = BuiltinHandlers(settings, env.clock, settings.data_dir, store.history, server_uid(url), store.history)
+        box = BuiltinHandlers(
+            settings,
+            env.clock,
+            settings.data_dir,
+            store.history,
+            server_uid(url),
+            store.history,
+            lambda: store.alert_deliveries,
+        )
         stack.push_async_callback(box.close)
         broker = await _make_broker(settings, store)
         stack.push_async_callback(broker.close)
         catalogue = make_catalogue(box)
-        # What is to be told of alerts is given to the commands here: see `Announce` in store/alerts.py.
-        yield Runtime(settings, env, store, Commands(store, env, catalogue, announce=None), box, broker, catalogue)
+        yield Runtime(settings, env, store, Commands(store, env, catalogue), box, broker, catalogue)
 
 
 def server_uid(url: str) -> int | None:

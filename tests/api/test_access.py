@@ -135,6 +135,21 @@ ROUTES: list[tuple[str, str, Any, str, int]] = [
     ("GET", "/groups/{group}", None, "viewer", 200),
     ("GET", "/groups/{group}/explain", None, "viewer", 200),
     ("POST", "/groups/{group}/cancel", {}, "operator", 200),
+    ("GET", "/channels", None, "viewer", 200),
+    ("POST", "/channels", {"name": "{unique}", "kind": "email", "settings": {"to": ["a@b.co"]}}, "editor", 201),
+    ("GET", "/channels/{channel}", None, "viewer", 200),
+    ("PUT", "/channels/{channel}", {"description": "d"}, "editor", 200),
+    ("PATCH", "/channels/{channel}", {"description": "d"}, "editor", 200),
+    ("POST", "/channels/{channel}/test", {}, "operator", 201),
+    ("GET", "/channels/{channel}/deliveries", None, "viewer", 200),
+    ("GET", "/channels/{channel}/deliveries/{delivery}", None, "viewer", 200),
+    ("DELETE", "/channels/{channel}", None, "editor", 204),
+    ("GET", "/alert-routes", None, "viewer", 200),
+    ("POST", "/alert-routes", {"name": "{unique}", "channels": ["everyone"]}, "editor", 201),
+    ("GET", "/alert-routes/{route}", None, "viewer", 200),
+    ("PUT", "/alert-routes/{route}", {"severity": "critical"}, "editor", 200),
+    ("PATCH", "/alert-routes/{route}", {"severity": "critical"}, "editor", 200),
+    ("DELETE", "/alert-routes/{route}", None, "editor", 204),
     ("GET", "/operations", None, "viewer", 200),
     ("GET", "/operations/{operation}", None, "viewer", 200),
     ("GET", "/operations/{operation}/items", None, "viewer", 200),
@@ -182,6 +197,7 @@ async def test_security_2_every_route_requires_its_role(
     await record(store, [found(claimed, Failed(FAILURE)) for claimed in await claim_all(store)])
     node = await make_node(store)
     commands = Commands(store, store.env)
+    await commands.channels.create("everyone", "email", {"to": ["all@example.com"]})
 
     for method, pattern, body, least, expected in ROUTES:
         for role in ("none", *ROLES):
@@ -198,9 +214,14 @@ async def test_security_2_every_route_requires_its_role(
             alert = await make_alert(store)
             if pattern.endswith("/unacknowledge"):
                 await commands.alerts.acknowledge(alert)
+            channel = await commands.channels.create(f"channel-{job.id}", "email", {"to": ["a@example.com"]})
+            message = await commands.channels.test(channel.name)
+            route = await commands.alert_routes.create({"name": f"route-{job.id}", "channels": ["everyone"]})
             path = pattern.format(
                 alert=alert,
                 job=job.id,
+                channel=channel.name,
+                route=route.name,
                 execution=execution,
                 queue="mail",
                 node=node,
@@ -212,10 +233,10 @@ async def test_security_2_every_route_requires_its_role(
                 group=format_id("grp", group),
                 freeze=freeze.id,
                 webhook=webhook.id,
-                delivery=delivery.id,
+                delivery=message if pattern.startswith("/channels") else delivery.id,
             )
-            is_named = pattern.endswith(("/duplicate", "/templates", "/calendars"))
-            body_for_it = body | {"name": f"copy of {job.id}"} if is_named and body else body
+            is_named = pattern.endswith(("/duplicate", "/templates", "/calendars", "/channels", "/alert-routes"))
+            body_for_it = body | {"name": f"copy-of-{job.id}"} if is_named and body else body
             # The drop-in routes lie beside our own prefix.
             url = f"http://localhost:8080{path}" if path.startswith("/api/") else path
             response = await client.request(method, url, json=body_for_it, headers=keys[role])

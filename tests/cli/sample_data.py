@@ -61,6 +61,10 @@ async def _fill(dsn: str) -> World:
     async with CliSession().connected(load_settings(database_url=dsn, migrate=False)) as client:
         await client.calendars.create("holidays", ["12-25", "12-26"])
         await client.calendars.update("holidays", 1, description="the office is closed")
+        await client.channels.create("on-call", "slack", {"url": {"$secret": "SLACK_URL"}})
+        await client.channels.create("ops", "email", {"to": ["ops@example.com"]})
+        await client.alert_routes.create("everything", ["on-call"])
+        await client.alert_routes.create("billing", ["on-call"], queues=["billing"])
         await client.templates.create("welcome", {"handler": "test.echo", "payload": {"to": "{{to}}"}})
         group = await client.groups.create([{"handler": "test.echo"}, {"chain": [{"handler": "test.echo"}] * 2}])
         webhook = await client.webhooks.create("https://example.com/hook")

@@ -31,6 +31,8 @@ WITHOUT_A_VERB = {
     ("PUT", "/templates/{template}"),
     ("PUT", "/calendars/{calendar}"),
     ("PUT", "/webhooks/{webhook}"),
+    ("PUT", "/channels/{channel}"),
+    ("PUT", "/alert-routes/{route}"),
     ("GET", "/health/live"),
     ("GET", "/health/ready"),
     ("GET", "/events"),

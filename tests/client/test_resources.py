@@ -53,6 +53,38 @@ def test_methods_of_jobs(running_api: str) -> None:
         assert gone.value.code == "not_found"
 
 
+def test_methods_of_channels_and_alert_routes(running_api: str) -> None:
+    with Client(running_api) as timeball:
+        ops = timeball.channels.create("ops", "slack", {"url": {"$secret": "SLACK_URL"}}, description="all")
+        assert (ops.secrets, ops.version) == (["SLACK_URL"], 1)
+        changed = timeball.channels.update("ops", 1, settings={"url": {"$secret": "OTHER"}})
+        assert timeball.channels.get("ops").settings == changed.settings == {"url": {"$secret": "OTHER"}}
+        assert (
+            [one.name for one in timeball.channels.iterate()]
+            == ["ops"]
+            == [one.name for one in timeball.channels.list().data]
+        )
+        with pytest.raises(InvalidInput, match="expected the name of a secret"):
+            timeball.channels.create("b", "slack", {"url": "https://hooks.slack.com/x"})
+
+        route = timeball.alert_routes.create("all", ["ops"], severity="critical", repeat_every_seconds=3600)
+        assert (route.channels, route.severity) == (["ops"], "critical")
+        assert timeball.alert_routes.update("all", 1, queues=["mail"]).queues == ["mail"]
+        assert timeball.alert_routes.get("all") == timeball.alert_routes.list()[0]
+
+        test = timeball.channels.test("ops")
+        assert timeball.channels.delivery("ops", test.id) == test
+        assert [one.id for one in timeball.channels.iterate_deliveries("ops")] == [test.id]
+        assert timeball.channels.deliveries("ops").data[0].state == "waiting"
+        with pytest.raises(ResultTimeout):  # no worker runs
+            timeball.channels.wait_for_delivery("ops", test.id, timeout=0.05)
+
+        timeball.alert_routes.delete("all")
+        timeball.channels.delete("ops")
+        with pytest.raises(NotFound):
+            timeball.channels.get("ops")
+
+
 def test_the_program_of_the_page_on_backfills_runs(running_api: str) -> None:
     names: dict[str, Any] = {}
     page = (Path(__file__).parents[2] / "docs/howto/backfill.md").read_text(encoding="utf-8")

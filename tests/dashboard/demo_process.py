@@ -20,6 +20,7 @@ PAGES = (
     "/executions", "/dead", "/queues", "/queues/one?name=crm", "/workers", "/workers/app-2%2F412", "/tags/finance", "/handlers",
     "/handlers/one?name=http.webhook", "/templates", "/calendars", "/freezes", "/freezes/new?queue=mail", "/groups",
     "/alerts", "/alerts?state=resolved",
+    "/channels", "/channels/new", "/alert-routes/new",
     "/webhooks", "/keys", "/audit", "/operations", "/settings", "/attempts", "/doctor", "/about", "/login",
 )  # fmt: skip
 

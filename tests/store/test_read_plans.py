@@ -705,6 +705,36 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "lock_jobs": ({"ids": ids(JOB), "before": NOW}, PAGE),
     "delete_spent_jobs": ({"ids": ids(JOB + RECURRING), "partition": 0, "own_is_there": False}, 3 * PAGE),
     "delete_spent_jobs, of a day": ({"ids": ids(ENDED + 1), "partition": 0, "own_is_there": True}, 3 * PAGE),
+    # Channels, and deliveries of alerts.
+    "find_channel": ({"name": "channel 7"}, 1),
+    "lock_channel": ({"name": "channel 7"}, 1),
+    "hold_channels": ({"names": ["channel 7", "channel 8"]}, 2),
+    "write_channel": (
+        {
+            "name": "channel 7",
+            "description": None,
+            "kind": "email",
+            "settings": "{}",
+            "bound_secrets_only": False,
+        },
+        1,
+    ),
+    "delete_channel": ({"name": "channel 7"}, 1),
+    "deliveries_of_alerts": ({"alert_ids": [id_(OTHER + 7), id_(OTHER + 8)]}, 8),
+    "lock_line_of_delivery": ({"id": id_(ENDED + 7)}, 1 + 2 * 4),
+    "line_of_delivery": ({"id": id_(ENDED + 7)}, 1 + 3 * 4),
+    "begin_delivery": ({"id": id_(ENDED + 7), "channel_version": 1}, 1),
+    "note_unheard_delivery": ({"id": id_(ENDED + 7)}, 1),
+    "note_sent_delivery": ({"id": id_(ENDED + 7)}, 1),
+    "leave_out_delivery": ({"id": id_(ENDED + 7), "reason": "r"}, 1),
+    "find_delivery": ({"id": id_(ENDED + 7)}, 1 + 5 + 2 * PARTITIONS),
+    "page_deliveries": ({"channel": "channel 7", "before": 2**62, "limit": PAGE}, PAGE * (1 + 5 + 2 * PARTITIONS)),
+    "use_secrets_of_channel": (
+        {"id": id_(RUNS + 7), "claim_id": None, "names": ["A"], "notes": [id_(OTHER)], "is_bound": True},
+        4,
+    ),
+    "trim_alert_delivery": ({"before": NOW - timedelta(minutes=SOME - PAGE), "limit": PAGE}, 4 * PAGE),
+    "trim_alert_delivery, but none is old": ({"before": NOW - timedelta(days=99), "limit": PAGE}, 0),
     # How many rows of a day are read depends on the share that matches; here every tenth does.
     "delete_finished": (_LAST_DAY | {"states": ["dead"]}, 20 * PAGE + 10 * PAGE),
 }
@@ -724,6 +754,7 @@ READS_NO_TABLE = (
     *("write_audit", "write_log_lines", "set_fact", "add_api_key", "register_node", "add_webhook"),
     *("add_operation", "add_operation_items", "add_session", "add_template", "days_kept"),
     *("add_calendar", "add_calendar_version"),
+    *("add_channel", "add_alert_route", "add_deliveries"),
 )
 
 _PROOF = "a proof looks at everything there is"
@@ -734,6 +765,7 @@ _REHEARSAL = "asked by a test of its own small database"
 # Statements that read a whole table, or have no plan, and why.
 _FEW_FREEZES = "freezes are few: people make them, and every claim and promotion reads all of them"
 _FEW_INTERVALS = "pauses and limits of queues are few: people make them"
+_FEW_ROUTES = "routes of alerts are few: people make them, and every announcement reads all of them"
 READS_ALL = {
     "failing_job": "jobs that fail are few, and wait there for two seconds",
     "forget_failing_job": "jobs that fail are few, and wait there for two seconds",
@@ -755,6 +787,11 @@ READS_ALL = {
     "read_dashboard_secret": "a table of one row",
     **dict.fromkeys(("lock_alert_evaluation", "alert_evaluated_at", "note_alert_evaluation"), "a table of one row"),
     "open_pauses_of_queues": _FEW_INTERVALS,
+    **dict.fromkeys(
+        ("find_alert_route", "lock_alert_route", "write_alert_route", "delete_alert_route", "all_alert_routes"),
+        _FEW_ROUTES,
+    ),
+    "list_channels": "without statistics it sorts all names, and channels are few",
     "calendars_to_follow": "calendars are few: people make them",
     "list_calendars": "without statistics it sorts all names, and calendars are few",
     "forget_numbers": "asked once, when a database was restored elsewhere",

@@ -325,6 +325,34 @@ _FILL = [
             "started_at": f"{_NOW} + n * interval '1 second'",
         },
     ),
+    # Four deliveries of each alert; the executions of the first ones are there.
+    _rows(
+        "alert_delivery",
+        SOME,
+        {
+            "id": _id(f"{ENDED} + n"),
+            "channel": "'channel ' || n % 20",
+            "alert_id": _id(f"{OTHER} + n / 4"),
+            "event": "'opened'",
+            "run_at": _NOW,
+            "begun_at": _NOW,
+            "heard_at": _NOW,
+            "created_at": f"{_NOW} - n * interval '1 minute'",
+        },
+    ),
+    _rows(
+        "channel",
+        SOME,
+        {
+            "name": "'channel ' || n",
+            "kind": "'email'",
+            "settings": "'{}'",
+            "bound_secrets_only": "false",
+            "version": "1",
+            "created_at": _NOW,
+            "updated_at": _NOW,
+        },
+    ),
     _rows(
         "calendar",
         SOME,

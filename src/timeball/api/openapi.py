@@ -197,7 +197,7 @@ _TAGS = {
     "calendars": "Named sets of days that jobs leave out, or run on alone.",
     "operations": "Bulk actions and their progress.",
     "queues": "Named queues of executions: pause, limit, purge.",
-    "alerts": "Facts that a person should act upon, until they are gone.",
+    "alerts": "Facts that a person should act upon, until they are gone; and the channels that they are told to.",
     "freezes": "Spans in which nothing of a queue, a tag, a job or the installation starts.",
     "nodes": "The workers and schedulers that are running.",
     "handlers": "What workers can run.",

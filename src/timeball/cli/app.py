@@ -166,6 +166,8 @@ class _RootGroup(LazyGroup):
         LazyCommand("templates", "templates:templates", "Templates: patterns to create jobs from."),
         LazyCommand("calendars", "calendars:calendars", "Calendars: days that jobs skip, or run on alone."),
         LazyCommand("webhooks", "webhooks:webhooks", "Webhooks: addresses that events are sent to."),
+        LazyCommand("channels", "channels:channels", "Channels: where alerts go."),
+        LazyCommand("alert-routes", "channels:alert_routes", "Alert routes: which alerts go to which channels."),
         LazyCommand("keys", "keys:keys", "API keys: who may call the API."),
         LazyCommand("db", "database:database", "The database and its schema."),
     )

@@ -19,6 +19,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import httpx
 
+from timeball.client.channels import AlertRoutesApi, ChannelsApi
 from timeball.client.executions import DeadLettersApi, ExecutionsApi, GroupsApi, OperationsApi
 from timeball.client.jobs import CalendarsApi, JobsApi, TemplatesApi
 from timeball.client.requests import ApiRequest, ClientType, Page, Poll, parse_json
@@ -64,6 +65,8 @@ class Resources(Generic[ClientType]):
         self.templates: TemplatesApi[ClientType] = TemplatesApi(client)
         self.calendars: CalendarsApi[ClientType] = CalendarsApi(client)
         self.webhooks: WebhooksApi[ClientType] = WebhooksApi(client)
+        self.channels: ChannelsApi[ClientType] = ChannelsApi(client)
+        self.alert_routes: AlertRoutesApi[ClientType] = AlertRoutesApi(client)
         self.schedules: SchedulesApi[ClientType] = SchedulesApi(client)
         self.time: TimeApi[ClientType] = TimeApi(client)
         self.system: SystemApi[ClientType] = SystemApi(client)

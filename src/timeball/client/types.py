@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Required, TypeAlias, TypedDict
 
 from timeball.api.models.alerts import AlertOut as Alert
+from timeball.api.models.channels import AlertDeliveryOut as AlertDelivery
+from timeball.api.models.channels import AlertRouteOut as AlertRoute
+from timeball.api.models.channels import ChannelOut as Channel
 from timeball.api.models.executions import AnyAttemptOut as Try
 from timeball.api.models.executions import AttemptOut as Attempt
 from timeball.api.models.executions import BulkCreated, DeadGroupOut
@@ -65,6 +68,8 @@ from timeball.api.models.webhooks import WebhookWithSecret as CreatedWebhook
 
 __all__ = [
     "Alert",
+    "AlertDelivery",
+    "AlertRoute",
     "Attempt",
     "AuditRecord",
     "BackfillPreview",
@@ -75,6 +80,7 @@ __all__ = [
     "CancelledGroup",
     "ChainParams",
     "ChangedJob",
+    "Channel",
     "Check",
     "Collision",
     "Concern",

@@ -308,6 +308,10 @@ class HandlerSettings(BaseModel):
         description="A folder with one file per secret, in addition to TIMEBALL_SECRET_... in the environment; "
         "..._HOSTS, ..._QUEUES and ..._HANDLERS beside a secret limit where it may be used.",
     )
+    public_url: str | None = Field(
+        default=None,
+        description="Where people open the dashboard, such as https://timeball.example.com; messages of alerts link there.",
+    )
     webhook_allow: Texts = Field(
         default=(), description="Private networks (CIDR) and hosts that webhooks may call, each with or without :port."
     )

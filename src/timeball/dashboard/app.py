@@ -41,6 +41,7 @@ from timeball.dashboard.pages import (
     alerts,
     backfill,
     calendars,
+    channels,
     cluster,
     dead_letters,
     executions,
@@ -373,6 +374,7 @@ async def _show_error(
 _ROUTERS = (
     backfill.router,
     calendars.router,
+    channels.router,
     cluster.router,
     dead_letters.router,
     executions.router,

@@ -28,6 +28,7 @@ from timeball.domain.handler import Handler, HandlerContract, HandlerOptions, ex
 from timeball.env import Clock
 from timeball.errors import InvalidInput, SettingsError
 from timeball.handlers.binding import ModelBinder, typed_handler
+from timeball.handlers.builtin.alert_delivery import DeliveryLog
 from timeball.handlers.builtin.egress import EgressPolicy, parse_egress_rule
 from timeball.handlers.builtin.files import FilePayload, FileWrite, FolderCreate, FolderPayload
 from timeball.handlers.builtin.path_sandbox import PathSandbox
@@ -37,6 +38,7 @@ from timeball.handlers.builtin.webhook import Webhook, WebhookPayload, host_of
 from timeball.handlers.registry import Registry, make_handler
 
 if TYPE_CHECKING:
+    from timeball.domain.alert_messages import ChannelCall
     from timeball.domain.webhook import WebhookAnswer
     from timeball.handlers.builtin.email import MailServer
     from timeball.handlers.builtin.queue_publish import QueuePublish
@@ -200,6 +202,10 @@ def inherited_options(options: HandlerOptions) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in options.job_fields().items()}
 
 
+class ChannelDeliveries(DeliveryLog, SecretUseRecorder, Protocol):
+    """The deliveries of alerts, and the record of the secrets that channels use."""
+
+
 _MEGABYTE = 1024**2
 
 
@@ -219,15 +225,18 @@ class BuiltinHandlers:
         history: HistoryTrimmer | None = None,
         database_uid: int | None = None,
         uses: SecretUseRecorder | None = None,
+        deliveries: Callable[[], ChannelDeliveries] | None = None,
     ) -> None:
         self._settings = settings
+        self._deliveries = deliveries
+        self._channel_webhook: Webhook | None = None
         self._database_uid = database_uid
         self._clock = clock
         self._secrets = SecretStore(settings.secrets_dir, uses=uses)
         if problems := self._secrets.problems():
             raise SettingsError(problems)
         self._root = PathSandbox(settings.files_root or data_dir / "files")
-        self._webhook = Webhook(egress_of(settings), self._secrets, clock, signing_secrets=signing_secrets_of(settings))
+        self._webhook = self._make_webhook(self._secrets)
         self._publish: QueuePublish | None = None
         always = (
             typed_handler("http.webhook", self._webhook, WebhookPayload, target=host_of),
@@ -241,12 +250,14 @@ class BuiltinHandlers:
             "email.send": self._make_email,
             "queue.publish": self._make_publish,
             "system.cleanup": lambda: typed_handler("system.cleanup", Cleanup(history), CleanupPayload),
+            "alert.deliver": self._make_alert_delivery,
         }
         is_set_up = {
             "shell.command": settings.shell_enabled,
             "email.send": settings.smtp_url is not None,
             "queue.publish": bool(settings.queue_allow),
             "system.cleanup": history is not None,
+            "alert.deliver": deliveries is not None,
         }
         configured = (self._get(name) for name, is_on in is_set_up.items() if is_on)
         self.handlers: tuple[Handler, ...] = (*always, *configured)
@@ -271,9 +282,10 @@ class BuiltinHandlers:
     def _make_shell(self) -> Handler:
         from timeball.handlers.builtin.shell import Shell, ShellPayload
 
-        rules = replace(shell_rules_of(self._settings), database_uid=self._database_uid)
-        shell = Shell(rules, self._root, self._secrets)
-        return typed_handler("shell.command", shell, ShellPayload)
+        return typed_handler("shell.command", Shell(self._shell_rules(), self._root, self._secrets), ShellPayload)
+
+    def _shell_rules(self) -> ShellRules:
+        return replace(shell_rules_of(self._settings), database_uid=self._database_uid)
 
     def _make_email(self) -> Handler:
         from timeball.handlers.builtin.email import Email, EmailPayload
@@ -290,9 +302,49 @@ class BuiltinHandlers:
         """Send a message of an outgoing webhook, by the same rules for addresses as the handler `http.webhook`."""
         return await self._webhook.post(url, headers, body, timeout)
 
+    def _make_alert_delivery(self) -> Handler:
+        from timeball.handlers.builtin.alert_delivery import AlertDeliveryPayload, AlertSender, channel_of
+
+        sender = AlertSender(self._deliveries, self._send_to_channel, self._settings.public_url)
+        return typed_handler("alert.deliver", sender, AlertDeliveryPayload, target=channel_of)
+
+    async def _send_to_channel(self, call: ChannelCall, message_id: str) -> Mapping[str, Any]:
+        """Send a message by the handler it is for. Its secrets are used by the channel, not by the job that delivers it."""
+        from timeball.handlers.builtin.alert_delivery import ChannelUnavailable
+
+        deliveries = None if self._deliveries is None else self._deliveries()
+        secrets = SecretStore(self._settings.secrets_dir, uses=deliveries)
+        match call.handler:
+            case "email.send":
+                from timeball.handlers.builtin.email import EmailPayload
+
+                if self._settings.smtp_url is None:
+                    raise ChannelUnavailable("this worker has no mail server: TIMEBALL_SMTP_URL is not set")
+                mail: Mapping[str, Any] = await self._get("email.send").function(
+                    EmailPayload.model_validate(call.payload)
+                )
+                return mail
+            case "shell.command":
+                from timeball.handlers.builtin.shell import Shell, ShellPayload
+
+                if not self._settings.shell_enabled:
+                    raise ChannelUnavailable("this worker runs no commands: TIMEBALL_SHELL_ENABLED is not set")
+                shell = Shell(self._shell_rules(), self._root, secrets)
+                return await shell.run(ShellPayload.model_validate(call.payload), call.variables)
+            case _:
+                if self._channel_webhook is None:
+                    self._channel_webhook = self._make_webhook(secrets)
+                return await self._channel_webhook.send(WebhookPayload.model_validate(call.payload), message_id)
+
+    def _make_webhook(self, secrets: SecretStore) -> Webhook:
+        settings = self._settings
+        return Webhook(egress_of(settings), secrets, self._clock, signing_secrets=signing_secrets_of(settings))
+
     async def close(self) -> None:
         """Close what handlers have opened."""
         await self._webhook.close()
+        if self._channel_webhook is not None:
+            await self._channel_webhook.close()
         if self._publish is not None:
             await self._publish.close()
 

@@ -180,9 +180,9 @@ class AlertStore:
         row = await self._database.fetch_row("count_open_alerts")
         return {severity: 0 if row is None else row[severity.value] for severity in Severity}
 
-    async def find(self, alert_id: AlertId) -> Alert | None:
+    async def find(self, alert_id: AlertId, connection: Connection | None = None) -> Alert | None:
         """One alert."""
-        row = await self._database.fetch_row("find_alert", id=alert_id)
+        row = await self._database.fetch_row("find_alert", connection, id=alert_id)
         return None if row is None else _alert_from(row)
 
     async def page(self, chosen: AlertFilter, limit: int, cursor: str | None) -> ResultPage[Alert]:

@@ -56,6 +56,10 @@ class RetentionStore:
         """Delete alerts that were resolved by then."""
         return await self._trim("trim_alert", before)
 
+    async def alert_deliveries(self, before: datetime) -> int:
+        """Delete deliveries of resolved alerts that were created by then."""
+        return await self._trim("trim_alert_delivery", before)
+
     async def unique_keys(self, before: datetime) -> int:
         """Delete unique keys that executions which have ended held until an instant before this one."""
         return await self._trim("trim_live_key", before)

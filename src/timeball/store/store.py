@@ -22,10 +22,12 @@ from timeball.store.types import HousekeepingWork
 
 if TYPE_CHECKING:
     from timeball.env import Env
+    from timeball.store.alert_deliveries import AlertDeliveryStore
     from timeball.store.alerts import AlertStore
     from timeball.store.backfills import BackfillStore
     from timeball.store.calendars import CalendarStore
     from timeball.store.changes import ChangeStream
+    from timeball.store.channels import ChannelStore
     from timeball.store.executions import TicketStore
     from timeball.store.nodes import HandlerStore
     from timeball.store.operations import OperationStore
@@ -135,6 +137,20 @@ class Store:
         from timeball.store.calendars import CalendarStore
 
         return CalendarStore(self.database)
+
+    @cached_property
+    def channels(self) -> ChannelStore:
+        """Channels of alerts, and the routes that lead to them."""
+        from timeball.store.channels import ChannelStore
+
+        return ChannelStore(self.database)
+
+    @cached_property
+    def alert_deliveries(self) -> AlertDeliveryStore:
+        """The messages of alerts to channels."""
+        from timeball.store.alert_deliveries import AlertDeliveryStore
+
+        return AlertDeliveryStore(self.database, self.enqueuer, self.alerts, self.channels, self.shards)
 
     @cached_property
     def alerts(self) -> AlertStore:

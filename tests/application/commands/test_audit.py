@@ -55,8 +55,9 @@ TABLES = (
     "calendar",
     "calendar_version",
     "api_key",
-)
-TABLES += (
+    "channel",
+    "alert_route",
+    "alert_delivery",
     "alert",
     "settled",
     "operation",
@@ -169,6 +170,25 @@ AUDITED: dict[str, tuple[str, Callable[[World], Awaitable[Any]]]] = {
         "webhook.redeliver",
         lambda w: w.commands.webhooks.redeliver(w.delivery_id, ADA),
     ),
+    "channels.create": (
+        "channel.create",
+        lambda w: w.commands.channels.create("new", "email", {"to": ["a@example.com"]}, actor=ADA),
+    ),
+    "channels.update": (
+        "channel.update",
+        lambda w: w.commands.channels.update("unused", {"description": "other"}, ADA),
+    ),
+    "channels.delete": ("channel.delete", lambda w: w.commands.channels.delete("unused", ADA)),
+    "channels.test": ("channel.test", lambda w: w.commands.channels.test("on-call", ADA)),
+    "alert_routes.create": (
+        "alert_route.create",
+        lambda w: w.commands.alert_routes.create({"name": "new", "channels": ["on-call"]}, ADA),
+    ),
+    "alert_routes.update": (
+        "alert_route.update",
+        lambda w: w.commands.alert_routes.update("all", {"severity": "critical"}, ADA),
+    ),
+    "alert_routes.delete": ("alert_route.delete", lambda w: w.commands.alert_routes.delete("all", ADA)),
     # What fronts do without commands.
     "create_key": ("key.create", lambda w: w.keys.create("viewer", "new", None, ENTRY)),
     "revoke_key": ("key.revoke", lambda w: w.keys.revoke(w.key_id, ENTRY)),
@@ -178,6 +198,8 @@ AUDITED: dict[str, tuple[str, Callable[[World], Awaitable[Any]]]] = {
 # is audited as ours; the rest only reads.
 UNAUDITED = {
     "alerts.reconcile",
+    # Its transitions are audited by what announces them.
+    "channels.announce",
     "jobs.enqueue",
     "jobs.aenqueue_direct",
     "jobs.make_sure",
@@ -244,6 +266,9 @@ class World:
         await commands.calendars.create("closed", DaysRequest(days=["sat"]))
         self.webhook_id = (await commands.webhooks.create(WebhookSpec(url="https://example.com/"))).webhook.id
         self.delivery_id = (await commands.webhooks.test(self.webhook_id)).id
+        for name in ("on-call", "unused"):
+            await commands.channels.create(name, "email", {"to": ["a@example.com"]})
+        await commands.alert_routes.create({"name": "all", "channels": ["on-call"]})
         self.key_id = (await self.keys.create("viewer", "old", None, ENTRY))[0].id
         past = Backfill(job_id=self.job_id, since=self.now - 3 * MINUTE, until=self.now)
         self.backfill_id = (await commands.backfills.start(past)).id

@@ -13,6 +13,7 @@ from timeball.application.commands.alerts import AlertCommands
 from timeball.application.commands.backfills import BackfillCommands
 from timeball.application.commands.bulk import OperationCommands
 from timeball.application.commands.calendars import CalendarCommands
+from timeball.application.commands.channels import AlertRouteCommands, ChannelCommands
 from timeball.application.commands.executions import ExecutionCommands
 from timeball.application.commands.freezes import FreezeCommands
 from timeball.application.commands.groups import GroupCommands
@@ -103,9 +104,11 @@ class Commands:
     def __init__(
         self, store: Store, env: Env, handlers: PayloadRules | None = None, announce: Announce | None = None
     ) -> None:
-        """*announce* is told of what happens to alerts, in the transaction that writes it."""
-        self.alerts = AlertCommands(store, announce)
+        """*announce* is told of what happens to alerts, in the transaction that writes it; without one, the channels are."""
         self.contracts = ContractChecks(store, handlers)
+        self.channels = ChannelCommands(store, self.contracts)
+        self.alert_routes = AlertRouteCommands(store)
+        self.alerts = AlertCommands(store, announce or self.channels.announce)
         self.jobs = JobCommands(store, env, self.contracts)
         self.executions = ExecutionCommands(store, env, self.contracts, self.jobs)
         self.backfills = BackfillCommands(store, env, self.contracts, self.jobs)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from timeball.application.queries.alerts import AlertQueries
 from timeball.application.queries.calendars import CalendarQueries
+from timeball.application.queries.channels import ChannelQueries
 from timeball.application.queries.doctor import DoctorQueries
 from timeball.application.queries.executions import ExecutionQueries, OperationQueries
 from timeball.application.queries.explain import ExplainQueries
@@ -45,6 +46,7 @@ class Queries:
         self.templates = TemplateQueries(store)
         self.calendars = CalendarQueries(store)
         self.webhooks = WebhookQueries(store)
+        self.channels = ChannelQueries(store)
         self.executions = ExecutionQueries(store, listing, diagnostics, timelines)
         self.groups = GroupQueries(store)
         self.operations = OperationQueries(store)

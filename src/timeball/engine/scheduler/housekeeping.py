@@ -204,6 +204,7 @@ class Janitor(Service):
         self._report("queue_interval", await retention.queue_intervals(before))
         self._report("freeze", await retention.freezes(before))
         self._report("alert", await retention.alerts(before))
+        self._report("alert_delivery", await retention.alert_deliveries(before))
         self._report("execution_group", await retention.groups(before))
         self._report("followed_success", await retention.followed_successes(before))
         self._report("audit", await retention.audit(now - timedelta(days=self._settings.keep_audit_days)))

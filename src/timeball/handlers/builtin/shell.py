@@ -170,6 +170,10 @@ class Shell:
             raise SettingsError([problem])
 
     async def __call__(self, payload: ShellPayload) -> dict[str, Any]:
+        return await self.run(payload, {})
+
+    async def run(self, payload: ShellPayload, told: Mapping[str, str]) -> dict[str, Any]:
+        """Run the program, with what Timeball tells it in variables beside those of the payload."""
         program = self._rules.program(payload.command)
         self._rules.check_variables(payload.env)
         disclosure = await self._secrets.disclose(payload)
@@ -180,7 +184,7 @@ class Shell:
             order = {
                 "program": program,
                 "arguments": arguments,
-                "environment": _environment(path) | variables,
+                "environment": _environment(path) | dict(told) | variables,
                 "folder": folder,
                 "account": self._account,
                 "limits": self._rules.limits(),

@@ -872,6 +872,70 @@ CREATE UNIQUE INDEX alert_unresolved ON timeball.alert (fact) WHERE resolved_at 
 -- resolved_alerts: the latest first. trim_alert: the oldest.
 CREATE INDEX alert_resolved ON timeball.alert (resolved_at, id) WHERE resolved_at IS NOT NULL;
 
+-- Where alerts go: the kind of a channel decides what its settings are (domain/channels.py). A secret is never among them, only its name.
+CREATE TABLE timeball.channel (
+    name               text        PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 100),
+    description        text,
+    kind               text        NOT NULL CHECK (kind IN ('webhook', 'slack', 'email', 'pagerduty', 'command')),
+    settings           jsonb       NOT NULL,
+    -- Its settings name secrets, and their author is no administrator: only secrets that are bound to hosts are given to it.
+    bound_secrets_only boolean     NOT NULL,
+    version            integer     NOT NULL CHECK (version >= 1),
+    created_at         timestamptz NOT NULL,
+    updated_at         timestamptz NOT NULL
+);
+
+-- Which alerts go to which channels. There are few rows, and every announcement reads all of them.
+CREATE TABLE timeball.alert_route (
+    name                 text        PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 100),
+    description          text,
+    channels             text[]      NOT NULL CHECK (cardinality(channels) > 0),
+    -- The least severity.
+    severity             text        NOT NULL CHECK (severity IN ('critical', 'warning')),
+    -- An empty list asks for nothing.
+    queues               text[]      NOT NULL,
+    tags                 text[]      NOT NULL,
+    jobs                 text[]      NOT NULL,
+    -- [{"from": "22:00", "until": "07:00", "timezone": "Europe/Berlin", "days": ["mon", ...]}]
+    quiet_hours          jsonb       NOT NULL,
+    repeat_every_seconds integer     CHECK (repeat_every_seconds >= 60),
+    version              integer     NOT NULL CHECK (version >= 1),
+    created_at           timestamptz NOT NULL,
+    updated_at           timestamptz NOT NULL
+);
+
+-- A message of an alert to a channel. Its id is that of the job that delivers it, whose execution says where it is. It outlives its channel and its alert.
+CREATE TABLE timeball.alert_delivery (
+    id              uuid        PRIMARY KEY,
+    -- The order of the deliveries of an alert to a channel.
+    number          bigint      NOT NULL GENERATED ALWAYS AS IDENTITY,
+    channel         text        NOT NULL,
+    -- NULL for a test.
+    alert_id        uuid,
+    event           text        NOT NULL CHECK (event IN ('opened', 'worse', 'grew', 'reminder', 'acknowledged', 'resolved', 'test')),
+    -- Quiet hours and the time of a reminder are in it.
+    run_at          timestamptz NOT NULL,
+    -- The version of the channel that the latest attempt has read.
+    channel_version integer,
+    begun_at        timestamptz,
+    -- From here on it may have arrived; NULL again if an attempt is known to have failed.
+    heard_at        timestamptz,
+    sent_at         timestamptz,
+    -- Why it was not sent.
+    left_out        text,
+    created_at      timestamptz NOT NULL,
+    CONSTRAINT only_a_test_has_no_alert CHECK ((alert_id IS NULL) = (event = 'test')),
+    CONSTRAINT what_was_sent_was_heard CHECK (sent_at IS NULL OR heard_at IS NOT NULL),
+    CONSTRAINT what_was_sent_is_not_left_out CHECK (sent_at IS NULL OR left_out IS NULL)
+);
+
+-- lock_line_of_delivery, deliveries_of_alerts: the few deliveries of an alert.
+CREATE INDEX alert_delivery_by_alert ON timeball.alert_delivery (alert_id) WHERE alert_id IS NOT NULL;
+-- page_deliveries: those of a channel, the latest first.
+CREATE INDEX alert_delivery_by_channel ON timeball.alert_delivery (channel, number);
+-- trim_alert_delivery: the oldest.
+CREATE INDEX alert_delivery_by_age ON timeball.alert_delivery (created_at);
+
 -- Part 8: keys, sessions, audit.
 
 -- API keys. The token is shown once; only its hash is stored.

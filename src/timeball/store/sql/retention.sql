@@ -179,3 +179,16 @@ unlimited AS (
     WHERE running_limit.key = 'job:' || gone.id
 )
 SELECT id FROM gone;
+
+-- name: trim_alert_delivery
+-- Deliveries whose executions are gone. Those of an alert that is not resolved stay: they say who is to hear of its end.
+DELETE FROM timeball.alert_delivery
+WHERE id = ANY (ARRAY(
+    SELECT delivery.id
+    FROM timeball.alert_delivery AS delivery
+    WHERE delivery.created_at < :before
+      AND NOT EXISTS (SELECT 1 FROM timeball.alert WHERE alert.id = delivery.alert_id AND alert.resolved_at IS NULL)
+    ORDER BY delivery.created_at
+    LIMIT (SELECT :limit::bigint)
+))
+RETURNING id;
