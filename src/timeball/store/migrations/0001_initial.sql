@@ -2004,7 +2004,7 @@ BEGIN
 END
 $$;
 
--- The ledger reads the history of a job by the two functions below. A year of it has 366 partitions: to plan them anew for each page takes ten times as
+-- The ledger reads the history of a job by the four functions below. A year of it has 366 partitions: to plan them anew for each page takes ten times as
 -- long as to read it. No record is written more than a day before its instant, so older days are left out.
 
 -- What ended of a job between two ids, in the order of its ids.
@@ -2050,6 +2050,56 @@ BEGIN
       AND (finished.job_id, finished.id) < (ended_of_job_back.job_id, high)
       AND finished.job_id <> finished.id
       AND finished.finished_at >= since - interval '1 day'
+    ORDER BY finished.job_id DESC, finished.id DESC
+    LIMIT row_limit;
+END
+$$;
+
+-- What was skipped or cancelled of a job between two ids, in the order of its ids.
+CREATE FUNCTION timeball.skipped_of_job(job_id uuid, low uuid, high uuid, since timestamptz, row_limit bigint)
+RETURNS TABLE (id uuid, scheduled_for timestamptz, origin text, state text, reason text, attempts integer, lost integer, version integer, tzdata text)
+LANGUAGE plpgsql
+STABLE
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT finished.id, finished.scheduled_for, finished.origin, finished.state, finished.reason, finished.attempts, finished.lost, finished.version,
+           finished.tzdata
+    FROM timeball.finished
+    WHERE (finished.job_id, finished.id) > (skipped_of_job.job_id, low)
+      AND (finished.job_id, finished.id) < (skipped_of_job.job_id, high)
+      AND finished.job_id <> finished.id
+      AND finished.finished_at >= since - interval '1 day'
+      AND finished.state IN ('skipped', 'cancelled')
+    ORDER BY finished.job_id, finished.id
+    LIMIT row_limit;
+END
+$$;
+
+-- The same, the latest first.
+CREATE FUNCTION timeball.skipped_of_job_back(job_id uuid, low uuid, high uuid, since timestamptz, row_limit bigint)
+RETURNS TABLE (id uuid, scheduled_for timestamptz, origin text, state text, reason text, attempts integer, lost integer, version integer, tzdata text)
+LANGUAGE plpgsql
+STABLE
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT finished.id, finished.scheduled_for, finished.origin, finished.state, finished.reason, finished.attempts, finished.lost, finished.version,
+           finished.tzdata
+    FROM timeball.finished
+    WHERE (finished.job_id, finished.id) > (skipped_of_job_back.job_id, low)
+      AND (finished.job_id, finished.id) < (skipped_of_job_back.job_id, high)
+      AND finished.job_id <> finished.id
+      AND finished.finished_at >= since - interval '1 day'
+      AND finished.state IN ('skipped', 'cancelled')
     ORDER BY finished.job_id DESC, finished.id DESC
     LIMIT row_limit;
 END

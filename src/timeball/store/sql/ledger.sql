@@ -10,18 +10,8 @@ FROM timeball.job
 LEFT JOIN timeball.due ON due.job_id = job.id AND due.kind = 'occurrence'
 WHERE job.id = :job_id;
 
--- Each kind of question has a statement of its own: a statement that names `finished` twice plans and opens all its days twice.
-
--- fragment: skipped
--- Rows are compared: see job_situations. The days that are left out: see timeball.ended_of_job.
-SELECT id, scheduled_for AS first_at, scheduled_for AS last_at, 1::bigint AS occurrences, false AS is_range, origin, state,
-       timeball.skip_reason(state, reason, attempts, lost) AS reason, version, tzdata, 0::bigint AS filled
-FROM timeball.finished
-WHERE (finished.job_id, finished.id) > (:job_id::uuid, :low::uuid)
-  AND (finished.job_id, finished.id) < (:job_id::uuid, :high::uuid)
-  AND finished.job_id <> finished.id
-  AND finished.finished_at >= :since::timestamptz - interval '1 day'
-  AND finished.state IN ('skipped', 'cancelled')
+-- Each kind of question has a statement of its own: one that names `finished` twice plans and opens all its days twice. The days that are left out: see
+-- timeball.ended_of_job.
 
 -- fragment: ranges
 SELECT id, first_at, last_at, occurrences, true, 'schedule', NULL, reason, version, tzdata, filled
@@ -103,7 +93,9 @@ UNION ALL
 
 -- name: ledger_skips
 -- Only what was skipped.
-({skipped} ORDER BY finished.job_id, finished.id LIMIT :limit)
+SELECT id, scheduled_for AS first_at, scheduled_for AS last_at, 1::bigint AS occurrences, false AS is_range, origin, state,
+       timeball.skip_reason(state, reason, attempts, lost) AS reason, version, tzdata, 0::bigint AS filled
+FROM timeball.skipped_of_job(:job_id, :low, :high, :since, :limit)
 UNION ALL
 ({ranges} ORDER BY skip_range.job_id, skip_range.first_at LIMIT :limit)
 UNION ALL
@@ -111,7 +103,9 @@ UNION ALL
 
 -- name: ledger_skips_back
 -- The same, the latest first.
-({skipped} ORDER BY finished.job_id DESC, finished.id DESC LIMIT :limit)
+SELECT id, scheduled_for AS first_at, scheduled_for AS last_at, 1::bigint AS occurrences, false AS is_range, origin, state,
+       timeball.skip_reason(state, reason, attempts, lost) AS reason, version, tzdata, 0::bigint AS filled
+FROM timeball.skipped_of_job_back(:job_id, :low, :high, :since, :limit)
 UNION ALL
 ({ranges} ORDER BY skip_range.job_id DESC, skip_range.first_at DESC LIMIT :limit)
 UNION ALL
