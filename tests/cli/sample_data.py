@@ -7,9 +7,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from tests.support.factories import FAILURE, OPERATOR, claim_all, enqueue, found, make_job, make_node, record
+from tests.support.factories import (
+    FAILURE,
+    OPERATOR,
+    claim_all,
+    enqueue,
+    found,
+    make_alert,
+    make_job,
+    make_node,
+    record,
+)
 from timeball.cli.session import CliSession
 from timeball.config.settings import load_settings
+from timeball.domain.alerts import format_alert_id
 from timeball.domain.execution import Failed, Succeeded
 from timeball.domain.node import Lease
 from timeball.domain.values.ids import format_execution_id, format_id
@@ -33,6 +44,8 @@ class World:
     webhook: str
     delivery: str
     group: str
+    alert: str
+    known_alert: str
 
 
 def make_world(dsn: str) -> World:
@@ -55,6 +68,7 @@ async def _fill(dsn: str) -> World:
         by_id = {claimed.id: claimed for claimed in claims}
         await record(store, [found(by_id[one], outcome) for one, outcome in zip(ids, outcomes, strict=True)])
         key, _ = await ApiKeyStore(store.database).create("viewer", "grafana", None, OPERATOR)
+        alerts = [await make_alert(store, queue) for queue in ("mail", "slow")]
         waiting = await enqueue(store, after=86_400, handler="test.echo", queue="mail")
     finally:
         await store.close()
@@ -69,6 +83,7 @@ async def _fill(dsn: str) -> World:
         group = await client.groups.create([{"handler": "test.echo"}, {"chain": [{"handler": "test.echo"}] * 2}])
         webhook = await client.webhooks.create("https://example.com/hook")
         delivery = await client.webhooks.test(webhook.id)
+        known_alert = await client.alerts.acknowledge(format_alert_id(alerts[1]))
         freeze = await client.freezes.create(datetime.now(UTC) + timedelta(days=9), queue="frozen")
     dead, succeeded = ids
     return World(
@@ -81,4 +96,6 @@ async def _fill(dsn: str) -> World:
         webhook.id,
         delivery.id,
         group.id,
+        format_alert_id(alerts[0]),
+        known_alert.id,
     )

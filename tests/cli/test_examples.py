@@ -61,6 +61,11 @@ def run_of(example: str, world: World) -> str:
     return {"cancel": world.waiting, "watch": world.succeeded}.get(" ".join(example.split()[2:3]), world.dead)
 
 
+def alert_of(example: str, world: World) -> str:
+    """The alert that stands for ALERT."""
+    return world.known_alert if " unacknowledge " in example else world.alert
+
+
 # These change nothing, so one database serves them all.
 LOOKING = frozenset(
     {
@@ -163,6 +168,7 @@ def test_example(
     names = {"RUN": run_of(example, world), "WORKER": world.worker, "KEY": world.key}
     names |= {
         "FREEZE": world.freeze,
+        "ALERT": alert_of(example, world),
         "GROUP": world.group,
         "WEBHOOK": world.webhook,
         "DELIVERY": world.delivery,

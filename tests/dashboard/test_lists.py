@@ -151,7 +151,7 @@ async def test_the_side_counts_what_its_pages_show(browser: Browser, store: Stor
     part = (await browser.get("/parts/nav?section=/jobs", headers=PARTIAL)).text
     counts = dict(re.findall(r'<a href="([^"]+)"[^>]*>.*?</svg>[^<]*<span class="n[^"]*">([^<]*)</span>', part))
 
-    assert counts == {"/jobs": "2", "/dead": "1", "/queues": "1", "/workers": "2"}
+    assert counts == {"/alerts": "0", "/jobs": "2", "/dead": "1", "/queues": "1", "/workers": "2"}
     page = (await browser.get("/jobs")).text
     assert '<span class="n">2</span>' in page
     assert '<span class="n bad">1</span>' in page

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Un
 
 import orjson
 
-from timeball.domain.handler import Handler
+from timeball.domain.handler import Handler, inherit_call_options
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import ExecutionId, JobId
 from timeball.domain.values.json_text import encode_object
@@ -175,7 +175,7 @@ class Enqueueable(Generic[P, R]):
                     field=word,
                     hint="leave it out",
                 )
-        return _shared_limit(self._target, {**self._target.inherited, **job_fields(options)})
+        return _shared_limit(self._target, inherit_call_options(job_fields(options), self._target.inherited))
 
     def enqueue_many(self, calls: Iterable[Call[P, R]]) -> list[Run[R]]:
         """Enqueue many calls in one transaction, all or none: `send.enqueue_many(send.call(order.id) for order in orders)`.

@@ -29,6 +29,7 @@ from typing import (
 from django.utils import timezone
 
 from timeball.contrib.django.compat import AnyTask, Task, TaskContext
+from timeball.domain.expectations import Expect
 from timeball.domain.handler import BackoffFunction, Isolate
 from timeball.domain.policies import Delivery, IfExists
 from timeball.domain.values.field_errors import did_you_mean, nearest_names
@@ -78,6 +79,7 @@ class TaskCallOptions(TypedDict, total=False):
 class TaskOptions(TaskCallOptions, total=False):
     """What `@task(...)` takes beside Django's own options: it holds for every call. The words are those of `@tb.handler(...)`."""
 
+    expect: Expect | Mapping[str, Any] | None
     isolate: bool | Isolate
     backoff: Duration | Sequence[Duration] | BackoffFunction  # type: ignore[misc]  # a task may also compute it
     no_retry: type[BaseException] | tuple[type[BaseException], ...]
