@@ -15,6 +15,7 @@ from itertools import islice
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 FAMILIES = {
     "a browser": re.compile(r"_in_chromium\.py::"),
@@ -37,6 +38,18 @@ class HandingOut(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return family_of(nodeid) or nodeid
+
+    def schedule(self) -> None:
+        """Hand out once more: a process begins a test when it knows the next one, and one that replaces a crashed one has but one."""
+        super().schedule()
+        super().schedule()
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Give back only what a crashed process has not done: a process that is handed nothing but what is done waits for ever."""
+        self.assigned_work[node] = {
+            scope: unit for scope, unit in self.assigned_work[node].items() if not all(unit.values())
+        }
+        return super().remove_node(node)
 
 
 def spread(items: list[pytest.Item]) -> Iterator[pytest.Item]:

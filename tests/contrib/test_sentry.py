@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 import sentry_sdk
+from sentry_sdk.integrations.dedupe import DedupeIntegration
+from sentry_sdk.integrations.logging import LoggingIntegration
 
 from tests.conftest import FreshDatabase
 from tests.contrib import sentry_app as child_app
@@ -83,8 +85,16 @@ def server() -> Iterator[SentryServer]:
     http.server_close()
 
 
-def init(dsn: str) -> None:
-    sentry_sdk.init(dsn=dsn, auto_enabling_integrations=False, keep_alive=False, release="test", shutdown_timeout=0)
+def init(dsn: str | None) -> None:
+    # The other integrations would patch asyncpg and threads for all tests that this process still runs.
+    sentry_sdk.init(
+        dsn=dsn,
+        default_integrations=False,
+        integrations=[LoggingIntegration(), DedupeIntegration()],
+        keep_alive=False,
+        release="test",
+        shutdown_timeout=0,
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +109,7 @@ def _unplugged() -> Iterator[None]:
         if isinstance(logger, logging.Logger) and ":" in name:
             logger.handlers.clear()
     sentry_sdk.get_client().close(timeout=0)
-    sentry_sdk.init()
+    init(None)
 
 
 @pytest.fixture

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +13,29 @@ from typing import Any
 import pytest
 from tools.xdist_order import FAMILIES, family_of, spread
 
+from tests.support.pace import patience
+
 ROOT = Path(__file__).parents[2]
+CONFTEST = """
+from tools.xdist_order import HandingOut
+
+def pytest_xdist_make_scheduler(config, log):
+    return HandingOut(config, log)
+"""
+CRASH = """
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+@pytest.mark.parametrize("number", range(60))
+def test_one(number):
+    time.sleep(0.02)
+    if number == 30 and not Path("crashed").exists():
+        Path("crashed").touch()
+        os._exit(3)
+"""
 
 
 def made(name: str, *, is_slow: bool = False) -> Any:
@@ -57,3 +82,21 @@ def test_each_kind_keeps_its_order() -> None:
 
     assert [n for n in handed_out if n % 3 == 0] == list(range(0, 30, 3))
     assert [n for n in handed_out if n % 3] == [n for n in range(30) if n % 3]
+
+
+def test_a_process_that_replaces_a_crashed_one_runs_its_share_to_the_end(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_crash.py").write_text(CRASH)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", "--rootdir", ".", "-c", os.devnull],
+        cwd=tmp_path,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=patience(60),
+    )
+
+    # The test that crashed is a failure, and is run again by another process.
+    assert "1 failed, 60 passed" in done.stdout, done.stdout
