@@ -19,6 +19,7 @@ import orjson
 from fastapi import Depends
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute, RouteContext, iter_route_contexts
+from pydantic import BaseModel
 from starlette.routing import BaseRoute
 
 from timeball.api.auth import Role, require_role
@@ -28,6 +29,7 @@ from timeball.api.models.executions import BulkJobsIn
 from timeball.api.params import limit_heavy_request, refuse_unknown_parameters
 from timeball.domain.job_fields import SPEC_FIELDS, json_default
 
+_SCHEMAS = "#/components/schemas/"
 _ALWAYS = (400, 401, 403, 422, 429, 503)
 _WITH_BODY = (413, 415)
 
@@ -84,8 +86,10 @@ def export_options(example: str) -> dict[str, Any]:
 def _problem_response(code: int) -> dict[str, Any]:
     return {
         "description": HTTPStatus(code).phrase,
-        "model": ProblemOut,
-        "content": {PROBLEM_MEDIA_TYPE: {"example": _problem_example(code)}},
+        # By reference: as a `model`, FastAPI would read it anew for each way in which each route can fail.
+        "content": {
+            PROBLEM_MEDIA_TYPE: {"schema": {"$ref": _SCHEMAS + "ProblemOut"}, "example": _problem_example(code)}
+        },
     }
 
 
@@ -219,7 +223,8 @@ def openapi_document(routes: Sequence[BaseRoute]) -> Document:
         license_info={"name": "MIT", "identifier": "MIT"},
         tags=[{"name": name, "description": description} for name, description in _TAGS.items()],
     )
-    _add_bulk_model(document)
+    _add_model(document, "BulkJobs", BulkJobsIn)
+    _add_model(document, "ProblemOut", ProblemOut)
     document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     # In open mode, on loopback and before the first key is created, no key is needed.
     document["security"] = [{"key": []}, {}]
@@ -234,12 +239,12 @@ def served_below(document: Document, prefix: str) -> Document:
     return document | {"servers": [{"url": prefix or "/"}]}
 
 
-def _add_bulk_model(document: Document) -> None:
-    """Add the model of the bulk route, which FastAPI does not know because the route reads its body by hand."""
-    model = BulkJobsIn.model_json_schema(ref_template="#/components/schemas/{model}")
+def _add_model(document: Document, name: str, model: type[BaseModel]) -> None:
+    """Add a model that FastAPI does not know: the body of a route that reads it by hand, or what routes only refer to."""
+    schema = model.model_json_schema(ref_template=_SCHEMAS + "{model}")
     schemas = document["components"]["schemas"]
-    schemas.update({name: part for name, part in model.pop("$defs", {}).items() if name not in schemas})
-    schemas["BulkJobs"] = model
+    schemas.update({part: parts for part, parts in schema.pop("$defs", {}).items() if part not in schemas})
+    schemas[name] = schema
 
 
 def _operations(document: Document, routes: Sequence[BaseRoute]) -> Iterator[tuple[Document, RouteContext]]:
@@ -250,12 +255,8 @@ def _operations(document: Document, routes: Sequence[BaseRoute]) -> Iterator[tup
 
 
 def _complete(operation: Document) -> None:
-    """Correct one operation: the media type of problems, the role in its description, an optional body."""
+    """Correct one operation: the role in its description, an optional body."""
     operation["description"] = f"{operation.get('description', '')}\n\nRole: **{operation['x-role']}**.".strip()
-    for response in operation["responses"].values():
-        content = response.get("content", {})
-        if PROBLEM_MEDIA_TYPE in content and "application/json" in content:
-            content[PROBLEM_MEDIA_TYPE]["schema"] = content.pop("application/json")["schema"]
     for media in operation.get("requestBody", {}).get("content", {}).values():
         _drop_null(media.get("schema", {}))
 
