@@ -64,6 +64,48 @@ def test_every_steps_within_its_bounds_as_it_iterates(
     assert schedule.next_after(after) == next(iter(times(schedule, after, limit=1)), None)
 
 
+# Cron
+
+
+@given(
+    st.sampled_from(["* * * * * *", "*/20 */7 * * * *", "59 59 23 * * *", "30 2 * * sun", "0 0 31 * *"]),
+    st.sampled_from(["UTC", "Europe/Rome", "America/St_Johns", "Australia/Lord_Howe", "Africa/Monrovia"]),
+    st.sampled_from(list(OnGap)),
+    st.sampled_from(list(OnRepeat)),
+    st.one_of(instants, instants.map(lambda at: at.replace(microsecond=0))),
+    st.timedeltas(timedelta(0), timedelta(days=900)),
+)
+@settings(max_examples=150, deadline=None)
+def test_cron_steps_from_any_part_of_a_second_as_it_iterates(
+    expression: str, zone: str, on_gap: OnGap, on_repeat: OnRepeat, after: datetime, span: timedelta
+):
+    schedule = Cron(
+        expression=expression,
+        timezone=zone,
+        on_gap=on_gap,
+        on_repeat=on_repeat,
+        starts_at=after - span / 3,
+        ends_at=after + span,
+    )
+
+    assert schedule.next_after(after) == next(iter(times(schedule, after, limit=1)), None)
+
+
+def test_instants_of_one_second_are_looked_up_once(monkeypatch: pytest.MonkeyPatch):
+    """Jobs that are made in a row share the look-up, although time goes on between them."""
+    asked: list[datetime] = []
+    occurrences = Cron.occurrences
+    monkeypatch.setattr(
+        Cron, "occurrences", lambda self, after, *given: asked.append(after) or occurrences(self, after, *given)
+    )
+    schedule = Cron(expression="17 4 29 2 *", timezone="Asia/Kathmandu")
+
+    first = {schedule.next_after(NOW + number * timedelta(milliseconds=1)) for number in range(1_000)}
+
+    assert first == {utc(2028, 2, 28, 22, 32)}
+    assert len(asked) == 1
+
+
 def test_every_does_not_drift_in_ten_years():
     schedule = Every(interval_seconds=7, anchor=utc(2014, 1, 1))
 

@@ -516,7 +516,8 @@ class Cron(_RecurringSchedule):
 
     def next_after(self, instant: datetime) -> datetime | None:
         """The first occurrence strictly after *instant*."""
-        return _next_of_cron(self, instant)
+        # It is the same for all instants of a second, because occurrences fall on whole ones: so jobs that are made in a row share it.
+        return _next_of_cron(self, instant.replace(microsecond=0))
 
     @property
     def resolved(self) -> str:
