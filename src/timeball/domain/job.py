@@ -274,7 +274,11 @@ def rule_of(spec: JobSpec, now: datetime, calendars: KnownCalendars) -> Schedule
 
 def spec_of(job: Job) -> JobSpec:
     """The spec that would make this job again, without its payload; an edit changes some of its fields."""
-    return JobSpec(**spec_values(job) | {"payload": None, "limit_key": None if has_own_key(job) else job.limit_key})
+    return JobSpec(**_values_of_spec(job))
+
+
+def _values_of_spec(job: Job) -> dict[str, Any]:
+    return spec_values(job) | {"payload": None, "limit_key": None if has_own_key(job) else job.limit_key}
 
 
 def spec_values(job: Job) -> dict[str, Any]:
@@ -333,14 +337,15 @@ def redefine_job(
         raise InvalidInput(
             f"unknown field {unknown[0]!r}; known are {', '.join(sorted(SPEC_FIELDS))}", field=unknown[0]
         )
-    spec = replace(without_other_kinds(without_other_backoff(spec_of(job), changes), changes), **changes)
+    present = _values_of_spec(job)
+    values = present | _other_backoff(changes) | other_kinds(present, changes) | {"payload": {}, **changes}
     if isinstance(job.rule, Rrule) and is_rrule(changes.get("schedule")) and changes.get("starts_at") is None:
         # A rule that does not say from when it counts goes on counting as before.
-        spec = replace(spec, schedule=continued_rrule(str(changes["schedule"]), job.rule.expression))
+        values["schedule"] = continued_rrule(str(changes["schedule"]), job.rule.expression)
+    spec = JobSpec(**values)
     if not spec.has_time:
         raise _lost_time(job, changes)
-    whole = replace(spec, payload={}) if "payload" not in changes else spec
-    fresh = define_job(whole, job.id, now, shards, calendars=calendars)
+    fresh = define_job(spec, job.id, now, shards, calendars=calendars)
     kept_payload = fresh.payload if "payload" in changes else job.payload
     return replace(
         fresh,
@@ -375,28 +380,34 @@ def copy_spec(job: Job, overrides: dict[str, Any], now: datetime) -> JobSpec:
     return replace(spec, unique_key=None, if_exists=IfExists.KEEP, unique_for_seconds=None)
 
 
-def without_other_kinds(spec: JobSpec, changes: Mapping[str, Any]) -> JobSpec:
-    """A spec without the schedule that *changes* replace: a cron expression given to an interval job takes the place of the interval."""
+def other_kinds(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of other schedules than *changes* give, emptied: a cron expression given to an interval job takes the interval's place.
+
+    *values* are the fields of the job that they concern.
+    """
     if changes.get("after") is not None:
-        return replace(spec, schedule=None, interval_seconds=None, scheduled_at=None, expires_at=None)
+        return dict.fromkeys(("schedule", "interval_seconds", "scheduled_at", "expires_at"))
+    emptied: dict[str, Any] = {}
     if any(changes.get(name) is not None for name in TIME_FIELDS):
-        spec = replace(spec, after=None)
+        emptied["after"] = None
     if changes.get("schedule") is not None:
-        return replace(spec, interval_seconds=None, scheduled_at=None, expires_at=None)
+        return emptied | dict.fromkeys(("interval_seconds", "scheduled_at", "expires_at"))
     if changes.get("interval_seconds") is not None:
-        keeps_anchor = spec.interval_seconds is not None
-        return replace(spec, schedule=None, scheduled_at=spec.scheduled_at if keeps_anchor else None, expires_at=None)
+        keeps_anchor = values.get("interval_seconds") is not None
+        return emptied | dict.fromkeys(
+            ("schedule", "expires_at") if keeps_anchor else ("schedule", "scheduled_at", "expires_at")
+        )
     if changes.get("scheduled_at") is not None:
-        return replace(spec, schedule=None)
-    if "interval_seconds" in changes and spec.interval_seconds is not None:
+        return emptied | {"schedule": None}
+    if "interval_seconds" in changes and values.get("interval_seconds") is not None:
         # The anchor goes with its interval: left alone, it would be the instant of a one-off.
-        return replace(spec, scheduled_at=None)
-    return spec
+        return emptied | {"scheduled_at": None}
+    return emptied
 
 
-def without_other_backoff(spec: JobSpec, changes: Collection[str]) -> JobSpec:
-    """A spec without the list of pauses that *changes* replace: a first or a longest pause is given in its place."""
-    return replace(spec, backoff_ms=()) if GROWING_BACKOFF & set(changes) else spec
+def _other_backoff(changes: Collection[str]) -> dict[str, Any]:
+    """The list of pauses, emptied if *changes* replace it: a first or a longest pause is given in its place."""
+    return {"backoff_ms": ()} if GROWING_BACKOFF & set(changes) else {}
 
 
 def _lost_time(job: Job, changes: Mapping[str, Any]) -> InvalidInput:

@@ -12,9 +12,10 @@ The rules of the ledger: everything that a job owed up to its watermark is recor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -76,7 +77,6 @@ class JobChange:
     cancel_waiting: str | None = None
     unpark: bool = False
     reason: str | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def skipped_with_tzdata(snapshot: JobSnapshot, skipped: SkippedRange) -> tuple[tuple[SkippedRange, str], ...]:
@@ -111,7 +111,7 @@ def edit_job(snapshot: JobSnapshot, changes: Mapping[str, Any], shards: int) -> 
         raise InvalidInput(
             "a one-off without a name cannot become another kind of job; create a new one", field="schedule"
         )
-    return replace(_put_into_force(snapshot, job), facts=dict(changes))
+    return _put_into_force(snapshot, job)
 
 
 def follow_calendars(snapshot: JobSnapshot) -> JobChange | None:
@@ -227,7 +227,6 @@ def pause_job(snapshot: JobSnapshot, until: datetime | None, reason: str | None)
         resume_at=until,
         withdraw=SkipReason.PAUSED,
         reason=reason,
-        facts={"until": until.isoformat() if until else None},
     )
 
 
@@ -357,14 +356,20 @@ def check_declaration(spec: JobSpec) -> None:
         )
 
 
+def declared_fields(spec: JobSpec) -> dict[str, Any]:
+    """The fields that a declaration gives a job that is there: all of them."""
+    fields = {name: getattr(spec, name) for name in SPEC_FIELDS}
+    if spec.interval_seconds is not None and spec.scheduled_at is None:
+        # An interval without an anchor keeps the one it has: a restart must not shift the rhythm.
+        fields.pop("scheduled_at")
+    return fields
+
+
 def declared_changes(
     present: Job, spec: JobSpec, now: datetime, shards: int, calendars: KnownCalendars = None
 ) -> tuple[Job, dict[str, Any]]:
     """The job that a declaration wants in place of this one, and the fields to change for it: none, if they are the same."""
-    changes = {name: getattr(spec, name) for name in SPEC_FIELDS}
-    if spec.interval_seconds is not None and spec.scheduled_at is None:
-        # An interval without an anchor keeps the one it has: a restart must not shift the rhythm.
-        changes.pop("scheduled_at")
+    changes = declared_fields(spec)
     fresh = redefine_job(present, changes, present.created_at or now, shards, calendars)
     # The job that it came after is deleted: another one may have its name by now.
     has_lost_cause = isinstance(present.rule, After) and present.rule.cause_id is None
@@ -435,21 +440,19 @@ def _is_same(one: Job, other: Job) -> bool:
     return _comparable(one) == _comparable(other) and orjson.loads(one.payload) == orjson.loads(other.payload)
 
 
-def _comparable(job: Job) -> Job:
-    """A job without what differs in any case; the database writes a payload in its own way.
+# Without what differs in any case; the database writes a payload in its own way.
+_COMPARED = attrgetter(
+    *(
+        attribute.name
+        for attribute in fields(Job)
+        if attribute.name not in ("rule", "payload", "version", "created_at", "updated_at", "on_success", "on_failure")
+    )
+)
 
-    A declaration names calendars and not their versions.
-    """
+
+def _comparable(job: Job) -> tuple[Any, ...]:
+    """What a declaration says of a job; it names calendars and not their versions."""
     rule, calendar = job.rule, calendar_of(job.rule)
     if calendar is not None and isinstance(rule, Cron | Every):
         rule = replace(rule, calendar=calendar.in_versions(unresolved(calendar.names)))
-    return replace(
-        job,
-        rule=rule,
-        payload="",
-        version=0,
-        created_at=None,
-        updated_at=None,
-        on_success=shown_call(job.on_success),
-        on_failure=shown_call(job.on_failure),
-    )
+    return *_COMPARED(job), rule, shown_call(job.on_success), shown_call(job.on_failure)

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, NewType
 from uuid import UUID
 
-from timeball.domain.job import without_other_kinds
+from timeball.domain.job import other_kinds
 from timeball.domain.job_fields import LIST_FIELDS, SPEC_FIELDS, JobSpec
 from timeball.errors import InvalidInput
 
@@ -43,7 +43,7 @@ def spec_from_template(
     unknown = sorted((set(job) | set(overrides)) - SPEC_FIELDS.keys())
     if unknown:
         raise InvalidInput(f"unknown field {unknown[0]!r}", field=unknown[0])
-    spec = replace(without_other_kinds(_spec(job), overrides), **_typed(overrides))
+    spec = replace(_spec(job), **{**other_kinds(job, overrides), **_typed(overrides)})
     return spec if variables is None else replace(spec, payload=fill_placeholders(spec.payload, variables))
 
 
