@@ -183,7 +183,7 @@ _ENDED = {
     "finished": [NOW] * BATCH,
     "results": [None] * BATCH,
 }
-_JOB_COLUMNS = {"job_id": job(odd(_DUE)[0]), "parked_at": PARKED_AT, "reason": "test", "shard": 1}
+_CHANGED_JOBS = {"job_ids": [job(number) for number in odd(_DUE)], "parked_at": PARKED_AT, "reason": "test"}
 
 _PAST = {"start": NOW - timedelta(days=400), "first_id": UUID(int=0), "last_id": UUID(int=2**128 - 1)}
 
@@ -265,16 +265,16 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     "unblock": ({"keys": ["limit 3", "limit 4"]}, 2 * 3 * BATCH),
     "blocked_keys": ({"after": "", "limit": 500}, 2 * LIMITS),
     "request_stop_of_superseded": ({"keys": ["limit 3", "limit 4"], "reason": "test"}, 10),
-    # The statements of every change of a job.
-    "take_occurrence": (_JOB_COLUMNS, 5),
-    "promoted_until": (_JOB_COLUMNS | {"first_ahead": id_(_FINISHED)}, 10),
-    "drop_resumption": (_JOB_COLUMNS, 5),
-    "park_waiting": (_JOB_COLUMNS, 5),
-    "unpark": (_JOB_COLUMNS, 5),
-    "is_queued": (_JOB_COLUMNS, 5),
-    "withdraw_waiting": (_JOB_COLUMNS, 10),
-    "stop_held": (_JOB_COLUMNS, 5),
-    "waiting_of_job": (_JOB_COLUMNS, 10),
+    # The statements of every change of jobs.
+    "take_occurrences": (_CHANGED_JOBS, 5 * BATCH),
+    "promoted_until": (_CHANGED_JOBS | {"first_ahead": id_(_FINISHED)}, 10 * BATCH),
+    "drop_resumptions": (_CHANGED_JOBS, 5 * BATCH),
+    "park_waiting": (_CHANGED_JOBS, 5 * BATCH),
+    "unpark": (_CHANGED_JOBS, 5 * BATCH),
+    "is_queued": (_CHANGED_JOBS, 5 * BATCH),
+    "withdraw_waiting": (_CHANGED_JOBS, 10 * BATCH),
+    "stop_held": (_CHANGED_JOBS, 5 * BATCH),
+    "waiting_of_jobs": (_CHANGED_JOBS, 10 * BATCH),
     "cancel_waiting": ({"ids": [id_(number) for number in odd(_DUE)], "reason": "test"}, 4 * BATCH),
     "cancellable": ({"ids": [id_(number) for number in odd(_DUE)]}, 4 * BATCH),
     # A little more than it needs, for dead entries in its indexes.
@@ -294,7 +294,7 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     "typical_durations_of_handlers": ({"limit": BATCH}, 2 * BATCH),
     # Timelines and forecasts.
     "futures": ({"limit": BATCH}, BATCH),
-    "future_of_job": (_JOB_COLUMNS, 5),
+    "future_of_job": ({"job_id": job(odd(_DUE)[0])}, 5),
     "one_offs": ({"start": NOW, "until": NOW + timedelta(days=9), "queue": None, "each": 10}, 64 * 10 + 2 * 64),
     "past_of_jobs": (_PAST | {"ids": [job(number) for number in odd(_FINISHED)], "each": 5}, 2 * BATCH),
 }

@@ -60,6 +60,7 @@ from timeball.domain.scheduling.schedule import After
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId
 from timeball.env import Env
 from timeball.errors import Conflict, InvalidInput, NotAllowed, NotFound
+from timeball.store.db.columns import json_text
 from timeball.store.db.pool import Connection
 from timeball.store.db.rows import pending_from
 from timeball.store.executions import TicketStore
@@ -185,13 +186,13 @@ async def test_an_edit_that_misses_the_new_occurrence_is_refused_by_the_index_an
 ) -> None:
     """Usually the look-up after a lock wait finds the successor; this tests the index without it."""
 
-    async def look_once(connection: Any, job_id: JobId) -> NextOccurrence | None:
-        row = await store.database.fetch_row("take_occurrence", connection, job_id=job_id)
-        looks.append(row is not None)
-        return None if row is None else pending_from(row)
+    async def look_once(connection: Any, job_ids: list[JobId]) -> dict[JobId, NextOccurrence]:
+        rows = await store.database.fetch("take_occurrences", connection, job_ids=job_ids)
+        looks.append(bool(rows))
+        return {row["job_id"]: pending_from(row) for row in rows}
 
     looks: list[bool] = []
-    monkeypatch.setattr(race.behind.jobs, "_take_occurrence", look_once)
+    monkeypatch.setattr(race.behind.jobs, "_take_occurrences", look_once)
 
     await race.run(scheduled.promote(race.ahead), edit(race.behind, scheduled.job, interval_seconds=45), commits=True)
 
@@ -707,7 +708,7 @@ async def test_a_retry_that_is_parked_and_unparked_meanwhile_stays(
     async def park_and_unpark() -> None:
         async with race.ahead.database.transaction() as connection:
             for statement in ("park_waiting", "unpark"):
-                await race.ahead.database.fetch(statement, connection, job_id=job.id, parked_at=PARKED_AT)
+                await race.ahead.database.fetch(statement, connection, job_ids=[job.id], parked_at=PARKED_AT)
 
     result = await race.run(park_and_unpark(), promote(race.behind, [plan], owner), commits=commits)
 
@@ -1976,7 +1977,7 @@ async def test_a_retry_comes_after_the_janitor_has_deleted_its_job(race: Race, s
 
 
 async def unused_limit(store: Store) -> None:
-    await store.database.fetch("set_limit", key="l", max_running=1)
+    await store.database.fetch("set_limits", limits=json_text([{"key": "l", "max_running": 1}]))
 
 
 def limited(store: Store) -> Awaitable[Any]:
@@ -2023,7 +2024,7 @@ async def test_two_ends_that_are_followed_by_calls_with_one_limit_do_not_wait_fo
     race: Race, store: Store, *, commits: bool
 ) -> None:
     """A batch of outcomes names limits in the order of its executions. With a lock on each two batches would meet a deadlock."""
-    await store.database.fetch("set_limit", key="l", max_running=1)
+    await store.database.fetch("set_limits", limits=json_text([{"key": "l", "max_running": 1}]))
     call = {"handler": "after", "payload": {}, "max_running": 1, "limit_key": "l"}
     for _ in range(2):
         await enqueue(store, on_success=call)

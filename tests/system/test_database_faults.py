@@ -450,7 +450,7 @@ async def test_a_client_that_falls_silent_in_the_middle_of_a_change_does_not_sto
 
     async with cluster.commands(through(proxy, cluster)["TIMEBALL_DATABASE_URL"]) as frozen:
         # It has removed the occurrence and not committed: a scheduler that promotes it has to wait.
-        proxy.fall_silent_at(text_of("take_occurrence"))
+        proxy.fall_silent_at(text_of("take_occurrences"))
         change = asyncio.ensure_future(frozen.jobs.pause(paused.job_id))
         await eventually(lambda: proxy.silencing is None, "the change is under way")
         begun = len(cluster.ledger.runs("other"))

@@ -239,7 +239,8 @@ class Enqueuer:
         ids = chain([note], iter(self._database.env.new_id, None))
         new = [job for id_, job in written.jobs.items() if (made := written.created.get(id_)) and made.is_new]
         if len(new) == 1:
-            await self._database.fetch("write_audit", connection, **creation_audit(new[0], next(ids), audit))
+            entry = creation_audit(new[0], next(ids), audit)
+            await self._database.fetch("write_audit", connection, entries=json_text([entry]))
         elif new:
             facts = {"count": len(new), "jobs": [job.name or str(job.id) for job in new[:100]]}
             subject = f"{len(new)} jobs"

@@ -49,15 +49,15 @@ async def _hold_cause(database: Database, row: Any, connection: WithinConnection
     # Repeated: a promotion that is under way writes the next occurrence, which only the next statement sees.
     while await database.fetch_value("is_occurrence_unmarked", connection, id=row["id"]):
         await database.fetch("mark_occurrence_followed", connection, id=row["id"])
-    promoted_until = await database.fetch_value(
-        "promoted_until", connection, job_id=row["id"], first_ahead=first_id_at(row["moment"])
+    promoted = await database.fetch_row(
+        "promoted_until", connection, job_ids=[row["id"]], first_ahead=first_id_at(row["moment"])
     )
     chain = await database.fetch("chain_of_causes", connection, id=row["id"])
     return CauseJob(
         id=JobId(row["id"]),
         name=row["name"],
         kind=ScheduleKind(row["kind"]),
-        since=max(row["moment"], promoted_until or row["moment"]),
+        since=row["moment"] if promoted is None else max(row["moment"], promoted["scheduled_for"]),
         chain=tuple((JobId(step["id"]), step["name"] or format_job_id(step["id"])) for step in chain[1:]),
     )
 

@@ -9,12 +9,13 @@ from uuid import UUID
 
 import orjson
 
+from timeball.domain.execution import ExecutionState
 from timeball.store.db.pool import Connection, unwritable_content
 from timeball.store.db.rows import attempt_from, execution_from
 from timeball.store.types import LogRecord, OwnWords
 
 if TYPE_CHECKING:
-    from timeball.domain.execution import Attempt, ClaimedExecution, Execution, ExecutionState
+    from timeball.domain.execution import Attempt, ClaimedExecution, Execution
     from timeball.domain.values.ids import ExecutionId, JobId
     from timeball.store.db.database import Database
 
@@ -159,6 +160,11 @@ class HistoryStore:
         """One execution, in any state table."""
         row = await self._database.fetch_row("find_execution", id=execution_id)
         return None if row is None else execution_from(row)
+
+    async def ended(self, ids: Sequence[ExecutionId]) -> list[ExecutionId]:
+        """Those of the executions that have come to their end."""
+        rows = await self._database.fetch("states_of_executions", ids=ids) if ids else []
+        return [row["id"] for row in rows if ExecutionState(row["state"]).is_final]
 
     async def own_words(self, execution_id: ExecutionId) -> OwnWords:
         """What was given to the execution itself, in place of the words of its job."""

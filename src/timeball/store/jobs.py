@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
+from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -29,15 +32,23 @@ from timeball.domain.values.ids import ExecutionId, JobId, first_id_at, format_e
 from timeball.domain.values.wording import counted
 from timeball.domain.wakeup import Wakeup
 from timeball.errors import Conflict, NotFound
-from timeball.store.db.columns import changed_fields, execution_request_columns, job_columns, json_text, write_audit
+from timeball.store.db.columns import (
+    audit_columns,
+    changed_fields,
+    execution_request_columns,
+    job_columns,
+    json_text,
+    without_nulls,
+    write_audit,
+)
 from timeball.store.db.notifier import WAKEUP_MARGIN, Notifier
 from timeball.store.db.rows import job_from, pending_from, rule_from, timetable_from, version_from
 from timeball.store.enqueue import name_conflict
 from timeball.store.follow_ups import hold_causes
-from timeball.store.types import PARKED_AT, AuditEntry, ExecutionRequest, OccurrenceRaceError
+from timeball.store.types import PARKED_AT, AuditEntry, ExecutionRequest, JobDecision, OccurrenceRaceError
 
 if TYPE_CHECKING:
-    from timeball.domain.job import Job
+    from timeball.domain.job import CauseJob, Job
     from timeball.domain.scheduling.occurrences import JobTiming, NextOccurrence, SkippedRange
     from timeball.store.db.database import Database, WithinConnection
     from timeball.store.db.pool import Connection
@@ -46,6 +57,14 @@ if TYPE_CHECKING:
 
 # The jobs of a calendar that are looked up at once.
 _FOLLOWING_PAGE = 1_000
+# The jobs that are changed with the same statements. They are decided about while the transaction waits: a tenth of a second, or seconds
+# on a busy machine, of the ten after which the server ends it.
+_CHANGE_BATCH = 250
+# After so many decisions other tasks of the event loop run.
+_DECIDE_BATCH = 50
+
+# A job as it was locked, and what is to be written.
+_Step = tuple[JobSnapshot, JobChange]
 
 
 class JobStore:
@@ -202,22 +221,54 @@ class JobStore:
         *calendars* are the names of those that the change may give to the job, *cause* is the name of the job that it is to come after.
         """
         note = self._database.env.new_id()
+        decisions = {job_id: JobDecision(decide, calendars)}
 
         async def work(within: WithinConnection) -> tuple[JobChange, list[Any]]:
             # Before the job itself: whoever ends an execution locks the cause first, and then the jobs that come after it.
             causes = {} if cause is None else await hold_causes(self._database, [cause], within)
-            snapshot = replace(await self._snapshot(within, job_id, calendars), causes=causes)
-            change = decide(snapshot)
-            holders = await self._write(within, snapshot, change)
-            before, after = changed_fields(snapshot.job, change.job)
-            await write_audit(self._database, within, note, audit, change.action, f"job:{job_id}", before, after)
-            return change, holders
+            changes, holders = await self._change_within(within, decisions, audit, note, causes)
+            if not changes:
+                raise NotFound("job", job_id)
+            return changes[0], holders
 
         if connection is not None:
             return (await work(connection))[0]
         change, holders = await self._database.once(work, note, on=(OccurrenceRaceError,))
         await self._after_change(change, holders)
         return change
+
+    async def change_all(
+        self, decisions: Mapping[JobId, JobDecision], audit: AuditEntry, connection: WithinConnection
+    ) -> dict[JobId, Job]:
+        """Change many jobs as `change` does one, in the transaction of *connection*; those that do not exist are missing in the result.
+
+        A few statements for each few hundred: little is computed between two of them, so that the transaction is never idle for long.
+        """
+        done: dict[JobId, Job] = {}
+        # In one order for all callers: two that change the same jobs wait for each other, and never both.
+        ids = sorted(decisions, key=attrgetter("bytes"))
+        for start in range(0, len(ids), _CHANGE_BATCH):
+            part = {job_id: decisions[job_id] for job_id in ids[start : start + _CHANGE_BATCH]}
+            changes, _ = await self._change_within(connection, part, audit, self._database.env.new_id())
+            done |= {change.job.id: change.job for change in changes}
+        return done
+
+    async def _change_within(
+        self,
+        connection: WithinConnection,
+        decisions: Mapping[JobId, JobDecision],
+        audit: AuditEntry,
+        note: UUID,
+        causes: Mapping[str, CauseJob] | None = None,
+    ) -> tuple[list[JobChange], list[Any]]:
+        """The changes of the jobs that exist, written and audited, the first under the id *note*; and who holds what is to stop."""
+        steps: list[_Step] = []
+        for number, snapshot in enumerate(await self._snapshots(connection, decisions, causes or {})):
+            if number % _DECIDE_BATCH == _DECIDE_BATCH - 1:
+                await asyncio.sleep(0)
+            steps.append((snapshot, decisions[snapshot.job.id].decide(snapshot)))
+        holders = await self._write(connection, steps, audit, note) if steps else []
+        return [change for _, change in steps], holders
 
     async def pause_if_failing(self, job_id: JobId, actor: str) -> bool:
         """Pause a job whose latest executions have all died, as many as it says; once, however many nodes try.
@@ -233,15 +284,9 @@ class JobStore:
             paused = None
             if row is not None and row["failures"] >= row["most"]:
                 reason = f"{counted(row['failures'], 'execution')} in a row ended dead"
-                snapshot = await self._snapshot(connection, job_id, ())
-                change = pause_job(snapshot, None, reason)
-                holders = await self._write(connection, snapshot, change)
-                before, after = changed_fields(snapshot.job, change.job)
-                audit = AuditEntry(actor, reason)
-                await write_audit(
-                    self._database, connection, note, audit, change.action, f"job:{job_id}", before, after
-                )
-                paused = change, holders
+                decisions = {job_id: JobDecision(partial(pause_job, until=None, reason=reason))}
+                changes, holders = await self._change_within(connection, decisions, AuditEntry(actor, reason), note)
+                paused = (changes[0], holders) if changes else None
             await self._database.fetch("forget_failing_job", connection, job_id=job_id)
             return paused
 
@@ -270,149 +315,234 @@ class JobStore:
             await self._database.fetch("calendar_followed", name=name, version=version)
         return not behind
 
-    async def _snapshot(self, connection: WithinConnection, job_id: JobId, calendars: Collection[str]) -> JobSnapshot:
-        row = await self._database.fetch_row("lock_job", connection, id=job_id)
-        if row is None:
-            raise NotFound("job", job_id)
-        now: datetime = row["moment"]
-        job = (await self._jobs_from([row], connection))[0]
-        rule = calendar_of(job.rule)
-        names = {*calendars, *(rule.names if rule else ())}
+    async def _snapshots(
+        self,
+        connection: WithinConnection,
+        decisions: Mapping[JobId, JobDecision],
+        causes: Mapping[str, CauseJob],
+    ) -> list[JobSnapshot]:
+        rows = await self._database.fetch("jobs_to_change", connection, job_ids=list(decisions))
+        if not rows:
+            return []
+        now: datetime = rows[0]["moment"]
+        jobs = await self._jobs_from(rows, connection)
+        names = {name for decision in decisions.values() for name in decision.calendars}
+        names |= {name for job in jobs if (rule := calendar_of(job.rule)) for name in rule.names}
         held: list[Any] = []
         if names:
             await self._database.fetch("hold_calendars", connection, names=sorted(names))
             held = await self._database.fetch("present_calendars", connection, names=sorted(names))
-        pending = await self._take_occurrence(connection, job_id)
-        promoted_until = await self._database.fetch_value(
-            "promoted_until", connection, job_id=job_id, first_ahead=first_id_at(now)
-        )
-        return JobSnapshot(
-            job=job,
-            pending=pending,
-            promoted_until=promoted_until,
-            now=now,
-            calendars={row["name"]: version_from(row) for row in held},
-        )
-
-    async def _take_occurrence(self, connection: WithinConnection, job_id: JobId) -> NextOccurrence | None:
-        """Delete the pending occurrence. After waiting for a promotion, a delete sees neither its row nor the successor: it is repeated."""
-        while True:
-            row = await self._database.fetch_row("take_occurrence", connection, job_id=job_id)
-            if row is not None:
-                return pending_from(row)
-            if not await self._database.fetch_value("has_occurrence", connection, job_id=job_id):
-                return None
-
-    async def _write(self, connection: WithinConnection, snapshot: JobSnapshot, change: JobChange) -> list[Any]:
-        job = change.job
-        run = self._database.fetch
-        await self._check_instant(connection, snapshot.job, job)
-        await self._check_name(connection, snapshot.job, job)
-        if job.is_enqueued and job.version != snapshot.job.version:
-            await run("keep_version", connection, job_id=job.id)
-        try:
-            await run("write_job", connection, job=orjson.dumps(job_columns(job), default=str).decode())
-        except asyncpg.UniqueViolationError as error:
-            raise name_conflict([job.name or ""]) from error
-        if job.deleted_at is not None:
-            await run("forget_summary", connection, job_id=job.id)
-        if snapshot.job.is_followed and job.deleted_at is not None:
-            await run("forget_cause", connection, id=job.id)
-        elif snapshot.job.is_followed and job.name != snapshot.job.name:
-            await run("rename_cause", connection, id=job.id, name=job.name)
-        if job.limit_key is not None and job.effective_limit is not None:
-            # If the limit is lower than before, a trigger moves ready executions beyond it back to `blocked` (timeball.block_excess).
-            await run("set_limit", connection, key=job.limit_key, max_running=job.effective_limit)
-            if job.limit_key != snapshot.job.limit_key:
-                await self._put_under_limit(connection, job)
-        if change.effective_from is not None and not job.is_enqueued:
-            tzdata = closing_tzdata(snapshot)
-            await run("open_version", connection, job_id=job.id, effective_from=change.effective_from, tzdata=tzdata)
-        if change.closes_at is not None:
-            tzdata = closing_tzdata(snapshot)
-            await run("close_versions", connection, job_id=job.id, closes_at=change.closes_at, tzdata=tzdata)
-        if change.skipped is not None:
-            for skipped, tzdata in skipped_with_tzdata(snapshot, change.skipped):
-                await self._record_skipped(connection, snapshot.job, skipped, tzdata)
-        await run("drop_resumption", connection, job_id=job.id)
-        if change.resume_at is not None:
-            await self._put_resumption(connection, job, change.resume_at)
-        # The caller knows the id of an enqueued execution: it stays unless it is moved, and is parked or cancelled like others.
-        pending = change.pending or (snapshot.pending if job.is_enqueued else None)
-        if pending is not None:
-            await self._put_occurrence(connection, job, pending)
-        if change.unpark:
-            await run("unpark", connection, job_id=job.id, parked_at=PARKED_AT)
-        return await self._touch_executions(connection, job, change)
-
-    async def _put_under_limit(self, connection: WithinConnection, job: Job) -> None:
-        """Make executions count for the limit that were written before it; those with another limit keep that."""
-        # Repeated: executions that were claimed, finished or promoted in between are seen only by the next statement.
-        is_unlimited = True
-        while is_unlimited:
-            await self._database.fetch("put_under_limit", connection, job_id=job.id, limit_key=job.limit_key)
-            is_unlimited = await self._database.fetch_value("is_unlimited", connection, job_id=job.id)
-
-    async def _touch_executions(self, connection: WithinConnection, job: Job, change: JobChange) -> list[Any]:
-        run = self._database.fetch
-        if change.withdraw is not None:
-            reason = change.withdraw.value
-            await run("park_waiting", connection, job_id=job.id, parked_at=PARKED_AT)
-            # Repeated: executions that were unblocked in between are seen only by the next statement.
-            while await self._database.fetch_value("is_queued", connection, job_id=job.id):
-                await run(
-                    "withdraw_waiting", connection, job_id=job.id, reason=reason, shard=job.shard, parked_at=PARKED_AT
-                )
-            return await run("stop_held", connection, job_id=job.id, reason=f"{SKIP_STOP}{reason}")
-        if change.cancel_waiting is not None:
-            # Repeated: executions that a scheduler promoted in between are seen only by the next statement.
-            while rows := await run("waiting_of_job", connection, job_id=job.id):
-                ids = [row["id"] for row in rows]
-                await run("cancel_waiting", connection, ids=ids, reason=change.cancel_waiting)
-            return await run("stop_held", connection, job_id=job.id, reason=f"{SKIP_STOP}deleted")
-        return []
-
-    async def _record_skipped(self, connection: WithinConnection, job: Job, skipped: SkippedRange, tzdata: str) -> None:
-        """Record a single skipped occurrence as a skipped execution, and consecutive ones as a range."""
-        if skipped.first != skipped.last:
-            await self._database.fetch(
-                "record_skip_range",
-                connection,
-                id=self._database.env.new_id(),
-                job_id=job.id,
-                version=job.version,
-                tzdata=tzdata,
-                first_at=skipped.first,
-                last_at=skipped.last,
-                occurrences=skipped.count,
-                reason=skipped.reason.value,
+        calendars = {row["name"]: version_from(row) for row in held}
+        ids = [job.id for job in jobs]
+        pending = await self._take_occurrences(connection, ids)
+        live = await self._database.fetch("promoted_until", connection, job_ids=ids, first_ahead=first_id_at(now))
+        promoted_until = {row["job_id"]: row["scheduled_for"] for row in live}
+        return [
+            JobSnapshot(
+                job=job,
+                pending=pending.get(job.id),
+                promoted_until=promoted_until.get(job.id),
+                now=now,
+                causes=causes,
+                calendars=calendars,
             )
-            return
-        await self._database.fetch(
-            "record_skipped",
-            connection,
-            id=occurrence_id(job.id, skipped.first),
-            job_id=job.id,
-            version=job.version,
-            queue=job.queue,
-            priority=job.priority,
-            handler=job.handler,
-            scheduled_for=skipped.first,
-            tzdata=tzdata,
-            reason=skipped.reason.value,
-            has_follow_ups=job.has_follow_ups or None,
-        )
+            for job in jobs
+        ]
 
-    async def _check_instant(self, connection: WithinConnection, old: Job, new: Job) -> None:
+    async def _take_occurrences(
+        self, connection: WithinConnection, job_ids: Sequence[JobId]
+    ) -> dict[JobId, NextOccurrence]:
+        """Delete the pending occurrences. After waiting for a promotion, a delete sees neither its row nor the successor: repeat it."""
+        taken: dict[JobId, NextOccurrence] = {}
+        left = list(job_ids)
+        while left:
+            rows = await self._database.fetch("take_occurrences", connection, job_ids=left)
+            taken |= {row["job_id"]: pending_from(row) for row in rows}
+            left = [job_id for job_id in left if job_id not in taken]
+            if left:
+                rows = await self._database.fetch("jobs_with_occurrence", connection, job_ids=left)
+                left = [row["job_id"] for row in rows]
+        return taken
+
+    async def _write(
+        self, connection: WithinConnection, steps: Sequence[_Step], audit: AuditEntry, note: UUID
+    ) -> list[Any]:
+        run = partial(self._run_for, connection)
+        jobs = {change.job.id: change.job for _, change in steps}
+        await self._check_instants(connection, steps)
+        for snapshot, change in steps:
+            await self._check_name(connection, snapshot.job, change.job)
+        outdated = [job.id for before, job in _pairs(steps) if job.is_enqueued and job.version != before.version]
+        await run("keep_versions", job_ids=outdated)
+        columns = {job.id: without_nulls(job_columns(job)) for job in jobs.values()}
+        try:
+            await run("write_jobs", jobs=columns.values())
+        except asyncpg.UniqueViolationError as error:
+            raise name_conflict([job.name or "" for before, job in _pairs(steps) if job.name != before.name]) from error
+        await self._write_bonds(connection, steps)
+        await self._write_limits(connection, steps)
+        await self._write_versions(connection, steps)
+        await self._record_skipped(connection, steps)
+        await run("drop_resumptions", job_ids=list(jobs))
+        resumed = [(change.job, change.resume_at) for _, change in steps if change.resume_at is not None]
+        await run("put_resumptions", resumptions=[self._resumption_columns(*each) for each in resumed])
+        # The caller knows the id of an enqueued execution: it stays unless it is moved, and is parked or cancelled like others.
+        pending = [
+            (change.job, change.pending or (snapshot.pending if change.job.is_enqueued else None))
+            for snapshot, change in steps
+        ]
+        try:
+            await run(
+                "put_occurrences", occurrences=[_occurrence_columns(job, next_) for job, next_ in pending if next_]
+            )
+        except asyncpg.UniqueViolationError as error:
+            raise OccurrenceRaceError from error
+        await run("unpark", job_ids=[change.job.id for _, change in steps if change.unpark], parked_at=PARKED_AT)
+        holders = await self._touch_executions(connection, steps)
+        notes = chain([note], iter(self._database.env.new_id, None))
+        entries = [
+            audit_columns(
+                id_, audit, change.action, f"job:{change.job.id}", *changed_fields(before, job, columns[job.id])
+            )
+            for (_, change), (before, job), id_ in zip(steps, _pairs(steps), notes, strict=False)
+        ]
+        await run("write_audit", entries=entries)
+        return holders
+
+    async def _run_for(self, connection: WithinConnection, name: str, /, **given: Any) -> list[Any]:
+        """Run a statement for what its first parameter holds: ids, or rows, which are sent as JSON; not at all if that is empty."""
+        first, values = next(iter(given.items()))
+        if not values:
+            return []
+        if not first.endswith("ids"):
+            given[first] = json_text(values)
+        return await self._database.fetch(name, connection, **given)
+
+    async def _write_bonds(self, connection: WithinConnection, steps: Sequence[_Step]) -> None:
+        """What other rows know of jobs that are deleted or renamed."""
+        run = partial(self._run_for, connection)
+        deleted = [(before, job) for before, job in _pairs(steps) if job.deleted_at is not None]
+        await run("forget_summaries", job_ids=[job.id for _, job in deleted])
+        await run("forget_causes", ids=[job.id for before, job in deleted if before.is_followed])
+        for before, job in _pairs(steps):
+            if before.is_followed and job.deleted_at is None and job.name != before.name:
+                await self._database.fetch("rename_cause", connection, id=job.id, name=job.name)
+
+    async def _write_limits(self, connection: WithinConnection, steps: Sequence[_Step]) -> None:
+        limits: dict[str, dict[str, Any]] = {}
+        limited: dict[JobId, str] = {}
+        for before, job in _pairs(steps):
+            if job.limit_key is None or job.effective_limit is None:
+                continue
+            is_new = job.limit_key != before.limit_key
+            gains_jobs = is_new or limits.get(job.limit_key, {}).get("gains_jobs", False)
+            limits[job.limit_key] = {
+                "key": job.limit_key,
+                "max_running": job.effective_limit,
+                "gains_jobs": gains_jobs,
+            }
+            if is_new:
+                limited[job.id] = job.limit_key
+        # If a limit is lower than before, a trigger moves ready executions beyond it back to `blocked` (timeball.block_excess).
+        await self._run_for(connection, "set_limits", limits=limits.values())
+        # Executions that were written before the limit count for it from now on; those with another limit keep that.
+        # Repeated: executions that were claimed, finished or promoted in between are seen only by the next statement.
+        while rows := await self._run_for(connection, "unlimited_jobs", job_ids=list(limited)):
+            for row in rows:
+                key = limited[row["job_id"]]
+                await self._database.fetch("put_under_limit", connection, job_id=row["job_id"], limit_key=key)
+
+    async def _write_versions(self, connection: WithinConnection, steps: Sequence[_Step]) -> None:
+        opened = [
+            {
+                "job_id": change.job.id,
+                "effective_from": change.effective_from,
+                "tzdata": closing_tzdata(snapshot),
+            }
+            for snapshot, change in steps
+            if change.effective_from is not None and not change.job.is_enqueued
+        ]
+        closed = [
+            {"job_id": change.job.id, "closes_at": change.closes_at, "tzdata": closing_tzdata(snapshot)}
+            for snapshot, change in steps
+            if change.closes_at is not None
+        ]
+        await self._run_for(connection, "open_versions", versions=opened)
+        await self._run_for(connection, "close_versions", versions=closed)
+
+    async def _touch_executions(self, connection: WithinConnection, steps: Sequence[_Step]) -> list[Any]:
+        run = partial(self._run_for, connection)
+        withdrawn: dict[str, list[JobId]] = {}
+        cancelled: dict[str, list[JobId]] = {}
+        for _, change in steps:
+            if change.withdraw is not None:
+                withdrawn.setdefault(change.withdraw.value, []).append(change.job.id)
+            elif change.cancel_waiting is not None:
+                cancelled.setdefault(change.cancel_waiting, []).append(change.job.id)
+        holders: list[Any] = []
+        for reason, ids in withdrawn.items():
+            await run("park_waiting", job_ids=ids, parked_at=PARKED_AT)
+            # Repeated: executions that were unblocked in between are seen only by the next statement.
+            while await self._database.fetch_value("is_queued", connection, job_ids=ids):
+                await run("withdraw_waiting", job_ids=ids, reason=reason, parked_at=PARKED_AT)
+            holders += await run("stop_held", job_ids=ids, reason=f"{SKIP_STOP}{reason}")
+        for reason, ids in cancelled.items():
+            # Repeated: executions that a scheduler promoted in between are seen only by the next statement.
+            while rows := await run("waiting_of_jobs", job_ids=ids):
+                await run("cancel_waiting", ids=[row["id"] for row in rows], reason=reason)
+            holders += await run("stop_held", job_ids=ids, reason=f"{SKIP_STOP}deleted")
+        return holders
+
+    async def _record_skipped(self, connection: WithinConnection, steps: Sequence[_Step]) -> None:
+        """Record each skipped occurrence that is alone as a skipped execution, and consecutive ones as a range."""
+        skips = [
+            (snapshot.job, skipped, tzdata)
+            for snapshot, change in steps
+            if change.skipped is not None
+            for skipped, tzdata in skipped_with_tzdata(snapshot, change.skipped)
+        ]
+        ranges = [self._range_columns(*skip) for skip in skips if skip[1].first != skip[1].last]
+        await self._run_for(connection, "record_skip_ranges", ranges=ranges)
+        alone = [_skipped_columns(*skip) for skip in skips if skip[1].first == skip[1].last]
+        await self._run_for(connection, "record_skipped", skipped=alone)
+
+    def _range_columns(self, job: Job, skipped: SkippedRange, tzdata: str) -> dict[str, Any]:
+        return {
+            "id": self._database.env.new_id(),
+            "job_id": job.id,
+            "version": job.version,
+            "tzdata": tzdata,
+            "first_at": skipped.first,
+            "last_at": skipped.last,
+            "occurrences": skipped.count,
+            "reason": skipped.reason.value,
+        }
+
+    def _resumption_columns(self, job: Job, resume_at: datetime) -> dict[str, Any]:
+        return {
+            "id": self._database.env.new_id(),
+            "job_id": job.id,
+            "shard": job.shard,
+            "run_at": resume_at,
+            "version": job.version,
+            "queue": job.queue,
+            "priority": job.priority,
+            "handler": job.handler,
+        }
+
+    async def _check_instants(self, connection: WithinConnection, steps: Sequence[_Step]) -> None:
         """Conflict if a one-off is moved back to an instant that has a record: no instant has two records."""
-        if new.is_enqueued or not isinstance(new.rule, Once):
-            return
-        instant = new.rule.scheduled_at
-        recorded = occurrence_id(new.id, instant)
-        is_moved = not isinstance(old.rule, Once) or old.rule.scheduled_at != instant
-        if is_moved and await self._database.fetch_row("find_execution", connection, id=recorded) is not None:
+        moved = {
+            occurrence_id(job.id, job.rule.scheduled_at): (_named(job), job.rule.scheduled_at)
+            for before, job in _pairs(steps)
+            if not job.is_enqueued
+            and isinstance(job.rule, Once)
+            and not (isinstance(before.rule, Once) and before.rule.scheduled_at == job.rule.scheduled_at)
+        }
+        for row in await self._run_for(connection, "states_of_executions", ids=list(moved)):
+            which, instant = moved[row["id"]]
             raise Conflict(
-                f"the job has an execution for {instant.isoformat()} already: {format_execution_id(recorded)}",
+                f"{which} has an execution for {instant.isoformat()} already: {format_execution_id(row['id'])}",
                 hint="choose another instant, or trigger the job",
             )
 
@@ -422,46 +552,6 @@ class JobStore:
             return
         if await self.find_by_name(new.name, connection) is not None:
             raise name_conflict([new.name])
-
-    async def _put_occurrence(self, connection: WithinConnection, job: Job, pending: NextOccurrence) -> None:
-        try:
-            await self._database.fetch(
-                "put_occurrence",
-                connection,
-                id=pending.id,
-                job_id=job.id,
-                origin=(Origin.ENQUEUE if job.is_enqueued else Origin.SCHEDULE).value,
-                shard=job.shard,
-                run_at=pending.run_at,
-                scheduled_for=pending.scheduled_for,
-                watermark=None if job.is_enqueued else pending.watermark,
-                tzdata=pending.tzdata if job.rule.is_recurring else None,
-                version=job.version,
-                queue=job.queue,
-                priority=job.priority,
-                handler=job.handler,
-                executions_left=pending.executions_left,
-                limit_key=job.limit_key,
-                unique_key=job.unique_key,
-                expires_at=job.expiry_of(pending.scheduled_for),
-                has_follow_ups=job.has_follow_ups or None,
-            )
-        except asyncpg.UniqueViolationError as error:
-            raise OccurrenceRaceError from error
-
-    async def _put_resumption(self, connection: WithinConnection, job: Job, resume_at: datetime) -> None:
-        await self._database.fetch(
-            "put_resumption",
-            connection,
-            id=self._database.env.new_id(),
-            job_id=job.id,
-            shard=job.shard,
-            run_at=resume_at,
-            version=job.version,
-            queue=job.queue,
-            priority=job.priority,
-            handler=job.handler,
-        )
 
     async def _after_change(self, change: JobChange, holders: Sequence[Any]) -> None:
         wakeup = Wakeup()
@@ -504,6 +594,52 @@ class JobStore:
         )
         await self._executions.announce_follow_ups([row["id"] for row in gone if row["is_followed"]])
         return {ExecutionId(row["id"]) for row in (*gone, *asked)}
+
+
+def _pairs(steps: Sequence[_Step]) -> Iterator[tuple[Job, Job]]:
+    """Each job before and after its change."""
+    return ((snapshot.job, change.job) for snapshot, change in steps)
+
+
+def _named(job: Job) -> str:
+    return "the job" if job.name is None else f"the job {job.name!r}"
+
+
+def _occurrence_columns(job: Job, pending: NextOccurrence) -> dict[str, Any]:
+    return {
+        "id": pending.id,
+        "job_id": job.id,
+        "origin": (Origin.ENQUEUE if job.is_enqueued else Origin.SCHEDULE).value,
+        "shard": job.shard,
+        "run_at": pending.run_at,
+        "scheduled_for": pending.scheduled_for,
+        "watermark": None if job.is_enqueued else pending.watermark,
+        "tzdata": pending.tzdata if job.rule.is_recurring else None,
+        "version": job.version,
+        "queue": job.queue,
+        "priority": job.priority,
+        "handler": job.handler,
+        "executions_left": pending.executions_left,
+        "limit_key": job.limit_key,
+        "unique_key": job.unique_key,
+        "expires_at": job.expiry_of(pending.scheduled_for),
+        "has_follow_ups": job.has_follow_ups or None,
+    }
+
+
+def _skipped_columns(job: Job, skipped: SkippedRange, tzdata: str) -> dict[str, Any]:
+    return {
+        "id": occurrence_id(job.id, skipped.first),
+        "job_id": job.id,
+        "version": job.version,
+        "queue": job.queue,
+        "priority": job.priority,
+        "handler": job.handler,
+        "scheduled_for": skipped.first,
+        "tzdata": tzdata,
+        "reason": skipped.reason.value,
+        "has_follow_ups": job.has_follow_ups or None,
+    }
 
 
 def _follow_up_columns(request: ExecutionRequest) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from timeball.domain.change_event import ChangeEvent
     from timeball.domain.execution import ClaimedExecution, Origin
     from timeball.domain.job import Job, JobView
+    from timeball.domain.job_changes import JobChange, JobSnapshot
     from timeball.domain.values.ids import ExecutionId, Incarnation, JobId
     from timeball.domain.wakeup import PeerWorker
     from timeball.env import ClockReading
@@ -128,6 +129,14 @@ class CreatedJob:
     is_new: bool
     # The job as it was written, if the caller wants to show it and this call has written it.
     view: JobView | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobDecision:
+    """What decides about a job once it is locked, and the names of the calendars that the change may give to it."""
+
+    decide: Callable[[JobSnapshot], JobChange]
+    calendars: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,6 +217,7 @@ UNAUDITED = {
     "groups.status",
     "groups.results",
     "contracts.resolve_calls",
+    "contracts.resolve_calls_of_each",
     "contracts.resolve_work",
     "operations.apply_to_job",
     "operations.retry_once",

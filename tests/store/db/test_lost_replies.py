@@ -298,10 +298,10 @@ async def test_a_committed_bulk_enqueue_is_returned(
 async def test_a_bulk_enqueue_that_was_cut_off_before_its_commit_is_not_repeated(
     front: Front, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(*_: Any) -> None:
+    def away(*_: Any) -> None:
         raise StoreUnavailable("away")
 
-    monkeypatch.setattr("timeball.store.jobs.write_audit", away)
+    monkeypatch.setattr("timeball.store.jobs.audit_columns", away)
 
     with pytest.raises(StoreUnavailable):
         await front.commands.jobs.pause(front.job_id)

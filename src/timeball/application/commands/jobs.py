@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from timeball.domain.job_changes import (
     SyncedJob,
     check_declaration,
     declared_changes,
+    declared_fields,
     plan_sync,
 )
 from timeball.domain.job_fields import JobSpec
@@ -37,7 +39,7 @@ from timeball.domain.wakeup import Wakeup
 from timeball.errors import Conflict, InvalidInput, NotFound, StoreUnavailable
 from timeball.store.db.database import retry_write
 from timeball.store.enqueue import CalendarChanged, prepare_job
-from timeball.store.types import AuditEntry, EnqueueRow, FirstExecution, OccurrenceRaceError, PreparedJob
+from timeball.store.types import AuditEntry, EnqueueRow, FirstExecution, JobDecision, OccurrenceRaceError, PreparedJob
 from timeball.store.types import CreatedJob as CreatedJob
 
 if TYPE_CHECKING:
@@ -66,11 +68,12 @@ class DefinedJob:
 
 @dataclass(frozen=True, slots=True)
 class _DefinitionPlan:
-    """What is to be done with many jobs, by their names: those that stay, are created, and are changed."""
+    """What is to be done with many jobs: those that stay, are created, and are changed; with its cause one that comes after another."""
 
     left: dict[str, DefinedJob] = field(default_factory=dict)
-    new: dict[str, tuple[JobSpec, Job, FirstExecution | None]] = field(default_factory=dict)
-    changed: dict[str, tuple[JobSpec, Job]] = field(default_factory=dict)
+    new: list[tuple[Job, FirstExecution | None]] = field(default_factory=list)
+    changed: dict[JobId, JobDecision] = field(default_factory=dict)
+    following: dict[JobId, tuple[JobDecision, str]] = field(default_factory=dict)
 
 
 class JobCommands:
@@ -371,23 +374,30 @@ class JobCommands:
         if fields.keys() & {"handler", "payload"}:
             fields = await self._fitting(job_id, fields, connection, is_unchecked=is_unchecked)
         fields = await self._contracts.resolve_calls(fields, is_unchecked=is_unchecked)
+        if fields.get("scheduled_at") is not None:
+            known = await self._store.jobs.find([job_id], connection)
+            await self._refuse_known_instants([(job, fields) for job in known.values()])
+        decide, named = self._edit(fields, actor, expected_version), _calendars_in(fields)
+        return (await self._store.jobs.change(job_id, decide, actor.entry, connection, named, fields.get("after"))).job
 
+    def _edit(
+        self, fields: Mapping[str, Any], actor: Actor, expected_version: int | None = None
+    ) -> Callable[[JobSnapshot], JobChange]:
         def decide(snapshot: JobSnapshot) -> JobChange:
             check_version("job", snapshot.job.version, expected_version)
             edited = clear_inherited_limit(fields, snapshot.job.limit_key, snapshot.job.handler)
             change = job_changes.edit_job(snapshot, edited, self._store.shards)
-            if fields.keys() & FOLLOW_UP_FIELDS.keys():
-                self._contracts.check_follow_ups(calls_of(change.job), actor)
-                change = replace(change, job=confined_job(change.job, actor))
+            job = change.job
+            if fields.keys() & FOLLOW_UP_FIELDS.keys() and job.has_follow_ups:
+                self._contracts.check_follow_ups(calls_of(job), actor)
+                job = confined_job(job, actor)
             if fields.keys() & {"handler", "payload"}:
-                self._contracts.check_edit(snapshot.job.handler, change.job.handler, change.job.payload, actor)
-                is_confined = actor.is_confined(change.job.payload)
-                return replace(change, job=replace(change.job, bound_secrets_only=is_confined))
-            return change
+                self._contracts.check_edit(snapshot.job.handler, job.handler, job.payload, actor)
+                if job.bound_secrets_only != actor.is_confined(job.payload):
+                    job = replace(job, bound_secrets_only=not job.bound_secrets_only)
+            return change if job is change.job else replace(change, job=job)
 
-        await self._refuse_known_instant(job_id, fields, connection)
-        named = possible_names(name for field in ("skip_on", "only_on") for name in fields.get(field) or ())
-        return (await self._store.jobs.change(job_id, decide, actor.entry, connection, named, fields.get("after"))).job
+        return decide
 
     async def _fitting(
         self, job_id: JobId, fields: Mapping[str, Any], connection: WithinConnection | None, *, is_unchecked: bool
@@ -401,21 +411,20 @@ class JobCommands:
             await self._contracts.check_contract(fields.get("handler", job.handler), payload)
         return await self._contracts.fields_for_edit(fields, job.handler)
 
-    async def _refuse_known_instant(
-        self, job_id: JobId, fields: Mapping[str, Any], connection: WithinConnection | None
-    ) -> None:
+    async def _refuse_known_instants(self, edits: Iterable[tuple[Job, Mapping[str, Any]]]) -> None:
         """A one-off cannot be moved to an instant at which it has run: its record is there already."""
-        if fields.get("scheduled_at") is None:
-            return
-        job = (await self._store.jobs.find([job_id], connection)).get(job_id)
-        if job is None or not isinstance(job.rule, Once):
-            return
-        moved = redefine_job(job, fields, self._env.clock.now(), self._store.shards)
-        first = first_occurrence(moved, self._env.clock.now())
-        earlier = None if first is None or moved.is_enqueued else await self._store.history.find(first.id)
-        if earlier is not None and earlier.state.is_final:
+        now = self._env.clock.now()
+        instants: dict[ExecutionId, tuple[Job, datetime]] = {}
+        for job, fields in edits:
+            if fields.get("scheduled_at") is None or job.is_enqueued or not isinstance(job.rule, Once):
+                continue
+            first = first_occurrence(redefine_job(job, fields, now, self._store.shards), now)
+            if first is not None:
+                instants[first.id] = job, first.scheduled_for
+        for execution_id in await self._store.history.ended(list(instants)):
+            job, instant = instants[execution_id]
             raise Conflict(
-                f"this job has already run for {earlier.scheduled_for.isoformat()}",
+                f"job {job.name!r} has already run for {instant.isoformat()}",
                 hint="trigger it, or choose another instant",
             )
 
@@ -457,44 +466,45 @@ class JobCommands:
         In this as in the others, a job that another caller deletes meanwhile is passed over.
         """
 
-        async def work(within: WithinConnection) -> int:
-            owned = await self._store.jobs.of_owner(owner, within)
-            for job_id in owned:
-                with suppress(NotFound):
-                    await self.pause(job_id, until, actor, within)
-            return len(owned)
+        async def choose(within: WithinConnection) -> list[JobId]:
+            return [*await self._store.jobs.of_owner(owner, within)]
 
-        return await self._all_or_none(owner, work, connection)
+        decide = partial(job_changes.pause_job, until=until, reason=actor.reason)
+        return await self._all_or_none(owner, choose, decide, actor, connection)
 
     async def resume_all(self, owner: str, actor: Actor = LOCAL, connection: WithinConnection | None = None) -> int:
         """Resume every paused job of an owner, all or none; returns how many."""
 
-        async def work(within: WithinConnection) -> int:
+        async def choose(within: WithinConnection) -> list[JobId]:
             owned = await self._store.jobs.of_owner(owner, within)
-            paused = [job_id for job_id, is_paused in owned.items() if is_paused]
-            for job_id in paused:
-                with suppress(NotFound):
-                    await self.resume(job_id, actor, within)
-            return len(paused)
+            return [job_id for job_id, is_paused in owned.items() if is_paused]
 
-        return await self._all_or_none(owner, work, connection)
+        decide = partial(job_changes.resume_job, reason=actor.reason)
+        return await self._all_or_none(owner, choose, decide, actor, connection)
 
     async def delete_all(self, owner: str, actor: Actor = LOCAL, connection: WithinConnection | None = None) -> int:
         """Delete every job of an owner, all or none; returns how many."""
 
-        async def work(within: WithinConnection) -> int:
-            owned = await self._store.jobs.of_owner(owner, within, with_ended=True)
-            for job_id in owned:
-                with suppress(NotFound):
-                    await self.delete(job_id, actor, within)
-            return len(owned)
+        async def choose(within: WithinConnection) -> list[JobId]:
+            return [*await self._store.jobs.of_owner(owner, within, with_ended=True)]
 
-        return await self._all_or_none(owner, work, connection)
+        decide = partial(job_changes.delete_job, reason=actor.reason)
+        return await self._all_or_none(owner, choose, decide, actor, connection)
 
     async def _all_or_none(
-        self, owner: str, work: Callable[[WithinConnection], Awaitable[int]], connection: WithinConnection | None
+        self,
+        owner: str,
+        choose: Callable[[WithinConnection], Awaitable[list[JobId]]],
+        decide: Callable[[JobSnapshot], JobChange],
+        actor: Actor,
+        connection: WithinConnection | None,
     ) -> int:
         check_label(owner, "owner")
+
+        async def work(within: WithinConnection) -> int:
+            decisions = dict.fromkeys(await choose(within), JobDecision(decide))
+            return len(await self._store.jobs.change_all(decisions, actor.entry, within))
+
         if connection is not None:
             return await work(connection)
         number = await self._store.database.repeat(work, on=(OccurrenceRaceError,))
@@ -557,13 +567,10 @@ class JobCommands:
         actor: Actor,
         connection: WithinConnection | None,
         declared_by: str | None = None,
-        present: Job | None = None,
     ) -> DefinedJob:
-        """*present* is the job of this name, if it was read before."""
         assert spec.name is not None
-        for attempt in range(_MAX_TRIES):
-            if attempt > 0 or present is None:
-                present = await self._store.jobs.find_by_name(spec.name, connection)
+        for _ in range(_MAX_TRIES):
+            present = await self._store.jobs.find_by_name(spec.name, connection)
             # The job may be created or deleted by another caller in between: then what is there is looked at again.
             with suppress(NotFound if present is not None else _NameTaken):
                 if present is None:
@@ -571,7 +578,7 @@ class JobCommands:
                 if declared_by is None:
                     _check_same_job(present, spec)
                 return await self._align(present, spec, actor, connection)
-        raise Conflict(f"job {spec.name!r} is being created and deleted over and over")
+        raise _restless_name(spec.name)
 
     async def _create_named(
         self, spec: JobSpec, actor: Actor, connection: WithinConnection | None, declared_by: str | None
@@ -600,18 +607,22 @@ class JobCommands:
     async def define_all(
         self, specs: Sequence[JobSpec], actor: Actor = LOCAL, connection: WithinConnection | None = None
     ) -> list[DefinedJob]:
-        """As `define` for many jobs with names, all or none: a few statements for each thousand that are new or unchanged.
+        """As `define` for many jobs with names, all or none: a few statements for each thousand that are new or unchanged, and for each
+        few hundred that change. Those that change and come after another job are changed one by one.
 
-        Everything is computed before the first write: a transaction that waits for a busy processor would hold its locks, and be ended.
+        What can be is computed before the first write: a transaction that waits for a busy processor would hold its locks, and be ended.
         Conflict if a calendar of a new job changes in between; repeat the call.
         """
         _check_names(specs)
         # In the order of their names: two callers that define the same jobs wait for each other, and never both.
-        plan = await self._plan_definitions(sorted(specs, key=_name_of), actor, connection)
+        in_order = sorted(specs, key=_name_of)
+        plan = await self._plan_definitions(in_order, actor, connection)
         if connection is not None:
-            defined = await self._write_definitions(plan, actor, connection)
+            defined = await self._carry_out(plan, in_order, actor, connection)
         else:
-            defined = await self._store.database.repeat(lambda own: self._write_definitions(plan, actor, own))
+            defined = await self._store.database.repeat(
+                lambda own: self._carry_out(plan, in_order, actor, own), on=(OccurrenceRaceError,)
+            )
             self._store.notifier.tell(Wakeup(look_everywhere=True))
         return [defined[_name_of(spec)] for spec in specs]
 
@@ -619,50 +630,82 @@ class JobCommands:
         self, specs: Sequence[JobSpec], actor: Actor, connection: WithinConnection | None
     ) -> _DefinitionPlan:
         plan = _DefinitionPlan()
+        new: dict[str, tuple[JobSpec, Job, FirstExecution | None]] = {}
         for start in range(0, len(specs), _DEFINE_BATCH):
             part = specs[start : start + _DEFINE_BATCH]
             present = await self._store.jobs.find_by_names([_name_of(spec) for spec in part], connection)
             calendars = await self.calendars_of(part, connection)
+            changed: list[tuple[JobSpec, Job]] = []
             for number, spec in enumerate(part):
-                self._plan_definition(plan, spec, present.get(_name_of(spec)), actor, calendars)
                 if number % _PREPARE_BATCH == 0:
                     await asyncio.sleep(0)
+                name = _name_of(spec)
+                job = present.get(name)
+                with _told_of(spec):
+                    if job is None:
+                        new[name] = spec, *self.prepare([spec], actor, calendars=calendars)[0]
+                        continue
+                    _check_same_job(job, spec)
+                    if self.differences(job, spec):
+                        changed.append((spec, job))
+                    else:
+                        plan.left[name] = DefinedJob(job, SyncAction.LEAVE)
+            await self._plan_changes(plan, changed, actor)
+        plan.new.extend(new[_name_of(spec)][1:] for spec in causes_first([spec for spec, _, _ in new.values()]))
         return plan
 
-    def _plan_definition(
-        self, plan: _DefinitionPlan, spec: JobSpec, present: Job | None, actor: Actor, calendars: KnownCalendars
-    ) -> None:
-        name = _name_of(spec)
-        if present is None:
-            try:
-                plan.new[name] = spec, *self.prepare([spec], actor, calendars=calendars)[0]
-            except InvalidInput as error:
-                raise error.below(name) from error
-            return
-        _check_same_job(present, spec)
-        if self.differences(present, spec):
-            plan.changed[name] = spec, present
-        else:
-            plan.left[name] = DefinedJob(present, SyncAction.LEAVE)
+    async def _plan_changes(self, plan: _DefinitionPlan, changed: Sequence[tuple[JobSpec, Job]], actor: Actor) -> None:
+        await self._refuse_known_instants(
+            (job, declared_fields(spec)) for spec, job in changed if spec.scheduled_at is not None
+        )
+        calls = await self._contracts.resolve_calls_of_each(
+            [{name: getattr(spec, name) for name in FOLLOW_UP_FIELDS} for spec, _ in changed], is_unchecked=True
+        )
+        for (spec, job), resolved in zip(changed, calls, strict=True):
+            whole = replace(spec, **resolved) if resolved else spec
+            calendars = _calendars_in({"skip_on": spec.skip_on, "only_on": spec.only_on})
+            decision = JobDecision(partial(self._decide_definition, whole, actor), calendars)
+            if spec.after is None:
+                plan.changed[job.id] = decision
+            else:
+                plan.following[job.id] = decision, spec.after
+
+    def _decide_definition(self, spec: JobSpec, actor: Actor, snapshot: JobSnapshot) -> JobChange:
+        with _told_of(spec):
+            return self._edit(declared_fields(spec), actor)(snapshot)
+
+    async def _carry_out(
+        self, plan: _DefinitionPlan, specs: Sequence[JobSpec], actor: Actor, connection: WithinConnection
+    ) -> dict[str, DefinedJob]:
+        defined: dict[str, DefinedJob] = {}
+        for _ in range(_MAX_TRIES):
+            defined |= await self._write_definitions(plan, actor, connection)
+            left = [spec for spec in specs if spec.name not in defined]
+            if not left:
+                return defined
+            # Created or deleted by other callers in between: what is there is looked at again.
+            plan = await self._plan_definitions(left, actor, connection)
+        raise _restless_name(_name_of(left[0]))
 
     async def _write_definitions(
         self, plan: _DefinitionPlan, actor: Actor, connection: WithinConnection
     ) -> dict[str, DefinedJob]:
+        """Those that could be written: not new ones whose names were taken meanwhile, nor changed ones that were deleted."""
         defined = dict(plan.left)
-        new = [plan.new[_name_of(spec)] for spec in causes_first([spec for spec, _, _ in plan.new.values()])]
-        for start in range(0, len(new), _DEFINE_BATCH):
-            part = new[start : start + _DEFINE_BATCH]
-            jobs, openings = [job for _, job, _ in part], [opening for _, _, opening in part if opening is not None]
+        for start in range(0, len(plan.new), _DEFINE_BATCH):
+            part = plan.new[start : start + _DEFINE_BATCH]
+            jobs, openings = [job for job, _ in part], [opening for _, opening in part if opening is not None]
             entry = actor.entry
             rows = await self._store.enqueuer.create(jobs, openings, connection, entry, skips_taken_names=True)
             created = {row.job_id for row in rows}
             defined |= {job.name or "": DefinedJob(job) for job in jobs if job.id in created}
-            for spec, job, _ in part:
-                if job.id not in created:
-                    defined[_name_of(spec)] = await self._create_or_change(spec, actor, connection)
-        for name, (spec, present) in plan.changed.items():
-            defined[name] = await self._create_or_change(spec, actor, connection, present=present)
-        return defined
+        changed = await self._store.jobs.change_all(plan.changed, actor.entry, connection)
+        for job_id, (decision, cause) in plan.following.items():
+            # One by one: each could close a circle with those before it.
+            with suppress(NotFound):
+                change = await self._store.jobs.change(job_id, decision.decide, actor.entry, connection, cause=cause)
+                changed[job_id] = change.job
+        return defined | {job.name or "": DefinedJob(job, SyncAction.CHANGE) for job in changed.values()}
 
     async def undeclared(self, modules: Sequence[str], names: Sequence[str]) -> list[Job]:
         """The active jobs that these modules declared earlier under names that are not in *names*."""
@@ -753,6 +796,24 @@ def _check_names(specs: Sequence[JobSpec]) -> None:
 def _name_of(spec: JobSpec) -> str:
     assert spec.name is not None
     return spec.name
+
+
+@contextmanager
+def _told_of(spec: JobSpec) -> Iterator[None]:
+    """An error in one of many jobs names it."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise error.below(_name_of(spec)) from error
+
+
+def _restless_name(name: str) -> Conflict:
+    return Conflict(f"job {name!r} is being created and deleted over and over")
+
+
+def _calendars_in(fields: Mapping[str, Any]) -> set[str]:
+    """The calendars that the fields of an edit may name."""
+    return possible_names(name for field in ("skip_on", "only_on") for name in fields.get(field) or ())
 
 
 def _check_same_job(present: Job, spec: JobSpec) -> None:

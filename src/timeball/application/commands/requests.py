@@ -262,11 +262,21 @@ class ContractChecks:
 
     async def resolve_calls(self, fields: Mapping[str, Any], *, is_unchecked: bool) -> dict[str, Any]:
         """The calls among the fields of an edit or a trigger, each with the options of its handler; their payloads are checked."""
-        calls = {name: fields[name] for name in FOLLOW_UP_FIELDS if fields.get(name) is not None}
-        if not calls:
-            return dict(fields)
-        resolved = await self.resolve([JobRequest(JobSpec(handler="", **calls), (), is_unchecked)])
-        return {**fields, **{name: getattr(resolved.specs[0], name) for name in calls}}
+        (calls,) = await self.resolve_calls_of_each([fields], is_unchecked=is_unchecked)
+        return {**fields, **calls}
+
+    async def resolve_calls_of_each(
+        self, each: Sequence[Mapping[str, Any]], *, is_unchecked: bool
+    ) -> list[dict[str, Any]]:
+        """The calls among the fields of some edits, as `resolve_calls` has them: two reads for all, none if there are no calls."""
+        given = [{name: fields[name] for name in FOLLOW_UP_FIELDS if fields.get(name) is not None} for fields in each]
+        requests = [JobRequest(JobSpec(handler="", **calls), (), is_unchecked) for calls in given if calls]
+        if not requests:
+            return given
+        specs = iter((await self.resolve(requests)).specs)
+        return [
+            {name: getattr(spec, name) for name in calls} if calls and (spec := next(specs)) else {} for calls in given
+        ]
 
     async def resolve_work(self, work: Mapping[str, Any], *, is_unchecked: bool) -> tuple[dict[str, Any], list[str]]:
         """A group or chain with the options of their handlers in its calls, whose payloads are checked; and warnings for the caller."""

@@ -275,25 +275,26 @@ async def write_audit(
     after: Mapping[str, Any] | None,
 ) -> None:
     """Insert an audit row. By its id a repeated write sees whether the first one was committed (`Database.once`)."""
-    await database.fetch("write_audit", connection, **_audit_columns(audit_id, entry, action, subject, before, after))
+    columns = audit_columns(audit_id, entry, action, subject, before, after)
+    await database.fetch("write_audit", connection, entries=json_text([columns]))
 
 
 def creation_audit(job: Job, audit_id: UUID, entry: AuditEntry) -> dict[str, Any]:
-    """The parameters of the statement that audits a new job, also for callers that write in a transaction of their own."""
+    """The audit row of a new job."""
     fields = {name: value for name, value in job_columns(job).items() if value is not None}
     fields["payload"] = orjson.loads(job.payload)
-    return _audit_columns(audit_id, entry, "job.create", f"job:{job.id}", None, fields)
+    return audit_columns(audit_id, entry, "job.create", f"job:{job.id}", None, fields)
 
 
-def changed_fields(old: Job, new: Job) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields that an edit changed, before and after it."""
+def changed_fields(old: Job, new: Job, columns: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields that an edit changed, before and after it; *columns* are those of the new job."""
     before = job_columns(old) | {"payload": orjson.loads(old.payload)}
-    after = job_columns(new) | {"payload": orjson.loads(new.payload)}
-    changed = [name for name in after if before[name] != after[name]]
-    return {name: before[name] for name in changed}, {name: after[name] for name in changed}
+    after = {**columns, "payload": orjson.loads(new.payload)}
+    changed = [name for name, value in before.items() if value != after.get(name)]
+    return {name: before[name] for name in changed}, {name: after.get(name) for name in changed}
 
 
-def _audit_columns(
+def audit_columns(
     audit_id: UUID,
     entry: AuditEntry,
     action: str,
@@ -301,6 +302,7 @@ def _audit_columns(
     before: Mapping[str, Any] | None,
     after: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
+    """An audit row, which `write_audit` inserts."""
     return {
         "id": audit_id,
         "actor": entry.actor,
@@ -313,5 +315,5 @@ def _audit_columns(
     }
 
 
-def _redacted_json(fields: Mapping[str, Any] | None) -> str | None:
-    return None if fields is None else orjson.dumps(redact(dict(fields)), default=str).decode()
+def _redacted_json(fields: Mapping[str, Any] | None) -> orjson.Fragment | None:
+    return None if fields is None else orjson.Fragment(orjson.dumps(redact(dict(fields)), default=str))

@@ -165,7 +165,7 @@ CREATE INDEX job_by_calendar ON timeball.job USING gin (calendars) WHERE calenda
 CREATE UNIQUE INDEX job_by_cause ON timeball.job (follows, follows_as) WHERE follows IS NOT NULL;
 -- members_of_group: the one-offs of a group.
 CREATE INDEX job_by_group ON timeball.job (group_id) WHERE group_id IS NOT NULL;
--- follow_success, chain_of_causes, write_job: the jobs that come after another.
+-- follow_success, chain_of_causes, forget_causes: the jobs that come after another.
 CREATE INDEX job_by_after ON timeball.job (after_id) WHERE after_id IS NOT NULL;
 -- expecting_jobs: the jobs of which something is expected.
 CREATE INDEX job_expecting ON timeball.job (id) WHERE expect IS NOT NULL AND deleted_at IS NULL;
@@ -366,9 +366,9 @@ CREATE TABLE timeball.due (
 
 -- look_ahead: the next rows of a shard.
 CREATE INDEX due_by_shard ON timeball.due (shard, run_at);
--- take_occurrence. A job has at most one next occurrence.
+-- take_occurrences. A job has at most one next occurrence.
 CREATE UNIQUE INDEX due_occurrence ON timeball.due (job_id) WHERE kind = 'occurrence';
--- waiting_of_job, park_waiting, busy_jobs: the rows of one job. An enqueued execution has the id of its job and needs no entry.
+-- waiting_of_jobs, park_waiting, busy_jobs: the rows of one job. An enqueued execution has the id of its job and needs no entry.
 CREATE INDEX due_by_job ON timeball.due (job_id) WHERE job_id <> id;
 -- occurrences_of_other_tzdata, futures: pending occurrences by the time-zone data that computed them.
 CREATE INDEX due_by_tzdata ON timeball.due (tzdata, id) WHERE tzdata IS NOT NULL;
@@ -414,7 +414,7 @@ CREATE TABLE timeball.ready (
 -- claim: a lane (queue, priority) in the order of time, then of ids. Never (queue, rank): see ARCHITECTURE.md, "Lanes".
 -- The bytes of the id have its order, and cannot serve a look-up by id.
 CREATE INDEX ready_by_lane ON timeball.ready (queue, priority, run_at, uuid_send(id));
--- waiting_of_job, withdraw_waiting, busy_jobs: the ready executions of a job.
+-- waiting_of_jobs, withdraw_waiting, busy_jobs: the ready executions of a job.
 CREATE INDEX ready_by_job ON timeball.ready (job_id) WHERE job_id <> id;
 -- unblock: the ready executions that count for a limit.
 CREATE INDEX ready_by_limit ON timeball.ready (limit_key) WHERE limit_key IS NOT NULL;
@@ -430,7 +430,7 @@ ALTER TABLE timeball.blocked ALTER COLUMN limit_key SET NOT NULL;
 
 -- unblock: the executions that wait for a limit, the most urgent first. The rank is in UTC without a zone, since only that can be indexed.
 CREATE INDEX blocked_by_limit ON timeball.blocked (limit_key, ((run_at AT TIME ZONE 'UTC') - priority * interval '12 seconds'));
--- waiting_of_job, withdraw_waiting, busy_jobs, promote: the blocked executions of a job.
+-- waiting_of_jobs, withdraw_waiting, busy_jobs, promote: the blocked executions of a job.
 CREATE INDEX blocked_by_job ON timeball.blocked (job_id);
 -- expire_waiting: the executions that expire.
 CREATE INDEX blocked_expiring ON timeball.blocked (expires_at) WHERE expires_at IS NOT NULL;

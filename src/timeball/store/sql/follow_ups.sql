@@ -233,9 +233,9 @@ UPDATE timeball.job
 SET after = :name
 WHERE after_id = :id;
 
--- name: forget_cause
--- A job is deleted: those that come after it wait for nothing.
+-- name: forget_causes
+-- Jobs are deleted: those that come after them wait for nothing.
 UPDATE timeball.job
 SET after_id = NULL,
     after_since = NULL
-WHERE after_id = :id;
+WHERE after_id = ANY (:ids::uuid[]);

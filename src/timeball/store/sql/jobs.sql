@@ -275,77 +275,89 @@ WHERE name IS NOT NULL
   AND declared_by = :declared_by
 ORDER BY name;
 
--- name: lock_job
+-- fragment: changed_jobs
+-- The statements of a change take one job or many. The planner does not see how many: it would plan each anew for every number.
+ARRAY(SELECT unnest(:job_ids::uuid[]))
+
+-- name: jobs_to_change
+-- In the order of their ids: two callers that change the same jobs wait for each other, and never both. By the bytes of ids: see request_stop.
 SELECT *, payload::text AS payload_text, coalesce(:now, now()) AS moment
 FROM timeball.job
-WHERE id = :id
+WHERE id = ANY ({changed_jobs})
   AND deleted_at IS NULL
+ORDER BY uuid_send(id)
 FOR UPDATE;
 
--- name: take_occurrence
--- Delete the pending occurrence. No row if a scheduler has just taken it; then has_occurrence tells whether to look again.
+-- name: take_occurrences
+-- Delete the pending occurrences. No row of a job if a scheduler has just taken it; then jobs_with_occurrence tells whether to look again.
 DELETE FROM timeball.due
-WHERE job_id = :job_id
+WHERE job_id = ANY ({changed_jobs})
   AND kind = 'occurrence'
-RETURNING id, run_at, scheduled_for, watermark, executions_left, tzdata;
+RETURNING id, job_id, run_at, scheduled_for, watermark, executions_left, tzdata;
 
--- name: has_occurrence
-SELECT EXISTS (SELECT 1 FROM timeball.due WHERE job_id = :job_id AND kind = 'occurrence');
+-- name: jobs_with_occurrence
+SELECT job_id
+FROM timeball.due
+WHERE job_id = ANY ({changed_jobs})
+  AND kind = 'occurrence';
 
 -- name: promoted_until
--- The latest scheduled instant of a job that is promoted and unfinished, or that is recorded although it lies ahead, because a person cancelled it.
+-- The latest scheduled instants of jobs that are promoted and unfinished, or that are recorded although they lie ahead, because a person cancelled them.
 -- An id begins with its instant, so those that lie ahead are the last ids of a job. Nothing is promoted a minute ahead. An occurrence that was cancelled
 -- earlier has its instant as its end, so older partitions are not searched.
-SELECT max(scheduled_for)
+SELECT job_id, max(scheduled_for) AS scheduled_for
 FROM (
-    SELECT scheduled_for FROM timeball.ready WHERE job_id = :job_id AND job_id <> id AND origin = 'schedule'
+    SELECT job_id, scheduled_for FROM timeball.ready WHERE job_id = ANY ({changed_jobs}) AND job_id <> id AND origin = 'schedule'
     UNION ALL
-    SELECT scheduled_for FROM timeball.blocked WHERE job_id = :job_id AND origin = 'schedule'
+    SELECT job_id, scheduled_for FROM timeball.blocked WHERE job_id = ANY ({changed_jobs}) AND origin = 'schedule'
     UNION ALL
-    SELECT scheduled_for FROM timeball.running WHERE job_id = :job_id AND job_id <> id AND origin = 'schedule'
+    SELECT job_id, scheduled_for FROM timeball.running WHERE job_id = ANY ({changed_jobs}) AND job_id <> id AND origin = 'schedule'
     UNION ALL
-    SELECT scheduled_for FROM timeball.due WHERE job_id = :job_id AND job_id <> id AND origin = 'schedule' AND kind IN ('later', 'retry', 'snooze', 'put_back')
+    SELECT job_id, scheduled_for FROM timeball.due WHERE job_id = ANY ({changed_jobs}) AND job_id <> id AND origin = 'schedule' AND kind IN ('later', 'retry', 'snooze', 'put_back')
     UNION ALL
-    SELECT scheduled_for
+    SELECT job_id, scheduled_for
     FROM timeball.finished
-    WHERE job_id = :job_id
+    WHERE job_id = ANY ({changed_jobs})
       AND job_id <> id
       AND id >= :first_ahead
       AND origin = 'schedule'
       AND scheduled_for > coalesce(:now, now())
       AND finished_at > coalesce(:now, now()) - interval '1 minute'
-) AS live;
+) AS live
+GROUP BY job_id;
 
--- name: put_occurrence
--- An enqueued execution that does not have its key waits for it.
+-- name: put_occurrences
+-- Insert the pending occurrences of jobs. An enqueued execution that does not have its key waits for it.
 INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
                           executions_left, limit_key, unique_key, expires_at, has_follow_ups, awaits_key)
-VALUES (:id, :job_id, 'occurrence', :origin, :shard, :run_at, :scheduled_for, :watermark, :tzdata, :version, :queue, :priority, :handler,
-        :executions_left, :limit_key, :unique_key, :expires_at, :has_follow_ups,
-        :origin = 'enqueue'
-        AND :unique_key::text IS NOT NULL
-        AND NOT EXISTS (SELECT 1 FROM timeball.live_key WHERE key = :unique_key AND execution_id = :id));
+SELECT id, job_id, 'occurrence', origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
+       executions_left, limit_key, unique_key, expires_at, has_follow_ups,
+       origin = 'enqueue'
+       AND unique_key IS NOT NULL
+       AND NOT EXISTS (SELECT 1 FROM timeball.live_key WHERE live_key.key = given.unique_key AND live_key.execution_id = given.id OFFSET 0)
+FROM json_populate_recordset(NULL::timeball.due, :occurrences::text::json) AS given;
 
--- name: put_resumption
+-- name: put_resumptions
 INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, version, queue, priority, handler)
-VALUES (:id, :job_id, 'resume', 'schedule', :shard, :run_at, :run_at, :version, :queue, :priority, :handler);
+SELECT id, job_id, 'resume', 'schedule', shard, run_at, run_at, version, queue, priority, handler
+FROM json_populate_recordset(NULL::timeball.due, :resumptions::text::json);
 
--- name: drop_resumption
+-- name: drop_resumptions
 DELETE FROM timeball.due
-WHERE job_id = :job_id
+WHERE job_id = ANY ({changed_jobs})
   AND job_id <> id
   AND kind = 'resume';
 
--- name: keep_version
--- Keep the definition of a one-off that an edit replaces: its waiting and running executions keep that version. The version is responsible for no
+-- name: keep_versions
+-- Keep the definitions of one-offs that an edit replaces: their waiting and running executions keep that version. The version is responsible for no
 -- occurrence.
 INSERT INTO timeball.job_version (job_id, version, definition, effective_from, effective_until, recorded_at)
 SELECT id, version, to_jsonb(job), coalesce(:now, now()), coalesce(:now, now()), coalesce(:now, now())
 FROM timeball.job
-WHERE id = :job_id;
+WHERE id = ANY ({changed_jobs});
 
--- name: write_job
--- Replace the definition of a job.
+-- name: write_jobs
+-- Replace the definitions of jobs.
 UPDATE timeball.job
 SET ({job_columns}) = ROW ({new.job_columns}),
     kind = new.kind,
@@ -365,47 +377,68 @@ SET ({job_columns}) = ROW ({new.job_columns}),
     pause_reason = new.pause_reason,
     updated_at = coalesce(:now, now()),
     deleted_at = new.deleted_at
-FROM json_populate_record(NULL::timeball.job, :job::text::json) AS new
-WHERE job.id = new.id
-RETURNING to_jsonb(job) AS definition;
+FROM json_populate_recordset(NULL::timeball.job, :jobs::text::json) AS new
+WHERE job.id = new.id;
 
--- name: open_version
--- Insert the version that is responsible from now on; the version before it is no longer responsible.
-WITH closed AS (
+-- name: open_versions
+-- Insert the versions that are responsible from now on; the versions before them are no longer responsible.
+WITH opened AS (
+    SELECT *
+    FROM json_to_recordset(:versions::text::json) AS opened (job_id uuid, effective_from timestamptz, tzdata text)
+),
+closed AS (
     UPDATE timeball.job_version
-    SET effective_until = :effective_from,
-        tzdata = coalesce(:tzdata, tzdata)
-    WHERE job_id = :job_id
-      AND effective_until IS NULL
+    SET effective_until = opened.effective_from,
+        tzdata = coalesce(opened.tzdata, job_version.tzdata)
+    FROM opened
+    WHERE job_version.job_id = opened.job_id
+      AND job_version.effective_until IS NULL
 )
 INSERT INTO timeball.job_version (job_id, version, definition, effective_from, recorded_at)
-SELECT id, version, to_jsonb(job), :effective_from, coalesce(:now, now())
-FROM timeball.job
-WHERE id = :job_id;
+SELECT job.id, job.version, to_jsonb(job), opened.effective_from, coalesce(:now, now())
+FROM opened
+JOIN timeball.job ON job.id = opened.job_id;
 
 -- name: close_versions
 UPDATE timeball.job_version
-SET effective_until = :closes_at,
-    tzdata = coalesce(:tzdata, tzdata)
-WHERE job_id = :job_id
-  AND effective_until IS NULL;
+SET effective_until = closed.closes_at,
+    tzdata = coalesce(closed.tzdata, job_version.tzdata)
+FROM json_to_recordset(:versions::text::json) AS closed (job_id uuid, closes_at timestamptz, tzdata text)
+WHERE job_version.job_id = closed.job_id
+  AND job_version.effective_until IS NULL;
 
--- name: set_limit
+-- name: set_limits
+-- A limit that stays as it is is locked as in create_jobs. One that executions are put under is locked as a change does: they count for it.
 INSERT INTO timeball.running_limit (key, max_running)
-VALUES (:key, :max_running)
-ON CONFLICT (key) DO UPDATE SET max_running = excluded.max_running;
+SELECT named.key, named.max_running
+FROM json_to_recordset(:limits::text::json) AS named (key text, max_running integer, gains_jobs boolean)
+WHERE named.gains_jobs
+   OR NOT EXISTS (
+       SELECT 1
+       FROM timeball.running_limit AS known
+       WHERE known.key = named.key
+         AND known.max_running = named.max_running
+       FOR KEY SHARE
+   )
+ORDER BY named.key
+ON CONFLICT (key) DO UPDATE SET max_running = excluded.max_running
+WHERE running_limit.max_running <> excluded.max_running;
 
--- name: is_unlimited
--- Whether an unfinished execution of a job, other than its pending occurrence, has no limit.
-SELECT EXISTS (SELECT 1 FROM timeball.ready WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id) AND limit_key IS NULL)
-    OR EXISTS (SELECT 1 FROM timeball.running WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id) AND limit_key IS NULL)
-    OR EXISTS (
-        SELECT 1
-        FROM timeball.due
-        WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
-          AND kind IN ('retry', 'snooze', 'put_back', 'later')
-          AND limit_key IS NULL
-    );
+-- name: unlimited_jobs
+-- Those of the jobs that have an unfinished execution, other than the pending occurrence, without a limit.
+SELECT job_id FROM timeball.ready WHERE job_id = ANY ({changed_jobs}) AND job_id <> id AND limit_key IS NULL
+UNION
+SELECT job_id FROM timeball.ready WHERE id = ANY ({changed_jobs}) AND job_id = id AND limit_key IS NULL
+UNION
+SELECT job_id FROM timeball.running WHERE job_id = ANY ({changed_jobs}) AND job_id <> id AND limit_key IS NULL
+UNION
+SELECT job_id FROM timeball.running WHERE id = ANY ({changed_jobs}) AND job_id = id AND limit_key IS NULL
+UNION
+SELECT job_id
+FROM timeball.due
+WHERE ((job_id = ANY ({changed_jobs}) AND job_id <> id) OR id = ANY ({changed_jobs}))
+  AND kind IN ('retry', 'snooze', 'put_back', 'later')
+  AND limit_key IS NULL;
 
 -- name: put_under_limit
 -- Make the executions of a job that have no limit count for the limit that the job was given. Running ones go on; ready ones, of this job or of others that
@@ -435,35 +468,37 @@ SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run
        attempts, lost, fence, tzdata, :limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at
 FROM taken;
 
--- name: record_skip_range
+-- name: record_skip_ranges
 INSERT INTO timeball.skip_range (id, job_id, version, tzdata, first_at, last_at, occurrences, reason, recorded_at)
-VALUES (:id, :job_id, :version, :tzdata, :first_at, :last_at, :occurrences, :reason, coalesce(:now, now()));
+SELECT id, job_id, version, tzdata, first_at, last_at, occurrences, reason, coalesce(:now, now())
+FROM json_populate_recordset(NULL::timeball.skip_range, :ranges::text::json);
 
 -- name: record_skipped
--- Record one occurrence as a skipped execution; as a cancelled one if a person cancelled it.
+-- Record single occurrences as skipped executions; as cancelled ones if a person cancelled them.
 INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, finished_at, attempts, lost, fence, tzdata, reason,
                                has_follow_ups)
-VALUES (:id, :job_id, CASE WHEN :reason::text = 'cancelled' THEN 'cancelled' ELSE 'skipped' END, 'schedule', :version, :queue, :priority, :handler, :scheduled_for,
-        greatest(coalesce(:now, now()), :scheduled_for), 0, 0, 0, :tzdata, :reason::text,
-        :has_follow_ups);
+SELECT id, job_id, CASE WHEN reason = 'cancelled' THEN 'cancelled' ELSE 'skipped' END, 'schedule', version, queue, priority, handler, scheduled_for,
+       greatest(coalesce(:now, now()), scheduled_for), 0, 0, 0, tzdata, reason,
+       has_follow_ups
+FROM json_populate_recordset(NULL::timeball.finished, :skipped::text::json);
 
 -- name: is_queued
--- Whether an execution of a job is in `ready` or `blocked`.
-SELECT EXISTS (SELECT 1 FROM timeball.ready WHERE job_id = :job_id AND job_id <> id)
-    OR EXISTS (SELECT 1 FROM timeball.ready WHERE id = :job_id)
-    OR EXISTS (SELECT 1 FROM timeball.blocked WHERE job_id = :job_id);
+-- Whether an execution of one of the jobs is in `ready` or `blocked`.
+SELECT EXISTS (SELECT 1 FROM timeball.ready WHERE job_id = ANY ({changed_jobs}) AND job_id <> id)
+    OR EXISTS (SELECT 1 FROM timeball.ready WHERE id = ANY ({changed_jobs}))
+    OR EXISTS (SELECT 1 FROM timeball.blocked WHERE job_id = ANY ({changed_jobs}));
 
 -- name: withdraw_waiting
 -- A pause: scheduled executions that wait and have no counted attempt are recorded as skipped; all other waiting ones are parked in `due`.
 WITH from_ready AS (
     DELETE FROM timeball.ready
-    WHERE (job_id = :job_id AND job_id <> id)
-       OR id = :job_id
+    WHERE (job_id = ANY ({changed_jobs}) AND job_id <> id)
+       OR id = ANY ({changed_jobs})
     RETURNING *
 ),
 from_blocked AS (
     DELETE FROM timeball.blocked
-    WHERE job_id = :job_id
+    WHERE job_id = ANY ({changed_jobs})
     RETURNING *
 ),
 withdrawn AS (
@@ -491,7 +526,8 @@ skipped AS (
 parked AS (
     INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
                               queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at)
-    SELECT id, job_id, CASE WHEN attempts > 0 THEN 'retry' ELSE 'later' END, origin, :shard, :parked_at, scheduled_for, run_at, tzdata, version, queue,
+    SELECT id, job_id, CASE WHEN attempts > 0 THEN 'retry' ELSE 'later' END, origin,
+           (SELECT job.shard FROM timeball.job WHERE job.id = withdrawn.job_id), :parked_at, scheduled_for, run_at, tzdata, version, queue,
            priority, handler,
            queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, expires_at
     FROM withdrawn
@@ -502,13 +538,13 @@ SELECT id
 FROM withdrawn;
 
 -- name: park_waiting
--- Park all rows of a job in `due` until it is resumed, except the pending occurrence of a schedule.
+-- Park all rows of jobs in `due` until they are resumed, except the pending occurrences of schedules.
 -- A parked row that is not an occurrence has no watermark of its own. It keeps there the instant that it waited for, so that a retry is never early.
 UPDATE timeball.due
 SET run_at = :parked_at,
     watermark = CASE WHEN kind <> 'occurrence' AND run_at < :parked_at THEN coalesce(frozen_run_at, run_at) ELSE watermark END,
     frozen_run_at = NULL
-WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
+WHERE ((job_id = ANY ({changed_jobs}) AND job_id <> id) OR id = ANY ({changed_jobs}))
   AND (kind IN ('retry', 'snooze', 'put_back', 'later') OR origin = 'enqueue');
 
 -- name: unpark
@@ -516,17 +552,24 @@ WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
 UPDATE timeball.due
 SET run_at = greatest(coalesce(:now, now()), scheduled_for, CASE WHEN kind <> 'occurrence' THEN watermark END),
     watermark = CASE WHEN kind = 'occurrence' THEN watermark END
-WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
+WHERE ((job_id = ANY ({changed_jobs}) AND job_id <> id) OR id = ANY ({changed_jobs}))
   AND run_at IS NOT DISTINCT FROM :parked_at
 RETURNING run_at;
 
 -- name: stop_held
--- Ask for a stop of executions that a worker holds and has not started.
+-- Ask for a stop of executions that a worker holds and has not started; locked in the order of request_stop.
+WITH asked AS MATERIALIZED (
+    SELECT id
+    FROM timeball.running
+    WHERE ((job_id = ANY ({changed_jobs}) AND job_id <> id) OR id = ANY ({changed_jobs}))
+      AND run_at > coalesce(:now, now())
+      AND stop IS NULL
+    ORDER BY uuid_send(id)
+    FOR UPDATE
+)
 UPDATE timeball.running
 SET stop = :reason
-WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
-  AND run_at > coalesce(:now, now())
-  AND stop IS NULL
+WHERE id = ANY (ARRAY(SELECT asked.id FROM asked))
 RETURNING id, holder;
 
 -- name: cancel_waiting
@@ -584,17 +627,17 @@ SELECT id FROM timeball.blocked WHERE id = ANY (:ids::uuid[])
 UNION ALL
 SELECT id FROM timeball.running WHERE id = ANY (:ids::uuid[]) AND stop IS NULL;
 
--- name: waiting_of_job
--- The ids of all waiting executions of a job, except its pending occurrence.
-SELECT id FROM timeball.due WHERE job_id = :job_id AND job_id <> id AND kind NOT IN ('occurrence', 'resume')
+-- name: waiting_of_jobs
+-- The ids of all waiting executions of jobs, except their pending occurrences.
+SELECT id FROM timeball.due WHERE job_id = ANY ({changed_jobs}) AND job_id <> id AND kind NOT IN ('occurrence', 'resume')
 UNION ALL
-SELECT id FROM timeball.due WHERE id = :job_id
+SELECT id FROM timeball.due WHERE id = ANY ({changed_jobs})
 UNION ALL
-SELECT id FROM timeball.ready WHERE job_id = :job_id AND job_id <> id
+SELECT id FROM timeball.ready WHERE job_id = ANY ({changed_jobs}) AND job_id <> id
 UNION ALL
-SELECT id FROM timeball.ready WHERE id = :job_id
+SELECT id FROM timeball.ready WHERE id = ANY ({changed_jobs})
 UNION ALL
-SELECT id FROM timeball.blocked WHERE job_id = :job_id;
+SELECT id FROM timeball.blocked WHERE job_id = ANY ({changed_jobs});
 
 -- name: add_executions
 -- Insert requested executions: a trigger, a retry of a finished execution, a backfill. One whose unique_key is taken is not written: `is_refused`.
@@ -737,8 +780,8 @@ WHERE name = :name;
 
 -- name: write_audit
 INSERT INTO timeball.audit (id, at, actor, action, subject, reason, before, after, place)
-VALUES (:id::uuid, coalesce(:now, now()), :actor, :action, :subject, :reason, :before::jsonb, :after::jsonb, :place)
-RETURNING id;
+SELECT id, coalesce(:now, now()), actor, action, subject, reason, before, after, place
+FROM json_populate_recordset(NULL::timeball.audit, :entries::text::json);
 
 -- name: find_note
 -- Whether an action was done: its audit row is written in the same transaction.

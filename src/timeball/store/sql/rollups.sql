@@ -328,9 +328,9 @@ FROM other
 HAVING count(*) > 0
 ORDER BY name NULLS LAST;
 
--- name: forget_summary
+-- name: forget_summaries
 DELETE FROM timeball.job_summary
-WHERE job_id = :job_id;
+WHERE job_id = ANY (:job_ids::uuid[]);
 
 -- name: latest_ended
 -- Some of what ended since an instant, the latest first, as examples of what the counters count.
