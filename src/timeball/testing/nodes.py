@@ -169,8 +169,10 @@ class ManualNodes:
         loop, executor = asyncio.get_running_loop(), self._worker.executor
         deadline, pause = loop.time() + patience.total_seconds(), _FIRST_PAUSE
         while True:
-            # A handler that runs when a round begins may enqueue after the round has claimed: such a round proves nothing.
-            nothing_ran, started = not self._is_running(), executor.started
+            # What runs when a round begins, or has ended and is not recorded, may be followed by more after the round has claimed:
+            # such a round proves nothing.
+            nothing_ran = not self._is_running() and not self._worker.recorder.unrecorded()
+            started = executor.started
             await self._run_once()
             if self._is_running():
                 if loop.time() > deadline:
