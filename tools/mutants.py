@@ -472,7 +472,7 @@ MUTANTS = (
         f"{_SQL}/finishing.sql",
         "      AND running.claim_id = outcome.claim_id\n",
         "",
-        f"{_FOLLOW_UPS}::test_a_stale_outcome_is_not_followed",
+        f"{_GROUPS}::test_a_stale_outcome_ends_no_part",
     ),
     _one(
         "what follows a success after another end",

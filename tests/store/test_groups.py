@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from tests.support.factories import FAILURE, HANDLER, OPERATOR, claim_all, found, record, seconds, table
+from tests.support.factories import FAILURE, HANDLER, OPERATOR, claim_all, enqueue, found, record, seconds, table
 from timeball.application.commands import Commands
 from timeball.domain.execution import ClaimedExecution, Failed
 from timeball.domain.follow_ups import GroupState
@@ -24,13 +25,17 @@ FAILED = {"handler": "failed", "payload": {}}
 WORK: dict[str, Any] = {"then": THEN, "on_failure": FAILED}
 
 
-async def begin(store: Store, parts: int, **work: Any) -> UUID:
-    return await Commands(store, store.env).groups.begin({"group": [PART] * parts, **WORK, **work})
+# Ends of single calls are written for all of a statement at once, those of chains one by one.
+each_kind_of_part = pytest.mark.parametrize("part", [PART, {"chain": [PART]}], ids=["call", "chain"])
 
 
-async def begin_and_claim(store: Store) -> tuple[UUID, list[ClaimedExecution]]:
+async def begin(store: Store, parts: int, part: dict[str, Any] = PART) -> UUID:
+    return await Commands(store, store.env).groups.begin({"group": [part] * parts, **WORK})
+
+
+async def begin_and_claim(store: Store, part: dict[str, Any] = PART) -> tuple[UUID, list[ClaimedExecution]]:
     """A group of two parts, both claimed."""
-    return await begin(store, 2), await claim_all(store)
+    return await begin(store, 2, part), await claim_all(store)
 
 
 async def state_of(store: Store, group_id: UUID) -> GroupState:
@@ -47,8 +52,9 @@ async def finish(store: Store, claims: list[ClaimedExecution], connection: Any =
     assert await store.executions.finish_succeeded([found(claimed) for claimed in claims], connection) == []
 
 
-async def test_the_last_part_closes_the_group_and_writes_what_follows(store: Store) -> None:
-    group_id = await begin(store, 3)
+@each_kind_of_part
+async def test_the_last_part_closes_the_group_and_writes_what_follows(store: Store, part: dict[str, Any]) -> None:
+    group_id = await begin(store, 3, part)
     claims = await claim_all(store)
 
     for claimed in claims[:2]:
@@ -61,25 +67,75 @@ async def test_the_last_part_closes_the_group_and_writes_what_follows(store: Sto
     assert (await verify(store.database)).check("follow-ups").holds
 
 
-async def test_what_follows_is_written_by_the_statement_that_ends_the_last_part(store: Store) -> None:
-    """A crash after it loses nothing: no other statement has run."""
-    group_id = await begin(store, 2)
-    claims = await claim_all(store)
+async def finish_in_one_statement(store: Store, claims: list[ClaimedExecution]) -> None:
+    values = [found(claimed) for claimed in sorted(claims, key=lambda claimed: claimed.id.int)]
+    await store.database.fetch(
+        "finish_succeeded",
+        ids=[each.claimed.id for each in values],
+        fences=[each.claimed.fence for each in values],
+        claim_ids=[each.claimed.claim_id for each in values],
+        started=[each.started_at for each in values],
+        finished=[each.finished_at for each in values],
+        results=None,
+    )
 
-    async with store.database.transaction() as connection:
-        values = [found(claimed) for claimed in claims]
-        await store.database.fetch(
-            "finish_succeeded",
-            connection,
-            ids=[each.claimed.id for each in values],
-            fences=[each.claimed.fence for each in values],
-            claim_ids=[each.claimed.claim_id for each in values],
-            started=[each.started_at for each in values],
-            finished=[each.finished_at for each in values],
-            results=None,
-        )
+
+@each_kind_of_part
+async def test_what_follows_is_written_by_the_statement_that_ends_the_last_part(
+    store: Store, part: dict[str, Any]
+) -> None:
+    """A crash after it loses nothing: no other statement has run."""
+    group_id = await begin(store, 2, part)
+
+    await finish_in_one_statement(store, await claim_all(store))
 
     assert (await state_of(store, group_id), await following(store)) == (GroupState.SUCCEEDED, ["then"])
+
+
+async def test_one_statement_ends_parts_of_all_kinds_and_other_work(store: Store) -> None:
+    """Parts that nothing else follows are ended by the statement, the others by the trigger, and each but once."""
+    beside = {"handler": "beside", "payload": {}}
+    calls, mixed, open_one = await begin(store, 3), await store_mixed_group(store, beside), await begin(store, 2)
+    await enqueue(store)
+    await enqueue(store, on_success=beside)
+    claims = await claim_all(store)
+    groups = [await group_of(store, claimed) for claimed in claims]
+
+    await finish_in_one_statement(store, [*claims[: (kept := groups.index(open_one))], *claims[kept + 1 :]])
+
+    states = [await state_of(store, group) for group in (calls, mixed, open_one)]
+    assert states == [GroupState.SUCCEEDED, GroupState.SUCCEEDED, GroupState.OPEN]
+    assert sorted(await following(store)) == ["beside", "beside", "then", "then"]
+    assert Counter(row["has_ended_part"] for row in await table(store, "finished")) == {True: 5, False: 3, None: 1}
+    assert (await verify(store.database)).check("follow-ups").holds
+
+
+async def store_mixed_group(store: Store, beside: dict[str, Any]) -> UUID:
+    """A group of a call, a call that is followed by another one, and a chain."""
+    parts = [PART, {**PART, "on_success": beside}, {"chain": [PART]}]
+    return await Commands(store, store.env).groups.begin({"group": parts, **WORK})
+
+
+async def group_of(store: Store, claimed: ClaimedExecution) -> UUID | None:
+    return (await store.follow_ups.part_of(claimed.id, claimed.job_id))[0]
+
+
+async def test_a_part_is_followed_by_the_calls_of_the_version_that_ran(store: Store) -> None:
+    group_id = await Commands(store, store.env).groups.begin({"group": [{**PART, "on_success": FAILED}], **WORK})
+    claims = await claim_all(store)
+    async with store.database.connection() as connection:
+        await connection.execute(
+            "INSERT INTO timeball.job_version (job_id, version, definition, effective_from, recorded_at) "
+            "SELECT id, version, to_jsonb(job), now(), now() FROM timeball.job; "
+            "UPDATE timeball.job SET version = 2, on_success = NULL"
+        )
+
+    await finish(store, claims)
+
+    assert (await state_of(store, group_id), sorted(await following(store))) == (
+        GroupState.SUCCEEDED,
+        ["failed", "then"],
+    )
 
 
 async def test_a_part_that_fails_fails_the_group_when_all_have_ended(store: Store) -> None:
@@ -104,8 +160,9 @@ async def test_a_stale_outcome_ends_no_part(store: Store) -> None:
     assert (await state_of(store, group_id), await following(store)) == (GroupState.OPEN, [])
 
 
-async def test_parts_that_end_at_once_close_the_group_once(store: Store) -> None:
-    group_id = await begin(store, 40)
+@each_kind_of_part
+async def test_parts_that_end_at_once_close_the_group_once(store: Store, part: dict[str, Any]) -> None:
+    group_id = await begin(store, 40, part)
     claims = await claim_all(store)
 
     async def finish_some(start: int) -> None:
@@ -117,9 +174,12 @@ async def test_parts_that_end_at_once_close_the_group_once(store: Store) -> None
     assert (await state_of(store, group_id), await following(store)) == (GroupState.SUCCEEDED, ["then"])
 
 
-async def test_batches_that_end_parts_of_the_same_groups_in_different_orders_do_not_wait(store: Store) -> None:
-    """A batch ends its parts in the order of the ids of executions. With a lock on each group these two would meet a deadlock."""
-    (first, (a, b)), (second, (c, d)) = [await begin_and_claim(store) for _ in range(2)]
+@each_kind_of_part
+async def test_batches_that_end_parts_of_the_same_groups_in_different_orders_do_not_wait(
+    store: Store, part: dict[str, Any]
+) -> None:
+    """With a lock on each group these two would meet a deadlock."""
+    (first, (a, b)), (second, (c, d)) = [await begin_and_claim(store, part) for _ in range(2)]
 
     async with store.database.transaction() as one, store.database.transaction() as other:
         await finish(store, [a], one)
@@ -135,12 +195,13 @@ async def test_batches_that_end_parts_of_the_same_groups_in_different_orders_do_
     assert (await verify(store.database)).check("follow-ups").holds
 
 
+@each_kind_of_part
 @pytest.mark.parametrize("closer", ["recorder", "reaper"])
 async def test_a_large_group_whose_last_parts_ended_in_two_transactions_is_closed_after_them(
-    store: Store, clock: VirtualClock, closer: str
+    store: Store, clock: VirtualClock, closer: str, part: dict[str, Any]
 ) -> None:
     """Each sees hundreds of parts that the other ends."""
-    group_id = await begin(store, 1_200)
+    group_id = await begin(store, 1_200, part)
     claims = sorted(await claim_all(store, slots=1_200), key=lambda claimed: claimed.id.int)
 
     async with store.database.transaction() as one, store.database.transaction() as other:
@@ -148,7 +209,8 @@ async def test_a_large_group_whose_last_parts_ended_in_two_transactions_is_close
         await finish(store, claims[600:], other)
     before = (await state_of(store, group_id), await following(store))
     if closer == "recorder":
-        await store.executions.announce_follow_ups([claims[0].id])
+        # As it is told: of single calls the group, of chains their last steps.
+        await store.executions.announce_follow_ups([group_id if part is PART else claims[0].id])
     else:
         await store.queues.tend(OPERATOR)
         await store.queues.tend(OPERATOR)

@@ -134,7 +134,7 @@ def in_history(running: Running, state: str, **more: Any) -> dict[str, Any]:
         "started_at": running.row["run_at"] + seconds(0.25),
         "finished_at": running.row["run_at"] + seconds(0.75),
     }
-    empty = dict.fromkeys(("result", "error_type", "error", "reason", "fingerprint", "expires_at"))
+    empty = dict.fromkeys(("result", "error_type", "error", "reason", "fingerprint", "has_ended_part", "expires_at"))
     counts = {"attempts": 4, "lost": 2, "worker": running.row["holder"]}
     return kept | times | empty | counts | {"state": state} | more
 
@@ -152,7 +152,9 @@ async def test_a_success_keeps_the_whole_timeline(store: Store, running: Running
     refused = await store.executions.finish_succeeded([finding(running, Succeeded('{"sum": 3}'))])
 
     assert refused == []
-    assert await only_row(store, "finished") == in_history(running, "succeeded", result='{"sum": 3}')
+    assert await only_row(store, "finished") == in_history(
+        running, "succeeded", result='{"sum": 3}', has_ended_part=False
+    )
     assert await table(store, "running") == []
     assert await table(store, "live_key") == []
     assert await table(store, "attempt") == []

@@ -14,11 +14,12 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+import orjson
 import psycopg
 import pytest
 
 from tests.support import query_plans
-from tests.support.factories import ALWAYS, claim_all
+from tests.support.factories import ALWAYS, WHOLE_CALL, claim_all
 from tests.support.query_plans import ALL_MODES, EMPTIED, EMPTY, FORGET, nodes_of, rows_touched
 from tests.support.servers import PostgresServer, Servers, ServiceMissing, give_up_on
 from timeball.env import Env
@@ -360,6 +361,44 @@ def test_successes_are_looked_up_one_by_one(server: PostgresServer, crowded: str
             assert lookup["Actual Loops"] == BATCH
 
 
+# A group of which a batch of parts runs, and many others have not begun.
+_RUNNING_PARTS = f"""
+SELECT timeball.begin_work(%s::jsonb, '{UUID(int=1)}', NULL, 'group', '{NOW.isoformat()}', NULL, 'me', NULL, NULL);
+INSERT INTO timeball.group_part (group_id, number)
+SELECT id, number FROM timeball.execution_group, generate_series({BATCH + 1}, {SOME}) AS number;
+INSERT INTO timeball.running (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+                              attempts, lost, fence, claim_id, holder, claimed_at, has_follow_ups)
+SELECT ready.id, job_id, origin, ready.version, ready.queue, ready.priority, ready.handler, scheduled_for, run_at, queued_at,
+       1, 0, 1, ready.id, ready.id, run_at, ready.has_follow_ups
+FROM timeball.job JOIN timeball.ready ON ready.id = job.id
+WHERE job.group_id IS NOT NULL
+RETURNING id
+"""
+
+
+@pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)
+def test_parts_of_a_large_group_are_looked_up_one_by_one(server: PostgresServer, crowded: str, belief: str) -> None:
+    """A function looks them up, and plans do not show that."""
+    for plan_cache_mode in ALL_MODES:
+        with session(server, crowded, belief) as connection:
+            connection.execute(f"SET plan_cache_mode = {plan_cache_mode}")
+            call = WHOLE_CALL | {"limit_key": None, "max_running": None}
+            group = orjson.dumps({"group": [call] * BATCH}).decode()
+            with psycopg.ClientCursor(connection) as cursor:
+                cursor.execute(_RUNNING_PARTS, [group])
+                while cursor.nextset():
+                    pass
+                held = sorted(id_ for (id_,) in cursor.fetchall())
+            before = {table: rows_read(connection, table) for table in ("job", "group_part")}
+
+            run_explained(connection, "finish_succeeded", _ENDED | {"ids": held, "claim_ids": held})
+
+            for table, rows in before.items():
+                assert rows_read(connection, table) - rows <= 2 * BATCH
+            ended = connection.execute("SELECT count(*) FROM timeball.group_part WHERE state = 'succeeded'").fetchone()
+            assert ended == (BATCH,)
+
+
 @pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)
 @pytest.mark.parametrize("lanes", [1, len(LANES)])
 def test_a_claim_reads_the_heads_of_its_lanes(server: PostgresServer, crowded: str, belief: str, lanes: int) -> None:
@@ -371,7 +410,7 @@ def test_a_claim_reads_the_heads_of_its_lanes(server: PostgresServer, crowded: s
 
             run_explained(connection, "claim", given)
 
-            assert ready_rows_read(connection) <= 2 * lanes * 3 * BATCH + 4 * BATCH
+            assert rows_read(connection, "ready") <= 2 * lanes * 3 * BATCH + 4 * BATCH
 
 
 @pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)
@@ -382,13 +421,13 @@ def test_has_unclaimed_reads_the_first_of_each_lane(server: PostgresServer, crow
 
             run_explained(connection, "has_unclaimed", _CLAIM | {"age": timedelta(0)})
 
-            assert ready_rows_read(connection) <= 2 * len(LANES)
+            assert rows_read(connection, "ready") <= 2 * len(LANES)
 
 
-def ready_rows_read(connection: psycopg.Connection[Any]) -> int:
-    """How many rows of the table this transaction has read."""
-    asked = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'timeball.ready'::regclass"
-    read = connection.execute(asked).fetchone()
+def rows_read(connection: psycopg.Connection[Any], table: str) -> int:
+    """How many rows of a table this transaction has read."""
+    asked = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = %s::regclass"
+    read = connection.execute(asked, [f"timeball.{table}"]).fetchone()
     assert read is not None
     return int(read[0])
 

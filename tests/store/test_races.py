@@ -2311,11 +2311,12 @@ async def test_what_waits_for_a_key_waits_on_if_another_enqueue_gets_it(
 
 
 @both_endings
+@pytest.mark.parametrize("is_chain", [False, True], ids=["calls", "chains"])
 async def test_two_ends_of_the_last_parts_of_a_group_do_not_wait_for_each_other(
-    race: Race, store: Store, *, commits: bool
+    race: Race, store: Store, *, is_chain: bool, commits: bool
 ) -> None:
     part = {"handler": HANDLER, "payload": {}}
-    work = {"group": [part, part], "then": part | {"queue": "then"}}
+    work = {"group": [{"chain": [part]} if is_chain else part] * 2, "then": part | {"queue": "then"}}
     group_id = await Commands(store, store.env).groups.begin(work)
     one, other = await claim_all(store)
 

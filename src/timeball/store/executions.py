@@ -484,7 +484,10 @@ class ExecutionStore:
         await self.unblock_after_commit(sorted({row["limit_key"] for row in rows if row["state_table"] == "blocked"}))
 
     async def announce_follow_ups(self, causes: Sequence[UUID]) -> None:
-        """Wake workers for what follows executions that have ended: the statements that ended them have written it."""
+        """Wake workers for what follows executions that have ended, or groups of which parts have.
+
+        The statements that ended them have written it.
+        """
         if not causes:
             return
         causes = sorted(causes)

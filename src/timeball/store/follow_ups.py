@@ -65,7 +65,8 @@ async def _hold_cause(database: Database, row: Any, connection: WithinConnection
 class FollowUpStore:
     """Begins groups, and reads the links between executions.
 
-    The statement that ends an execution writes what follows it (`timeball.follow_up`), and what follows its group (`timeball.end_part`).
+    The statement that ends an execution writes what follows it (`timeball.follow_up`), and what follows its group (`timeball.end_part`, and
+    `timeball.end_parts` for all successes of a statement at once).
     """
 
     def __init__(self, database: Database, notifier: Notifier) -> None:

@@ -7,6 +7,7 @@
 -- wait for each other. Locking them first would cost a third more to write; sorting them here an eighth, where handlers return results.
 -- `= ANY` of an array of one id can only use the primary key, whatever the planner believes about the size of the table. With `=` it could read the whole
 -- table, and join it in an order of its own.
+-- Parts of groups are ended together, and by the same statement as the executions; what else follows is written by the trigger of `finished`.
 -- `given` hides the lengths of the arrays from the planner, which would otherwise plan the statement anew for every length; that takes as long as running it.
 WITH given AS MATERIALIZED (
     SELECT :ids::uuid[] AS ids,
@@ -38,18 +39,28 @@ unkeyed AS (
       AND live_key.key = removed.unique_key
       AND live_key.execution_id = removed.id
 ),
+recorded AS MATERIALIZED (
+    SELECT count(*) AS accepted_count,
+           CASE WHEN count(*) < cardinality(:ids::uuid[]) THEN array_agg((id, claim_id)) END AS accepted,
+           array_agg(DISTINCT limit_key) FILTER (WHERE limit_key IS NOT NULL) AS freed,
+           CASE WHEN bool_or(has_follow_ups)
+                THEN timeball.end_parts(array_agg(id) FILTER (WHERE has_follow_ups),
+                                        array_agg(version) FILTER (WHERE has_follow_ups),
+                                        array_agg(finished_at) FILTER (WHERE has_follow_ups))
+           END AS followed
+    FROM removed
+),
 kept AS (
     INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, started_at, finished_at,
-                                   attempts, lost, fence, worker, claim_id, tzdata, result, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, recorded)
+                                   attempts, lost, fence, worker, claim_id, tzdata, result, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups,
+                                   has_ended_part, recorded)
     SELECT id, job_id, 'succeeded', origin, version, queue, priority, handler, scheduled_for, queued_at, started_at, finished_at,
-           attempts, lost, fence, holder, claim_id, tzdata, result::jsonb, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups, (SELECT pg_current_xact_id()::text::bigint)
+           attempts, lost, fence, holder, claim_id, tzdata, result::jsonb, payload, retry_of, created_by, bound_secrets_only, meta, has_follow_ups,
+           CASE WHEN has_follow_ups THEN id <> ALL ((SELECT recorded.followed FROM recorded)::uuid[]) END, (SELECT pg_current_xact_id()::text::bigint)
     FROM removed
 )
-SELECT count(*) AS accepted_count,
-       CASE WHEN count(*) < cardinality(:ids::uuid[]) THEN array_agg((id, claim_id)) END AS accepted,
-       array_agg(DISTINCT limit_key) FILTER (WHERE limit_key IS NOT NULL) AS freed,
-       array_agg(id) FILTER (WHERE has_follow_ups) AS followed
-FROM removed;
+SELECT *
+FROM recorded;
 
 -- name: attempt_facts
 -- What `decide` must know of executions that did not succeed, while their rows still name the claim.

@@ -1,8 +1,12 @@
 -- What follows the end of an execution. `timeball.follow_up`, a trigger of the schema, writes it.
 
 -- name: placed_follow_ups
--- What has been written because these executions ended, and waits.
+-- What has been written because these executions and groups ended, and waits.
 -- OFFSET 0: otherwise the planner may read all that is ready, to join it with a few jobs.
+-- `given` hides the length of the array from the planner, which would otherwise plan the statement anew for every length.
+WITH given AS MATERIALIZED (
+    SELECT :causes::uuid[] AS causes
+)
 SELECT placed.execution_id, placed.state_table, placed.run_at, job.queue, job.priority, job.shard, job.limit_key
 FROM timeball.job
 CROSS JOIN LATERAL (
@@ -15,8 +19,8 @@ CROSS JOIN LATERAL (
     WHERE blocked.id = ANY (ARRAY[job.id])
     OFFSET 0
 ) AS placed
-WHERE job.follows = ANY (:causes::uuid[])
-   OR job.follows = ANY (ARRAY(SELECT own.group_id FROM timeball.job AS own WHERE own.id = ANY (:causes::uuid[]) AND own.group_id IS NOT NULL))
+WHERE job.follows = ANY ((SELECT given.causes FROM given)::uuid[])
+   OR job.follows = ANY (ARRAY(SELECT own.group_id FROM timeball.job AS own WHERE own.id = ANY ((SELECT given.causes FROM given)::uuid[]) AND own.group_id IS NOT NULL))
 UNION ALL
 SELECT placed.execution_id, placed.state_table, placed.run_at, job.queue, job.priority, job.shard, job.limit_key
 FROM timeball.followed_success
@@ -31,17 +35,24 @@ CROSS JOIN LATERAL (
     WHERE blocked.id = ANY (ARRAY[followed_success.execution_id])
     OFFSET 0
 ) AS placed
-WHERE followed_success.cause = ANY (:causes::uuid[]);
+WHERE followed_success.cause = ANY ((SELECT given.causes FROM given)::uuid[]);
 
 -- name: close_ended_groups
--- Close the groups of these executions whose parts have all ended: two transactions that ended the last parts at once may both have left that to the other.
--- In the order of their ids, in which all that close several groups lock them.
+-- Close those of these groups, and of the groups of these executions, whose parts have all ended: two transactions that ended the last parts at once may both
+-- have left that to the other.
+-- In the order of their ids, in which all that close several groups lock them. `given`: as in placed_follow_ups.
+WITH given AS MATERIALIZED (
+    SELECT :causes::uuid[] AS causes
+)
 SELECT timeball.close_group(ended.id, coalesce(:now, now())) AS is_closed
 FROM (
-    SELECT DISTINCT job.group_id AS id
+    SELECT job.group_id AS id
     FROM timeball.job
-    WHERE job.id = ANY (:causes::uuid[])
+    WHERE job.id = ANY ((SELECT given.causes FROM given)::uuid[])
       AND job.group_id IS NOT NULL
+    UNION
+    SELECT unnest(given.causes)
+    FROM given
     ORDER BY id
     OFFSET 0
 ) AS ended
