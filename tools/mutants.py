@@ -35,6 +35,7 @@ _SCHEDULER, _REAPER, _LIFE = (
     "tests/engine/test_node.py",
 )
 _KEYS = "tests/store/test_if_exists.py"
+_WATCHED = "tests/domain/test_watch.py"
 _HOOKS_OUT = "tests/engine/scheduler/test_webhooks.py"
 _ALERTS, _ALERT_STORE, _ALERT_RULES = (
     "tests/engine/scheduler/test_alerts.py",
@@ -2063,9 +2064,30 @@ MUTANTS = (
     _one(
         "deliveries of alerts that alert about themselves",
         "application/queries/alerts.py",
-        '            if row["name"] != DELIVERY_QUEUE\n',
-        "",
+        "[queue for queue in queues if queue.name != DELIVERY_QUEUE]",
+        "queues",
         f"{_ALERTS}::test_the_deliveries_of_alerts_are_no_facts",
+    ),
+    _one(
+        "a watcher that takes what it cannot see for gone",
+        "domain/watch.py",
+        "[fact, *others]",
+        "[fact]",
+        f"{_WATCHED}::test_while_the_database_cannot_be_read_nothing_is_gone_and_nothing_else_opens",
+    ),
+    _one(
+        "a watcher that tells what the installation tells",
+        "domain/watch.py",
+        "if fact.key in told or not sighting.tells(fact)",
+        "if fact.key",
+        f"{_WATCHED}::test_what_the_installation_tells_the_watcher_does_not_tell",
+    ),
+    _one(
+        "a watcher that gives unbound secrets to the channel of an editor",
+        "engine/watcher.py",
+        "(is_bound or not channel.bound_secrets_only)",
+        "True",
+        "tests/engine/test_watcher.py::test_a_channel_of_an_editor_uses_bound_secrets_alone_here_too",
     ),
     _one(
         "an expected error that counts as a failure in a row",

@@ -8,6 +8,7 @@ import platform
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, assert_never
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -23,10 +24,13 @@ from timeball.domain.values.text import clean_text
 from timeball.engine.node import BaseNode
 from timeball.engine.supervisor import NodeFactory, Supervisor
 from timeball.env import Env
+from timeball.errors import StoreUnavailable
+from timeball.handlers.builtin.egress import endpoint_rule
 from timeball.handlers.catalogue import BuiltinHandlers, HandlerCatalogue, contract_of, installed_handlers
 from timeball.handlers.payloads import accepts_payload
 from timeball.handlers.registry import Registry
 from timeball.store.db.database import DatabaseTimeouts
+from timeball.store.db.url import DatabaseUrl
 from timeball.store.store import Store
 from timeball.telemetry.events import Emit, TimeoutsNotEnforced, ignore
 from timeball.version import __version__
@@ -34,12 +38,17 @@ from timeball.version import __version__
 if TYPE_CHECKING:
     from timeball.application.events import EventHub
     from timeball.application.queries import Queries
+    from timeball.domain.alert_routes import AlertDeliveryId
     from timeball.domain.alerts import AlertTransition
+    from timeball.domain.watch import Sighting
+    from timeball.engine.watcher import Watcher, WatchReport
     from timeball.engine.worker.attempts import Runner
     from timeball.store.access import ApiKeyStore, IdempotencyKeyStore, SessionStore
     from timeball.store.search.listing import ListingStore
     from timeball.telemetry.metrics import MetricsSource
 
+# No channel can have this name.
+_OWN_WEBHOOK = "watch:webhook"
 # Where drivers look for a server's socket when a URL names no host.
 _SOCKET_FOLDERS = "/run/postgresql,/var/run/postgresql,/tmp"
 
@@ -89,16 +98,7 @@ async def open_runtime(settings: Settings, env: Env | None = None) -> AsyncItera
     env = env or Env()
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(open_database(settings))
-        store = Store(
-            url,
-            env,
-            pool_size=settings.database_pool,
-            behind_pgbouncer=settings.behind_pgbouncer,
-            patience=DatabaseTimeouts(
-                fast_seconds=settings.database_answer_seconds, silence_seconds=settings.database_silence_seconds
-            ),
-            promotion_window=settings.scheduler.promotion_window,
-        )
+        store = _make_store(url, settings, env, settings.database_pool)
         await store.open(migrates=settings.migrate, shards=settings.shards)
         stack.push_async_callback(store.close)
         box = BuiltinHandlers(
@@ -115,6 +115,19 @@ async def open_runtime(settings: Settings, env: Env | None = None) -> AsyncItera
         stack.push_async_callback(broker.close)
         catalogue = make_catalogue(box)
         yield Runtime(settings, env, store, Commands(store, env, catalogue), box, broker, catalogue)
+
+
+def _make_store(url: str, settings: Settings, env: Env, pool_size: int) -> Store:
+    return Store(
+        url,
+        env,
+        pool_size=pool_size,
+        behind_pgbouncer=settings.behind_pgbouncer,
+        patience=DatabaseTimeouts(
+            fast_seconds=settings.database_answer_seconds, silence_seconds=settings.database_silence_seconds
+        ),
+        promotion_window=settings.scheduler.promotion_window,
+    )
 
 
 def server_uid(url: str) -> int | None:
@@ -183,6 +196,103 @@ def make_alert_evaluation(parts: Runtime) -> Callable[[], Awaitable[Sequence[Ale
         return await parts.commands.alerts.reconcile(await made[0].alerts.evaluate())
 
     return evaluate
+
+
+class _DatabaseEyes:
+    """Reads the database of the settings for a watcher, which neither starts nor changes it."""
+
+    def __init__(self, settings: Settings, env: Env) -> None:
+        self._settings = settings
+        self._env = env
+        self._store: Store | None = None
+        self._queries: Queries | None = None
+
+    async def look(self) -> Sighting:
+        if self._queries is None:
+            self._store = _make_store(await self._url(), self._settings, self._env, pool_size=2)
+            await self._store.open(migrates=False)
+            self._queries = make_queries(self._settings, self._store)
+        return await self._queries.alerts.look()
+
+    async def _url(self) -> str:
+        if self._settings.database_url is not None:
+            return self._settings.database_url
+        from timeball.store.embedded.server import find_running_server
+
+        url = await asyncio.to_thread(find_running_server, self._settings.data_dir)
+        if url is None:
+            raise StoreUnavailable(f"the embedded PostgreSQL in {self._settings.data_dir} does not run")
+        return url
+
+    async def close(self) -> None:
+        store, self._store, self._queries = self._store, None, None
+        if store is not None:
+            await store.database.close()
+
+
+@asynccontextmanager
+async def open_watcher(
+    settings: Settings,
+    emit: Emit,
+    on_look: Callable[[WatchReport], None] = lambda _report: None,
+    env: Env | None = None,
+) -> AsyncIterator[Watcher]:
+    """A watcher over the database of the settings, which need not be there."""
+    from timeball.domain.channels import AlertChannel, ChannelKind
+    from timeball.domain.watch import WatchedAlerts
+    from timeball.engine.watcher import Outbox, Pinger, Watcher
+
+    env, watch = env or Env(), settings.watch
+    own: list[AlertChannel] = []
+    if watch.webhook_url is not None:
+        url = watch.webhook_url.get_secret_value()
+        own.append(AlertChannel(name=_OWN_WEBHOOK, kind=ChannelKind.WEBHOOK, settings={"url": url}))
+    outbox = Outbox(env, own, watch.channels)
+    async with AsyncExitStack() as stack:
+        eyes = _DatabaseEyes(settings, env)
+        stack.push_async_callback(eyes.close)
+        uid = None if settings.database_url is None else server_uid(settings.database_url)
+        boxes = [
+            BuiltinHandlers(each, env.clock, settings.data_dir, database_uid=uid, deliveries=lambda: outbox)
+            for each in (settings, _with_own_addresses_open(settings))
+        ]
+        for box in boxes:
+            stack.push_async_callback(box.close)
+
+        async def send(delivery_id: AlertDeliveryId, channel: str, attempt: int) -> None:
+            await boxes[channel == _OWN_WEBHOOK].deliver_alert(delivery_id, attempt, env)
+
+        yield Watcher(
+            env,
+            emit,
+            eyes,
+            WatchedAlerts(_name_of_database(settings)),
+            outbox,
+            send,
+            Pinger(None if watch.ping_url is None else watch.ping_url.get_secret_value(), boxes[1].post),
+            interval=timedelta(seconds=watch.every_seconds),
+            answer_within=timedelta(seconds=watch.answer_seconds),
+            on_look=on_look,
+        )
+
+
+def _with_own_addresses_open(settings: Settings) -> Settings:
+    """Settings by which the addresses of the watcher itself may be called, wherever they lead; those of channels may not."""
+    opened = [
+        endpoint_rule(url.get_secret_value())
+        for url in (settings.watch.ping_url, settings.watch.webhook_url)
+        if url is not None
+    ]
+    return settings.model_copy(update={"webhook_allow": (*settings.webhook_allow, *opened)})
+
+
+def _name_of_database(settings: Settings) -> str:
+    """Which database it is, without user and password."""
+    if settings.database_url is None:
+        return str(settings.data_dir.resolve())
+    url = DatabaseUrl.parse(settings.database_url)
+    hosts = ",".join(f"{host.name}:{host.port}" for host in url.hosts())
+    return f"{hosts}/{url.database or ''}"
 
 
 def make_server_runtime(

@@ -6,7 +6,7 @@ import pytest
 
 from tests.cli.command_tree import all_commands
 
-ALONE = "up api scheduler worker run next why tail top forecast check doctor verify plan apply"
+ALONE = "up api scheduler worker watch run next why tail top forecast check doctor verify plan apply"
 NOUNS = {
     "jobs": "list show create edit pause resume trigger duplicate delete next sync import export backfill cancel",
     "runs": "list show logs watch cancel retry export",

@@ -138,7 +138,7 @@ def test_a_health_check_imports_no_command_line_no_settings_and_no_driver() -> N
     assert done.stdout.split() == []
 
 
-def test_every_kind_of_node_has_a_life_sign() -> None:
+def test_every_kind_of_process_has_a_life_sign() -> None:
     from timeball.domain.node import NodeKind
 
-    assert set(life_signs.KINDS) == {"api", *(kind.value for kind in NodeKind)}
+    assert set(life_signs.KINDS) == {"api", "watch", *(kind.value for kind in NodeKind)}

@@ -303,4 +303,5 @@ def test_every_setting_has_a_description() -> None:
         "WorkerSettings",
         "HousekeepingSettings",
         "ApiSettings",
+        "WatchSettings",
     ]

@@ -49,6 +49,7 @@ VALUES: dict[Any, Any] = {
     int | None: 8,
     bool: True,
     timedelta: timedelta(milliseconds=1500),
+    timedelta | None: timedelta(milliseconds=1500),
     tuple[float, ...]: (0.25, 3.5),
     UUID: UUID(int=1),
 }

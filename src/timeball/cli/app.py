@@ -86,6 +86,11 @@ class _RootGroup(LazyGroup):
         LazyCommand("scheduler", "serve:commands", "Run a scheduler."),
         LazyCommand("worker", "serve:commands", "Run a worker."),
         LazyCommand(
+            "watch",
+            "watch:commands",
+            "Watch an installation from outside, and tell when it is dead.",
+        ),
+        LazyCommand(
             "run",
             "runs:commands",
             "Run a handler now, later, or on a schedule.",

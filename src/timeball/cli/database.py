@@ -265,10 +265,10 @@ async def _check_in_database(program: Any, url: str) -> AsyncIterator[CheckedPag
 @command_without_session(commands, "alive", "timeball alive", "timeball alive worker")
 def alive(
     kind: Annotated[
-        str | None, typer.Argument(metavar="api|scheduler|worker", help="Which process. Default: any of them.")
+        str | None, typer.Argument(metavar="api|scheduler|worker|watch", help="Which process. Default: any of them.")
     ] = None,
 ) -> None:
-    """Check whether a process of this machine is alive. Exit code 1 if no API, scheduler or worker is; for containers."""
+    """Check whether a process of this machine is alive. Exit code 1 if no API, scheduler, worker or watcher is; for containers."""
     from timeball.config.life_signs import KINDS, is_alive
 
     # `__main__` answers this command itself, as long as it is typed right.

@@ -33,6 +33,8 @@ from timeball.telemetry.events import (
     ProcessRestarted,
     ScheduleUndeclared,
     UnknownSetting,
+    WatchStarted,
+    WatchStopped,
     WorkerOverMemory,
 )
 from timeball.telemetry.output import drain_standard_output, queue_standard_output
@@ -40,6 +42,7 @@ from timeball.telemetry.output import drain_standard_output, queue_standard_outp
 if TYPE_CHECKING:
     from timeball.api.server import ApiServer
     from timeball.application.commands import Commands
+    from timeball.engine.watcher import WatchReport
     from timeball.sdk.app import Timeball
     from timeball.telemetry.metrics import ProcessMetrics
 
@@ -225,6 +228,32 @@ async def _serve_api(settings: Settings, link: SupervisorLink | None) -> None:
             _say(await _greeting(settings, runtime.store.database.dsn, server, is_alone=link is None))
         await server.run()
         emit(ApiStopped(address))
+
+
+def run_watcher(settings: Settings, on_look: Callable[[WatchReport], None]) -> None:
+    """Watch until a signal ends it."""
+    queue_standard_output()
+    emit = make_emit(settings)
+    report_unknown_settings(emit)
+    run_event_loop(_watch(settings, emit, on_look))
+
+
+async def _watch(settings: Settings, emit: Emit, on_look: Callable[[WatchReport], None]) -> None:
+    from timeball.runtime import open_watcher
+
+    async with open_watcher(settings, emit, on_look) as watcher:
+        _on_stop_signals(watcher.stop)
+        emit(WatchStarted(watcher.installation, timedelta(seconds=settings.watch.every_seconds), _tells(settings)))
+        await watcher.run()
+        emit(WatchStopped())
+
+
+def _tells(settings: Settings) -> str:
+    """How a watcher tells what it sees, in words."""
+    watch = settings.watch
+    channels = f"the channels {', '.join(watch.channels)}" if watch.channels else "the channels of the routes"
+    urls = [name for name, url in (("a webhook", watch.webhook_url), ("a ping", watch.ping_url)) if url is not None]
+    return ", ".join([channels, *urls])
 
 
 async def _greeting(settings: Settings, dsn: str, server: ApiServer, *, is_alone: bool) -> str:

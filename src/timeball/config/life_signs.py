@@ -1,4 +1,4 @@
-"""Life signs: what API, schedulers and workers leave on their machine, and what `timeball alive` reads.
+"""Life signs: what API, schedulers, workers and watchers leave on their machine, and what `timeball alive` reads.
 
 A container's health check runs every few seconds. So it reads a file that says until when its process holds its lease, and asks the
 API over a socket; it needs no settings, no driver and no database, and imports none of them. A node that cannot reach its database is
@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 API = "api"
-KINDS = (API, "scheduler", "worker")
+WATCH = "watch"
+KINDS = (API, "scheduler", "worker", WATCH)
 _ANSWER_SECONDS = 5.0
 _REQUEST = "GET /api/v1/health/ready HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n"
 
@@ -29,7 +30,7 @@ class LifeSign:
         self._name = f"{kind}-{os.getpid()}"
 
     def extend(self, until: float) -> None:
-        """The node holds its lease until this monotonic instant."""
+        """The node holds its lease until this monotonic instant; or a watcher looks again before it."""
         self._write(f"{until:.3f}")
 
     def listen(self, host: str, port: int) -> None:

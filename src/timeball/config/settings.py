@@ -191,6 +191,38 @@ class HousekeepingSettings(_Section):
     days_ahead: int = Field(default=7, ge=1, le=60, description="How many days ahead partitions are created.")
 
 
+class WatchSettings(_Section):
+    """How `timeball watch` looks after an installation, and whom it tells."""
+
+    every_seconds: float = Field(
+        default=30, ge=1, le=3_600, description="How often a watcher looks at the database, and pings."
+    )
+    answer_seconds: float = Field(
+        default=20, gt=0, le=600, description="How long a look may take before the database counts as out of reach."
+    )
+    ping_url: SecretStr | None = Field(
+        default=None,
+        description="An address outside that a watcher calls after each look, as Healthchecks has it: a POST to it if all is well, "
+        "and to the same address with /fail behind it if not, with what is wrong in the body.",
+    )
+    webhook_url: SecretStr | None = Field(
+        default=None,
+        description="An address that a watcher sends its alerts to, as a channel of the kind webhook would, without a channel.",
+    )
+    channels: Texts = Field(
+        default=(),
+        description="The channels that a watcher may send to; one to which no route leads gets everything. Empty: those of the routes.",
+    )
+
+    @field_validator("ping_url", "webhook_url")
+    @classmethod
+    def _is_an_address(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None and not re.fullmatch(r"https?://[^/?#\s@]+([/?#]\S*)?", url.get_secret_value()):
+            # Not repeated: who knows such an address can use it.
+            raise ValueError("is not an address, expected one such as https://hc-ping.com/your-check")
+        return url
+
+
 class ApiSettings(_Section):
     """How much one API key may ask of one API process, and how connections are limited."""
 
@@ -447,6 +479,7 @@ class Settings(HandlerSettings, BaseSettings):
     worker: WorkerSettings = WorkerSettings()
     housekeeping: HousekeepingSettings = HousekeepingSettings()
     api: ApiSettings = ApiSettings()
+    watch: WatchSettings = WatchSettings()
 
     @field_validator("broker_url")
     @classmethod

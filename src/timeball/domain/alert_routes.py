@@ -36,6 +36,11 @@ GATHER: Final = timedelta(minutes=15)
 # How long a delivery waits for an earlier one of its line that is being sent.
 TURN: Final = timedelta(seconds=2)
 MAX_QUIET_HOURS: Final = 10
+# A channel that is down is tried again for some five hours, and then the delivery is given up.
+MAX_RETRIES: Final = 14
+FIRST_PAUSE: Final = timedelta(seconds=5)
+LONGEST_PAUSE: Final = timedelta(hours=1)
+SEND_WITHIN: Final = timedelta(seconds=60)
 _WEEKDAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _WEEK: Final = timedelta(days=7)
 

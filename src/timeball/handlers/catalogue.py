@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from timeball.config.settings import HandlerSettings
 from timeball.domain.handler import Handler, HandlerContract, HandlerOptions, example_of, first_sentence
-from timeball.env import Clock
+from timeball.env import Clock, Env
 from timeball.errors import InvalidInput, SettingsError
 from timeball.handlers.binding import ModelBinder, typed_handler
 from timeball.handlers.builtin.alert_delivery import DeliveryLog
@@ -39,6 +39,7 @@ from timeball.handlers.registry import Registry, make_handler
 
 if TYPE_CHECKING:
     from timeball.domain.alert_messages import ChannelCall
+    from timeball.domain.alert_routes import AlertDeliveryId
     from timeball.domain.webhook import WebhookAnswer
     from timeball.handlers.builtin.email import MailServer
     from timeball.handlers.builtin.queue_publish import QueuePublish
@@ -307,6 +308,12 @@ class BuiltinHandlers:
 
         sender = AlertSender(self._deliveries, self._send_to_channel, self._settings.public_url)
         return typed_handler("alert.deliver", sender, AlertDeliveryPayload, target=channel_of)
+
+    async def deliver_alert(self, delivery_id: AlertDeliveryId, attempt: int, env: Env) -> None:
+        """Send a message of an alert as a worker would, in a process that has claimed nothing."""
+        from timeball.handlers.builtin.alert_delivery import deliver_unclaimed
+
+        await deliver_unclaimed(self._get("alert.deliver").function, delivery_id, attempt, env)
 
     async def _send_to_channel(self, call: ChannelCall, message_id: str) -> Mapping[str, Any]:
         """Send a message by the handler it is for. Its secrets are used by the channel, not by the job that delivers it."""

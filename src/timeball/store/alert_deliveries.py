@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from timeball.domain.alert_messages import AlertMessage, SendOrder, sample_alert
 from timeball.domain.alert_routes import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    MAX_RETRIES,
+    SEND_WITHIN,
     AlertDeliveryEvent,
     AlertDeliveryId,
     AlertDeliveryState,
@@ -47,11 +51,9 @@ if TYPE_CHECKING:
     from timeball.store.enqueue import Enqueuer
     from timeball.store.types import AuditEntry
 
-# A channel that is down is tried for some five hours, and then the delivery is dead.
-_MAX_RETRIES, _INITIAL_BACKOFF_MS, _MAX_BACKOFF_MS = 14, 5_000, 3_600_000
-_TIMEOUT_MS = 60_000
 # Before other work: it is short, and a person waits for it.
 _PRIORITY = 90
+_MILLISECOND = timedelta(milliseconds=1)
 _BY_NUMBER = "alert_delivery"
 _LAST_NUMBER = 2**63 - 1
 
@@ -162,11 +164,11 @@ class AlertDeliveryStore:
             queue=DELIVERY_QUEUE,
             payload=payload,
             priority=_PRIORITY,
-            timeout_ms=_TIMEOUT_MS,
+            timeout_ms=SEND_WITHIN // _MILLISECOND,
             scheduled_at=delivery.run_at or now,
-            max_retries=0 if is_test else _MAX_RETRIES,
-            initial_backoff_ms=_INITIAL_BACKOFF_MS,
-            max_backoff_ms=_MAX_BACKOFF_MS,
+            max_retries=0 if is_test else MAX_RETRIES,
+            initial_backoff_ms=FIRST_PAUSE // _MILLISECOND,
+            max_backoff_ms=LONGEST_PAUSE // _MILLISECOND,
         )
         return define_job(spec, JobId(delivery_id), now, self._shards, f"channel:{delivery.channel}")
 

@@ -287,6 +287,70 @@ class AlertResolved(TelemetryEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class WatchStarted(TelemetryEvent):
+    """A watcher has started: what it looks at, and how it tells what it sees."""
+
+    log_name = "watch.started"
+
+    database: str
+    every: timedelta
+    tells: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchStopped(TelemetryEvent):
+    """A watcher has stopped."""
+
+    log_name = "watch.stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class FactSeen(TelemetryEvent):
+    """A watcher sees a fact for the first time. It opens an alert if it lasts."""
+
+    log_name = "watch.seen"
+    log_level = logging.WARNING
+
+    kind: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlertDelivered(TelemetryEvent):
+    """A watcher has sent a message of an alert to a channel."""
+
+    log_name = "alert.delivered"
+
+    alert: str
+    channel: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlertNotDelivered(TelemetryEvent):
+    """A watcher could not send a message of an alert to a channel. Without *retry_after* it is given up."""
+
+    log_name = "alert.not_delivered"
+    log_level = logging.ERROR
+
+    alert: str
+    channel: str
+    message: str
+    error: str
+    retry_after: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PingFailed(TelemetryEvent):
+    """The address that a watcher pings did not take it. It tries again with the next look."""
+
+    log_name = "watch.ping_failed"
+    log_level = logging.WARNING
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class OrphanedClaimsAdopted(TelemetryEvent):
     """This worker held executions that it did not know of: a claim arrived long after it was given up."""
 

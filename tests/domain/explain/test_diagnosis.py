@@ -11,12 +11,16 @@ from uuid import UUID
 
 import pytest
 
+from timeball.domain.alerts import DELIVERY_QUEUE
 from timeball.domain.explain.diagnosis import (
     CODES,
     DiagnosisStatus,
     InstallationFacts,
     QueueState,
+    alert_facts,
     diagnose,
+    unreachable,
+    vital_facts,
     worst_status,
 )
 from timeball.domain.node import BrokerState, BrokerStatus, NodeKind, NodeStatus
@@ -101,6 +105,36 @@ SICK: list[tuple[dict[str, Any], str, DiagnosisStatus, str]] = [
     ),
     ({"workers": [node(broker="redis")]}, "broker", DiagnosisStatus.WARN, "PostgreSQL: 1, Redis: 1"),
     ({"schedulers": []}, "schedulers", DiagnosisStatus.FAIL, "none is alive"),
+    (
+        {
+            "schedulers": [node(NodeKind.SCHEDULER, started_at=NOW - timedelta(hours=1))],
+            "alerts_evaluated_at": NOW - timedelta(minutes=3),
+        },
+        "alerts",
+        DiagnosisStatus.FAIL,
+        "last evaluated 3 min ago",
+    ),
+    (
+        {"schedulers": [node(NodeKind.SCHEDULER, started_at=NOW - timedelta(hours=1))]},
+        "alerts",
+        DiagnosisStatus.FAIL,
+        "never evaluated",
+    ),
+    (
+        {"messages": QueueState(DELIVERY_QUEUE, 2, NOW - timedelta(hours=1), NOW - timedelta(minutes=9))},
+        "alerts",
+        DiagnosisStatus.FAIL,
+        "2 messages wait to be sent, the oldest for 9 min: the queue timeball.alerts is paused",
+    ),
+    (
+        {
+            "messages": QueueState(DELIVERY_QUEUE, 1, None, NOW - timedelta(minutes=9)),
+            "workers": [node(queues=("default",))],
+        },
+        "alerts",
+        DiagnosisStatus.FAIL,
+        "1 message waits to be sent, the oldest for 9 min: no worker serves the queue timeball.alerts",
+    ),
     ({"unowned_shards": 3}, "schedulers", DiagnosisStatus.WARN, "3 of 64 shards"),
     ({"oldest_due": NOW - timedelta(minutes=2)}, "overdue", DiagnosisStatus.FAIL, "2 min ago"),
     ({"workers": []}, "workers", DiagnosisStatus.FAIL, "none is alive, 5 waiting"),
@@ -170,3 +204,34 @@ def test_every_code_has_its_section() -> None:
     assert sections == list(dict.fromkeys(sections))
     assert set(sections) == set(CODES)
     assert {line.code for line in diagnose(HEALTHY)} | {code for _, code, _, _ in SICK} <= set(CODES)
+
+
+VITAL = (
+    ({}, []),
+    ({"schedulers": [], "oldest_due": NOW - timedelta(hours=1)}, [("schedulers", "critical")]),
+    ({"oldest_due": NOW - timedelta(hours=1)}, [("overdue", "critical")]),
+    ({"workers": [], "queues": []}, [("workers", "warning")]),
+    ({"unowned_shards": 3, "dead": 7}, []),
+    (
+        {"messages": QueueState(DELIVERY_QUEUE, 1, None, NOW - timedelta(minutes=9))},
+        [("alerts", "critical")],
+    ),
+)
+
+
+@pytest.mark.parametrize(("changes", "expected"), VITAL)
+def test_vital_facts_are_those_that_the_installation_may_be_unable_to_tell(
+    changes: dict[str, Any], expected: list[tuple[str, str]]
+) -> None:
+    facts = vital_facts(diagnose(replace(HEALTHY, **changes)))
+
+    assert [(fact.kind, fact.severity.value) for fact in facts] == expected
+    # A restart of a node, and of the database, is no alert.
+    assert all(fact.lasting >= timedelta(seconds=30) for fact in facts)
+    assert alert_facts([unreachable("no answer")])[0].lasting >= timedelta(seconds=30)
+
+
+def test_a_scheduler_that_has_just_started_has_had_no_time_to_evaluate_alerts() -> None:
+    facts = replace(HEALTHY, alerts_evaluated_at=NOW - timedelta(hours=3))
+
+    assert not vital_facts(diagnose(facts))

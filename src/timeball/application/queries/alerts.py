@@ -2,7 +2,7 @@
 
 An evaluation only reads, so another process can make one with a role that may not write; `AlertCommands.reconcile` writes what it means
 for the alerts. What it costs depends on the queues, the nodes, what runs for long, and the jobs of which something is expected; not on
-how many other jobs or executions there are. Nothing in it is about executions that deliver alerts.
+how many other jobs or executions there are. Of executions that deliver alerts it only says that they are stuck.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ from timeball.domain.explain.diagnosis import (
     QueueState,
     alert_facts,
     diagnose,
+    vital_facts,
 )
 from timeball.domain.node import NodeKind, NodeStatus, alive_nodes
 from timeball.domain.scheduling.civil_time import tzdata_version
 from timeball.domain.scheduling.verdicts import describe_skips
 from timeball.domain.values.ids import ExecutionId, format_execution_id, format_job_id
 from timeball.domain.values.wording import duration_in_words, instant_in_words
+from timeball.domain.watch import Sighting
 from timeball.env import SystemClock
 from timeball.errors import NotFound
 from timeball.store.db.migrate import newest_known
@@ -66,8 +68,12 @@ _MIN_HISTORY = 3
 _EXPLAINED = 10
 # Missed occurrences are reported for a day, to the hour, and need no confirmation.
 _MISSED_FOR = timedelta(hours=24)
+# Alerts that were evaluated longer ago are not evaluated any more.
+_EVALUATED_WITHIN = timedelta(minutes=2)
 # Of more queues, those are checked whose oldest execution waits longest.
 _MAX_QUEUES = 1_000
+# A watcher reads so many channels.
+_MAX_CHANNELS = 1_000
 # For so many jobs it is looked up who has paused them.
 _MAX_LOOKED_UP = 20
 
@@ -121,6 +127,18 @@ class AlertQueries:
         installation = await self._installation()
         return AlertEvaluation(installation.now, await self._facts(installation, diagnose(installation)))
 
+    async def look(self) -> Sighting:
+        """What a watcher sees, by a few statements: those facts of now that the installation may be unable to tell by itself, and what
+        it needs to tell them."""
+        installation = await self._installation()
+        channels = await self._store.channels.page(_MAX_CHANNELS, None)
+        return Sighting(
+            evaluation=AlertEvaluation(installation.now, vital_facts(diagnose(installation))),
+            alerts={alert.fact.key: alert for alert in await self._store.alerts.unresolved()},
+            routes=await self._store.channels.routes(),
+            channels={channel.name: channel for channel in channels.items},
+        )
+
     async def attention(self) -> list[AttentionItem]:
         """The facts of now as they are grouped in alerts, the most severe first; each with its alert."""
         evaluation = await self.evaluate()
@@ -157,6 +175,7 @@ class AlertQueries:
         nodes = alive_nodes(await self._store.nodes.list(), installation["moment"])
         days = await self._store.history.days()
         uses = await self._diagnostics.uses()
+        queues = await self._queues()
         return InstallationFacts(
             now=installation["moment"],
             postgres=server["version"],
@@ -173,7 +192,7 @@ class AlertQueries:
             schedulers=_of_kind(nodes, NodeKind.SCHEDULER),
             shards=self._store.shards,
             unowned_shards=await self._listing.ownerless_shards(),
-            queues=await self._queues(),
+            queues=[queue for queue in queues if queue.name != DELIVERY_QUEUE],
             uses={place: number for place, number in uses.items() if place[0] != DELIVERY_QUEUE},
             dead=await self._listing.dead_count(apart_from=DELIVERY_QUEUE),
             oldest_transaction=server["oldest_transaction"],
@@ -184,6 +203,9 @@ class AlertQueries:
             newest_tzdata=installation["newest_tzdata"],
             oldest_due=installation["oldest_due"],
             past_deadline=installation["past_deadline"],
+            alerts_evaluated_at=await self._store.alerts.evaluated_at(),
+            alerts_within=max(_EVALUATED_WITHIN, 3 * timedelta(seconds=self._settings.housekeeping.alert_seconds)),
+            messages=next((queue for queue in queues if queue.name == DELIVERY_QUEUE), None),
             unknown_variables={variable.name: variable.advice for variable in find_unknown_variables()},
         )
 
@@ -194,7 +216,6 @@ class AlertQueries:
                 row["name"], row["depth"], row["paused_at"], row["oldest_at"], row["pause_reason"], row["paused_until"]
             )
             for row in rows
-            if row["name"] != DELIVERY_QUEUE
         ]
 
     def _clock_apart(self) -> timedelta:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from timeball.domain.explain.diagnosis import Diagnosis, DiagnosisStatus
+from timeball.domain.explain.diagnosis import Diagnosis, unreachable
 from timeball.domain.node import NodeKind, NodeStatus, report_broker
 from timeball.errors import StoreError, quote_text
 from timeball.store.db.migrate import newest_known
@@ -64,8 +64,7 @@ class DoctorQueries:
         try:
             return await self._alerts.diagnose()
         except StoreError as error:
-            advice = "check which database is configured, and why it does not answer: timeball check"
-            return [Diagnosis("unreachable", DiagnosisStatus.FAIL, "database", str(error), advice)]
+            return [unreachable(str(error))]
 
 
 def broker_check(nodes: Sequence[NodeStatus]) -> HealthCheck:

@@ -7,13 +7,13 @@ docs/reference/doctor.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from enum import StrEnum
 from shlex import quote
 from typing import TypedDict
 
-from timeball.domain.alerts import AlertFact, AlertMember, Severity
+from timeball.domain.alerts import DELIVERY_QUEUE, AlertFact, AlertMember, Severity
 from timeball.domain.expectations import EXPECTATION_KINDS
 from timeball.domain.node import NodeStatus, report_broker
 from timeball.domain.values.wording import counted, duration_in_words, instant_in_words, listed
@@ -25,6 +25,8 @@ _LONG_TRANSACTION, _ENDLESS_TRANSACTION = timedelta(minutes=5), timedelta(hours=
 _LATE = timedelta(seconds=10)
 _RECENT = timedelta(hours=1)
 _FEW_DAYS = 2
+# A message to a channel that has waited for so long is stuck.
+_STUCK = timedelta(minutes=2)
 
 
 class DiagnosisStatus(StrEnum):
@@ -90,6 +92,11 @@ class InstallationFacts:
     newest_tzdata: str | None = None
     oldest_due: datetime | None = None
     past_deadline: int = 0
+    # None if they never were. Evaluations that are further apart than *alerts_within* have stopped.
+    alerts_evaluated_at: datetime | None = None
+    alerts_within: timedelta = timedelta(minutes=2)
+    # The queue of messages to channels; None if it is empty.
+    messages: QueueState | None = None
     # Environment variables that look like settings but are not, each with a suggestion.
     unknown_variables: Mapping[str, str] = field(default_factory=dict)
 
@@ -113,7 +120,18 @@ _AT_ONCE, _A_RESTART, _A_PAUSE = timedelta(0), timedelta(seconds=30), timedelta(
 # How long a line has to last until it is an alert: a restart of a node is none, nor is a short pause.
 _LASTING = {
     **dict.fromkeys(
-        ("schedulers", "overdue", "workers", "leases", "broker", "queue_unserved", "deadlines"), _A_RESTART
+        (
+            "unreachable",
+            "schedulers",
+            "overdue",
+            "workers",
+            "leases",
+            "broker",
+            "queue_unserved",
+            "deadlines",
+            "alerts",
+        ),
+        _A_RESTART,
     ),
     **dict.fromkeys(("handler_unknown", "partitions"), 2 * _A_RESTART),
     "queue_paused": _A_PAUSE,
@@ -152,6 +170,35 @@ def _alert_fact(line: Diagnosis) -> AlertFact:
         plural=_PLURAL.get(line.code),
         lasting=_LASTING.get(line.code, _AT_ONCE),
     )
+
+
+# Who tells these, if the nodes that evaluate and deliver alerts are dead? The watcher does.
+_VITAL = ("unreachable", "schedulers", "workers", "overdue", "alerts")
+# Without a living installation there is no one to tell them but the watcher.
+MUTE_KINDS = frozenset(_VITAL) - {"overdue"}
+# Rows that nothing promotes are told by the installation, as long as it can: it has the first minutes.
+_FIRST_TOLD_BY_US = timedelta(minutes=2)
+
+
+def vital_facts(lines: Iterable[Diagnosis]) -> list[AlertFact]:
+    """The facts that the installation may be unable to tell by itself."""
+    facts = {fact.kind: fact for fact in alert_facts(lines) if fact.kind in _VITAL and _is_vital(fact)}
+    overdue = facts.pop("overdue", None)
+    # Without a scheduler rows are overdue: that is one fact, and not two.
+    if overdue is not None and "schedulers" not in facts:
+        facts["overdue"] = replace(overdue, lasting=_FIRST_TOLD_BY_US)
+    return list(facts.values())
+
+
+def _is_vital(fact: AlertFact) -> bool:
+    """A shard that has no owner for a moment is no outage; without a worker, even if nothing waits, no alert is delivered."""
+    return fact.severity is Severity.CRITICAL or fact.kind == "workers"
+
+
+def unreachable(reason: str) -> Diagnosis:
+    """The line of a database that does not answer, or not as it should."""
+    advice = "check which database is configured, and why it does not answer: timeball check"
+    return Diagnosis("unreachable", DiagnosisStatus.FAIL, "database", reason, advice)
 
 
 class _Advice(TypedDict, total=False):
@@ -393,6 +440,48 @@ def _deadlines(facts: InstallationFacts) -> Iterable[Diagnosis]:
         yield Diagnosis("deadlines", DiagnosisStatus.OK, "deadlines", "kept")
 
 
+def _alerting(facts: InstallationFacts) -> Iterable[Diagnosis]:
+    evaluated_at, messages = facts.alerts_evaluated_at, facts.messages
+    # A scheduler that has just started has had no time for it. Without a scheduler there is a line about that.
+    started_at = min((scheduler.started_at for scheduler in facts.schedulers), default=facts.now)
+    if facts.now - max(evaluated_at or started_at, started_at) > facts.alerts_within:
+        how_long = "" if evaluated_at is None else f" {duration_in_words(facts.now - evaluated_at)} ago"
+        advice = _to_type("timeball scheduler", "look at the scheduler's log; start another")
+        detail = f"{'never' if evaluated_at is None else 'last'} evaluated{how_long}: no alert opens or is resolved"
+        yield Diagnosis("alerts", DiagnosisStatus.FAIL, "alerts", detail, **advice)
+    elif (
+        facts.workers
+        and messages is not None
+        and messages.oldest_at is not None
+        and facts.now - messages.oldest_at > _STUCK
+    ):
+        waiting = counted(messages.waiting, "message waits", "messages wait")
+        detail = f"{waiting} to be sent, the oldest for {duration_in_words(facts.now - messages.oldest_at)}"
+        yield Diagnosis(
+            "alerts", DiagnosisStatus.FAIL, "alerts", detail + _what_holds(messages, facts), **_way_out(messages)
+        )
+    else:
+        when = (
+            "not evaluated yet"
+            if evaluated_at is None
+            else f"evaluated {duration_in_words(facts.now - evaluated_at)} ago"
+        )
+        yield Diagnosis("alerts", DiagnosisStatus.OK, "alerts", when)
+
+
+def _what_holds(messages: QueueState, facts: InstallationFacts) -> str:
+    if messages.paused_at is not None:
+        return f": the queue {messages.name} is paused"
+    is_served = any(worker.serves(messages.name) for worker in facts.workers)
+    return "" if is_served else f": no worker serves the queue {messages.name}"
+
+
+def _way_out(messages: QueueState) -> _Advice:
+    if messages.paused_at is not None:
+        return _to_type(f"timeball queues resume {DELIVERY_QUEUE}", "resume it")
+    return _to_type(f"timeball worker --queue {DELIVERY_QUEUE}", "start a worker for them")
+
+
 # access and settings
 
 
@@ -440,6 +529,7 @@ CHECKS: tuple[Callable[[InstallationFacts], Iterable[Diagnosis]], ...] = (
     _handlers,
     _dead_letters,
     _deadlines,
+    _alerting,
     _access,
     _settings,
 )
@@ -459,7 +549,7 @@ CODES = (
         "handler_unknown",
         "dead_letters",
     ),
-    *("deadlines", "access", "settings", "unreachable"),
+    *("deadlines", "alerts", "access", "settings", "unreachable"),
     *("late", "overrunning", "missed"),
     *EXPECTATION_KINDS,
 )

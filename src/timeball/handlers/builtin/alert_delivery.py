@@ -6,16 +6,20 @@ the alert as it is then. The message is a call of `http.webhook`, `email.send` o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 import orjson
 from pydantic import ConfigDict, Field
 
-from timeball.current import RUNNING, Retry, Snooze, current
-from timeball.domain.values.ids import parse_id
+from timeball.current import RUNNING, AttemptContext, Retry, Snooze, current
+from timeball.domain.alerts import DELIVERY_HANDLER, DELIVERY_QUEUE
+from timeball.domain.execution import ClaimedExecution, Origin
+from timeball.domain.values.ids import ClaimId, ExecutionId, JobId, parse_id
+from timeball.env import Env
 from timeball.errors import TimeballError
 from timeball.handlers.binding import HandlerRefused, Payload
 
@@ -133,6 +137,55 @@ class AlertSender:
         from timeball.domain.alerts import format_alert_id
 
         return f"{self._public_url.rstrip('/')}/alerts/{quote(format_alert_id(order.message.alert.id))}"
+
+
+async def deliver_unclaimed(
+    send: Callable[[AlertDeliveryPayload], Awaitable[Any]], delivery_id: AlertDeliveryId, attempt: int, env: Env
+) -> None:
+    """Send a delivery that no worker has claimed. For all that is called it is a delivery like any other, of the same queue and handler."""
+    from timeball.domain.alert_routes import SEND_WITHIN, format_alert_delivery_id
+
+    now = env.clock.now()
+    claimed = ClaimedExecution(
+        id=ExecutionId(delivery_id),
+        job_id=JobId(delivery_id),
+        fence=attempt,
+        attempt=attempt,
+        lost=0,
+        handler=DELIVERY_HANDLER,
+        payload="{}",
+        run_at=now,
+        scheduled_for=now,
+        timeout_ms=SEND_WITHIN // timedelta(milliseconds=1),
+        queue=DELIVERY_QUEUE,
+        priority=0,
+        origin=Origin.ENQUEUE,
+        version=1,
+        job_name=None,
+        expires_at=None,
+        meta=None,
+        claim_id=ClaimId(env.new_id()),
+        stop=None,
+    )
+    # For this task alone, and what it calls.
+    token = RUNNING.set(AttemptContext(claimed, env.clock, lambda _context: _NoSink()))
+    try:
+        await send(AlertDeliveryPayload(delivery=format_alert_delivery_id(delivery_id), channel="", event=""))
+    finally:
+        RUNNING.reset(token)
+
+
+class _NoSink:
+    """Keeps no log: the execution whose log it would be does not exist."""
+
+    def emit_log(self, at: datetime, level: str, message: str) -> None:
+        pass
+
+    def report_progress(self, fraction: float, note: str | None) -> None:
+        pass
+
+    def keep_trace(self, words: dict[str, str]) -> None:
+        pass
 
 
 def _may_have_arrived(error: BaseException) -> bool:

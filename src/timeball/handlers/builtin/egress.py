@@ -210,6 +210,13 @@ def parse_egress_rule(text: str) -> EgressRule:
     return EgressRule(name, port)
 
 
+def endpoint_rule(url: str) -> str:
+    """The entry of the list that opens the host and port of a URL."""
+    target = parse_endpoint(read_url(url))
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    return f"{host}:{target.port}"
+
+
 def _split_port(text: str) -> tuple[str, int | None]:
     found = re.fullmatch(r"\[([^\]]+)\](?::([0-9]{1,5}))?|([^:]+):([0-9]{1,5})", text)
     if found is None:

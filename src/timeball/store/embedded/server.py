@@ -65,6 +65,11 @@ _LARGEST_LOG = 4 * 1024 * 1024
 _POLL = timedelta(milliseconds=10)
 
 
+def find_running_server(data_dir: Path) -> str | None:
+    """The address of the server of a data directory, if it runs. This process becomes no member: it neither starts nor keeps it."""
+    return EmbeddedServer(data_dir).find_running()
+
+
 class EmbeddedServer:
     """This process's membership in the server of one data directory.
 
@@ -97,7 +102,7 @@ class EmbeddedServer:
     def dsn(self) -> str:
         """The address for asyncpg and psycopg, once started."""
         home, _ = self._started()
-        return f"postgresql://{cluster.DATABASE_NAME}@/{cluster.DATABASE_NAME}?host={quote(str(home.sockets), safe='')}"
+        return _address_of(home)
 
     @property
     def version(self) -> str:
@@ -133,6 +138,15 @@ class EmbeddedServer:
                     self._depart()
                     raise
             return self.dsn
+
+    def find_running(self) -> str | None:
+        """The address of the server if it accepts connections; None if it does not, or if there is no data directory."""
+        if not (self.data_dir / "server.json").is_file():
+            return None
+        with self._mutex, self._explained(), self._alone():
+            home = open_data_directory(self.data_dir, self._shelter)
+            is_running = cluster.status(home) == "ready" and cluster.accepts_connections(home)
+        return _address_of(home) if is_running else None
 
     def leave(self) -> None:
         """Stop being a member; the last one stops the server, and then it is gone when this returns."""
@@ -314,3 +328,7 @@ class EmbeddedServer:
             last_lines = []
         output = "\n  ".join(last_lines) or "(nothing)"
         return EmbeddedServerError(f"the embedded PostgreSQL {what}; {self.log} ends with:\n  {output}")
+
+
+def _address_of(home: DataDirectory) -> str:
+    return f"postgresql://{cluster.DATABASE_NAME}@/{cluster.DATABASE_NAME}?host={quote(str(home.sockets), safe='')}"
