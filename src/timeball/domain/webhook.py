@@ -34,6 +34,11 @@ WEBHOOK_EVENT_TYPES: Mapping[str, str] = {
     "execution.skipped": "an execution did not run",
     "job.changed": "a job was created, changed, paused, resumed or deleted; an enqueue is no change",
     "queue.changed": "a queue was paused, resumed, limited or purged",
+    "alert.opened": "a fact that a person should act upon has opened an alert",
+    "alert.acknowledged": "a person knows of an alert",
+    "alert.unacknowledged": "an acknowledgement was taken back, or is over",
+    "alert.severity_changed": "an alert became more or less severe",
+    "alert.resolved": "the fact of an alert is gone",
 }
 # Sent to every webhook, whatever it asks for: events were left out, because their records were deleted before they were read.
 EVENTS_MISSED = "events.missed"

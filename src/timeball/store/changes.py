@@ -146,7 +146,9 @@ def _about_execution(what: str, at: datetime, row: Any, data: dict[str, Any]) ->
 def _action_of(row: Any) -> ChangeEvent:
     subject: str = row["subject"]
     job_id = JobId(UUID(subject.removeprefix(_JOB_SUBJECT))) if _names_a_job(subject) else None
+    data = {"reason": row["reason"]}
     if subject.startswith(_ALERT_SUBJECT):
+        data |= {"kind": row["kind"], "severity": row["severity"]}
         subject = format_alert_id(UUID(subject.removeprefix(_ALERT_SUBJECT)))
     return ChangeEvent(
         id=change_event_id(row["at"], "audit", row["id"]),
@@ -155,7 +157,7 @@ def _action_of(row: Any) -> ChangeEvent:
         subject=subject if job_id is None else format_id("job", job_id),
         job_id=job_id,
         queue=subject.removeprefix("queue:") if subject.startswith("queue:") else None,
-        data={"reason": row["reason"]},
+        data=data,
     )
 
 

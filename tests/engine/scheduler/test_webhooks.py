@@ -6,8 +6,8 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from tests.handlers.builtin.support import Request, RudeServer, answer, rude_ser
 from tests.support.factories import FAILURE, HANDLER, claim_all, enqueue, found, make_recurring, record, table
 from tests.support.pace import patience
 from timeball.application.commands import Commands
+from timeball.application.commands.requests import Actor
+from timeball.domain.alerts import AlertEvaluation, AlertFact, AlertId, AlertTransition, Severity, format_alert_id
 from timeball.domain.change_event import EventFilter
 from timeball.domain.execution import CancelOutcome, Failed
 from timeball.domain.values.ids import ExecutionId, format_execution_id, format_id
@@ -226,15 +228,59 @@ async def test_every_type_is_sent_when_it_happens_and_nothing_else(outbox: Outbo
         await connection.execute(
             "UPDATE timeball.finished SET state = 'skipped', reason = 'expired' WHERE id = $1", late
         )
+    await life_of_an_alert(commands, store)
 
     await outbox.deliver()
 
     changed = [
-        json.loads(one.body)["data"]["action"] for one in await outbox.deliveries(webhook) if "changed" in one.type
+        json.loads(one.body)["data"]["action"] for one in await outbox.deliveries(webhook) if ".changed" in one.type
     ]
     assert set(outbox.types) == set(WEBHOOK_EVENT_TYPES)
     assert sorted(changed) == ["job.pause", "queue.pause"]
     assert Counter(outbox.types)["execution.retrying"] == 1
+    assert all(one.state is DeliveryState.DELIVERED for one in await outbox.deliveries(webhook))
+
+
+async def life_of_an_alert(commands: Commands, store: Store) -> AlertId:
+    """An alert opens, is acknowledged and asked again, becomes worse, and is resolved."""
+    warning = AlertFact(kind="late", key="late:mail", severity=Severity.WARNING, sentence="queue mail is late")
+    critical = replace(warning, severity=Severity.CRITICAL)
+    clock = store.env.clock
+    assert isinstance(clock, VirtualClock)
+    (opened,) = await see(commands, store, warning)
+    for step in (
+        lambda: commands.alerts.acknowledge(opened.alert.id, actor=Actor("bo")),
+        lambda: commands.alerts.unacknowledge(opened.alert.id),
+        lambda: see(commands, store, critical),
+        lambda: see(commands, store),
+    ):
+        clock.advance(timedelta(seconds=1))
+        await step()
+    return opened.alert.id
+
+
+async def see(commands: Commands, store: Store, *facts: AlertFact) -> Sequence[AlertTransition]:
+    return await commands.alerts.reconcile(AlertEvaluation(store.env.clock.now(), facts))
+
+
+async def test_the_life_of_an_alert_is_sent_in_its_order(outbox: Outbox, store: Store) -> None:
+    webhook = await outbox.add(types=("alert.*",), format=WebhookFormat.STANDARD)
+    await succeed(store)
+    alert = await life_of_an_alert(Commands(store, store.env), store)
+
+    await outbox.deliver()
+
+    bodies = [json.loads(request.body) for request in outbox.server.requests]
+    assert [(body["type"], body["data"]["severity"]) for body in bodies] == [
+        ("alert.opened", "warning"),
+        ("alert.acknowledged", "warning"),
+        ("alert.unacknowledged", "warning"),
+        ("alert.severity_changed", "critical"),
+        ("alert.resolved", "critical"),
+    ]
+    assert {(body["data"]["subject"], body["data"]["kind"]) for body in bodies} == {(format_alert_id(alert), "late")}
+    # Nothing of what it says: that may name errors.
+    assert all("sentence" not in body["data"] for body in bodies)
     assert all(one.state is DeliveryState.DELIVERED for one in await outbox.deliveries(webhook))
 
 
@@ -248,8 +294,6 @@ async def test_a_webhook_does_not_tell_of_itself(outbox: Outbox) -> None:
 
 
 def _with_url(webhook: WebhookEndpoint, url: str) -> WebhookEndpoint:
-    from dataclasses import replace
-
     return replace(webhook, spec=replace(webhook.spec, url=url, description="changed"))
 
 

@@ -29,7 +29,7 @@ change AS MATERIALIZED (
         SELECT 'finished' AS source, finished.state AS what, finished.id, finished.fence, finished.finished_at AS at, finished.job_id,
                finished.queue, finished.handler, finished.origin, finished.scheduled_for, finished.started_at,
                CASE WHEN finished.error_type IS NULL THEN finished.attempts END AS try, finished.attempts, finished.worker,
-               finished.error_type, finished.reason, NULL::text AS subject, NULL::boolean AS will_retry, finished.recorded
+               finished.error_type, finished.reason, NULL::text AS subject, NULL::boolean AS will_retry, NULL::text AS kind, NULL::text AS severity, finished.recorded
         FROM mark
         CROSS JOIN timeball.finished
         WHERE finished.recorded >= (SELECT seen_from FROM mark)
@@ -44,7 +44,8 @@ change AS MATERIALIZED (
                attempt.number, attempt.number, attempt.worker,
                attempt.error_type, NULL, NULL,
                -- The end of an execution and its last attempt have one fence and one instant; one that is cancelled while it waits for a retry ends later.
-               execution.fence > attempt.fence OR execution.finished_at IS DISTINCT FROM attempt.finished_at, attempt.recorded
+               execution.fence > attempt.fence OR execution.finished_at IS DISTINCT FROM attempt.finished_at,
+               NULL, NULL, attempt.recorded
         FROM mark
         CROSS JOIN timeball.attempt
         CROSS JOIN LATERAL (
@@ -63,7 +64,9 @@ change AS MATERIALIZED (
         SELECT 'audit', audit.action, audit.id, 0, audit.at, NULL,
                NULL, NULL, NULL, NULL, NULL,
                NULL, NULL, NULL,
-               NULL, audit.reason, audit.subject, NULL, audit.recorded
+               NULL, audit.reason, audit.subject, NULL,
+               CASE WHEN audit.subject LIKE 'alert:%' THEN audit.after ->> 'kind' END,
+               CASE WHEN audit.subject LIKE 'alert:%' THEN audit.after ->> 'severity' END, audit.recorded
         FROM mark
         CROSS JOIN timeball.audit
         WHERE audit.recorded >= (SELECT seen_from FROM mark)
