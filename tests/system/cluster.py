@@ -385,7 +385,8 @@ class Cluster:
 
     def finished(self) -> list[Finished]:
         rows = self.sql(
-            "SELECT id, state, scheduled_for, fence, attempts, lost FROM timeball.finished WHERE handler NOT LIKE 'test.%%'"
+            "SELECT id, state, scheduled_for, fence, attempts, lost FROM timeball.finished"
+            " WHERE handler NOT LIKE 'test.%%' AND handler <> 'alert.deliver'"
         )
         names = ("id", "state", "scheduled_for", "fence", "attempts", "lost")
         return [Finished(**dict(zip(names, row, strict=True))) for row in rows]

@@ -7,7 +7,6 @@ repeat anything. `SOAK_MINUTES=60` (`make soak`) goes on for that long.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
 from collections import Counter
@@ -18,7 +17,8 @@ from uuid import UUID
 
 import pytest
 
-from tests.system.cluster import LEASE_SECONDS, SHORT_LEASES, Cluster, DurableServer, Process, eventually
+from tests.system.cluster import LEASE_SECONDS, SHORT_LEASES, Cluster, DurableServer
+from tests.system.faults import FREEZES, KILLS, MINUTES, NODES, RESTARTS, SECONDS, SEED, Faults
 from tests.system.handler_journal import every
 from timeball.application.commands import Commands
 from timeball.domain.job_fields import JobSpec
@@ -27,11 +27,6 @@ from timeball.domain.values.ids import JobId
 from timeball.errors import Conflict, StoreError, StoreUnavailable
 
 pytestmark = pytest.mark.slow
-
-MINUTES = float(os.environ.get("SOAK_MINUTES") or 0)
-SECONDS = round(60 * MINUTES) or 20
-SEED = int(os.environ.get("SOAK_SEED") or random.randrange(2**32))
-NODES = 3
 
 # Faults are no failures of the jobs: they may lose as many workers as it takes.
 PATIENT = {"max_lost": 1_000_000, "initial_backoff_ms": 50, "max_backoff_ms": 500}
@@ -162,109 +157,13 @@ class Load:
         return {"label": "single", "seconds": seconds, "failures": int(self._rng.random() < 0.1)}
 
 
-class Faults:
-    """Strikes at random, and heals."""
-
-    def __init__(self, cluster: Cluster, server: DurableServer, rng: random.Random) -> None:
-        self._cluster = cluster
-        self._server = server
-        self._rng = rng
-        self._nodes: dict[str, list[Process]] = {"scheduler": [], "worker": []}
-        self._thaws: list[asyncio.Task[None]] = []
-        self.struck: Counter[str] = Counter()
-
-    async def start_nodes(self) -> None:
-        started = await self._cluster.nodes(schedulers=NODES, workers=NODES)
-        self._nodes = {"scheduler": started[:NODES], "worker": started[NODES:]}
-
-    async def strike_until(self, deadline: float) -> None:
-        deck: list[str] = []
-        while time.monotonic() < deadline:
-            # Shuffled like cards, so that a short run meets every fault too.
-            deck = deck or self._shuffled()
-            fault = deck.pop()
-            self.struck[fault] += 1
-            await self._strike(fault)
-            self._start_again()
-            await asyncio.sleep(self._rng.uniform(0.2, 1.0))
-
-    def _shuffled(self) -> list[str]:
-        deck = ["kill worker", "kill scheduler", "freeze worker", "freeze scheduler"] * 2
-        deck += ["kill worker", "restart database", "restart database at once", "kill database"]
-        self._rng.shuffle(deck)
-        return deck
-
-    async def _strike(self, fault: str) -> None:
-        verb, what = fault.split(" ", 1)
-        if what in self._nodes:
-            place = self._choose(self._nodes[what])
-            if verb == "kill":
-                self._replace(what, place)
-            else:
-                self._freeze(self._nodes[what][place])
-        else:
-            await self._restart_database(fault)
-
-    def _choose(self, processes: list[Process]) -> int:
-        """Rather one that lives than one that is still starting."""
-        return max(
-            self._rng.sample(range(NODES), NODES), key=lambda place: bool(processes[place].events("node.started"))
-        )
-
-    def _start_again(self) -> None:
-        """Restart processes as an init system would: none exits by itself, unless it finds no database when it starts."""
-        for kind, processes in self._nodes.items():
-            for place, process in enumerate(processes):
-                if not process.is_running:
-                    assert not process.events("node.started"), f"a {kind} ended by itself:\n{process.tail()}"
-                    assert "PostgreSQL cannot be reached" in process.tail()
-                    self._replace(kind, place)
-
-    def _replace(self, kind: str, place: int) -> None:
-        self._nodes[kind][place].kill()
-        start = self._cluster.launch_worker if kind == "worker" else self._cluster.launch_scheduler
-        self._nodes[kind][place] = start()
-
-    def _freeze(self, process: Process) -> None:
-        process.freeze()
-        seconds = self._rng.choice((0.5, LEASE_SECONDS + 1, LEASE_SECONDS + 2))
-        self._thaws.append(asyncio.ensure_future(self._thaw_after(process, seconds)))
-
-    async def _thaw_after(self, process: Process, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        if process.is_running:
-            process.thaw()
-
-    async def _restart_database(self, fault: str) -> None:
-        stop = {
-            "restart database": self._server.stop,
-            "restart database at once": self._server.stop_at_once,
-            "kill database": self._server.kill,
-        }[fault]
-        away = self._rng.choice((0, 0.5, 2.0))
-        # In a thread, so that those who enqueue run into it.
-        await asyncio.to_thread(stop)
-        await asyncio.sleep(away)
-        await asyncio.to_thread(self._server.start)
-
-    async def heal(self) -> None:
-        """Wait until everybody is there and awake."""
-        await asyncio.gather(*self._thaws)
-        await eventually(self._are_all_there, "all nodes are back", 60)
-
-    def _are_all_there(self) -> bool:
-        self._start_again()
-        nodes = [process for processes in self._nodes.values() for process in processes]
-        return all(process.events("node.started") for process in nodes)
-
-
 @pytest.mark.timeout(600 + 60 * MINUTES)
 async def test_nothing_is_lost_and_nothing_counts_twice_whatever_fails(
     cluster: Cluster, durable_server: DurableServer
 ) -> None:
     """Fault 4."""
     print(f"SOAK_SEED={SEED}")
-    faults = Faults(cluster, durable_server, random.Random(SEED))
+    faults = Faults(cluster, random.Random(SEED), [*KILLS, *FREEZES] * 2 + ["kill worker", *RESTARTS], durable_server)
     load = Load(cluster, random.Random(SEED + 1))
     await faults.start_nodes()
 
