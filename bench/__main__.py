@@ -40,6 +40,7 @@ LONG_QUESTIONS = (
     "growth_nodes",
     "anatomy",
     "groups",
+    "alert_storm",
 )
 # Several questions under one name.
 GROUPS = {"growth": ("growth_jobs", "growth_schedules", "growth_nodes")}

@@ -12,6 +12,12 @@ async def noop() -> None:
     """Do nothing."""
 
 
+@tb.handler(name="bench.fail")
+async def fail() -> None:
+    """Fail every time."""
+    raise RuntimeError("as it is meant to")
+
+
 @tb.handler(name="bench.sleep")
 async def sleep(seconds: float = 0.001) -> None:
     """Wait for something, as most handlers do."""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import FreshDatabase
+from tests.engine.support import create
 from tests.handlers.builtin.support import Reply, Request, RudeServer, answer, rude_server
 from tests.handlers.builtin.test_email import PostOffice, running
 from tests.handlers.builtin.test_worker import all_rows
@@ -23,10 +24,11 @@ from timeball.config.settings import load_settings
 from timeball.domain.alert_messages import SendOrder
 from timeball.domain.alert_routes import TURN, SendLater
 from timeball.domain.alerts import AlertEvaluation, AlertFact, AlertMember, AlertTransition, Severity, format_alert_id
+from timeball.domain.job import Job
 from timeball.domain.job_fields import JobSpec
 from timeball.domain.values.ids import ExecutionId
 from timeball.handlers.registry import Registry
-from timeball.runtime import Runtime
+from timeball.runtime import Runtime, make_queries
 from timeball.store.alert_deliveries import AlertDelivery
 from timeball.testing.environment import START, HarnessEnv
 from timeball.testing.nodes import ManualNodes, harness_settings, open_nodes
@@ -735,3 +737,52 @@ async def test_a_storm_is_one_alert_and_a_handful_of_messages(world: World) -> N
     types = [body["type"] for body in world.bodies()]
     assert types == ["alert.opened", "alert.grew"]
     assert world.bodies()[1]["data"]["alert"]["count"] == 60 * 167
+
+
+# a storm
+
+
+async def die(world: World, jobs: Sequence[Job], number: int) -> None:
+    """So many executions of these jobs die within the next ten seconds."""
+    async with world.store.database.transaction() as connection:
+        await connection.execute(
+            """
+            INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, started_at,
+                                           finished_at, attempts, lost, fence)
+            SELECT timeball.follow_up_id(job_id, number::text, at), job_id, 'dead', 'schedule', 1, 'default', 50, 'h', at, at, at,
+                   1, 0, 1
+            FROM (
+                SELECT number, ($1::uuid[])[1 + number % cardinality($1)] AS job_id,
+                       $2::timestamptz + number * interval '10 seconds' / $3 AS at
+                FROM generate_series(1, $3) AS number
+            ) AS numbered
+            """,
+            [job.id for job in jobs],
+            world.env.clock.now(),
+            number,
+        )
+
+
+@pytest.mark.parametrize("number", [1, 300])
+async def test_ten_thousand_executions_that_die_in_a_minute_are_a_handful_of_messages(
+    world: World, number: int
+) -> None:
+    """Of one job, or of hundreds: each kind of fact is one alert, and told once; a group that grows once more in a quarter of an hour."""
+    await world.channel("webhook", {"url": world.server.on("/alerts", OK)})
+    jobs = [await create(world.store, expect={"max_failures_in_a_row": 2, "max_dead": 2}) for _ in range(number)]
+    evaluate = make_queries(world.parts.settings, world.store).alerts.evaluate
+    for _ in range(6):
+        await die(world, jobs, 10_000 // 6)
+        await world.run(timedelta(seconds=10))
+        await world.commands.alerts.reconcile(await evaluate())
+        await world.run()
+    await world.run(timedelta(minutes=20))
+
+    kinds = {"dead_letters", "failing", "too_many_dead"}
+    alerts = [alert for alert in await world.store.alerts.unresolved() if alert.fact.kind in kinds]
+    told = [body["data"]["alert"]["kind"] for body in world.bodies()]
+    assert sorted(alert.fact.kind for alert in alerts) == sorted(kinds)
+    assert set(told) >= kinds
+    assert len(told) <= 6, told
+    sentences = {alert.fact.kind: alert.fact.sentence for alert in alerts}
+    assert sentences["dead_letters"].startswith("dead letters: 9996 executions are dead")
