@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from timeball.application.queries import Queries
     from timeball.domain.alert_routes import AlertDeliveryId
     from timeball.domain.alerts import AlertTransition
-    from timeball.domain.watch import Sighting
+    from timeball.domain.watch import Observation
     from timeball.engine.watcher import Watcher, WatchReport
     from timeball.engine.worker.attempts import Runner
     from timeball.store.access import ApiKeyStore, IdempotencyKeyStore, SessionStore
@@ -198,7 +198,7 @@ def make_alert_evaluation(parts: Runtime) -> Callable[[], Awaitable[Sequence[Ale
     return evaluate
 
 
-class _DatabaseEyes:
+class _DatabaseObserver:
     """Reads the database of the settings for a watcher, which neither starts nor changes it."""
 
     def __init__(self, settings: Settings, env: Env) -> None:
@@ -207,7 +207,7 @@ class _DatabaseEyes:
         self._store: Store | None = None
         self._queries: Queries | None = None
 
-    async def look(self) -> Sighting:
+    async def look(self) -> Observation:
         if self._queries is None:
             self._store = _make_store(await self._url(), self._settings, self._env, pool_size=2)
             await self._store.open(migrates=False)
@@ -249,8 +249,8 @@ async def open_watcher(
         own.append(AlertChannel(name=_OWN_WEBHOOK, kind=ChannelKind.WEBHOOK, settings={"url": url}))
     outbox = Outbox(env, own, watch.channels)
     async with AsyncExitStack() as stack:
-        eyes = _DatabaseEyes(settings, env)
-        stack.push_async_callback(eyes.close)
+        observer = _DatabaseObserver(settings, env)
+        stack.push_async_callback(observer.close)
         uid = None if settings.database_url is None else server_uid(settings.database_url)
         boxes = [
             BuiltinHandlers(each, env.clock, settings.data_dir, database_uid=uid, deliveries=lambda: outbox)
@@ -265,7 +265,7 @@ async def open_watcher(
         yield Watcher(
             env,
             emit,
-            eyes,
+            observer,
             WatchedAlerts(_name_of_database(settings)),
             outbox,
             send,

@@ -18,7 +18,7 @@ from timeball.domain.alerts import (
     AlertTransition,
     Severity,
 )
-from timeball.domain.watch import Sighting, WatchedAlerts, narrowed_routes
+from timeball.domain.watch import Observation, WatchedAlerts, narrowed_routes
 
 NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
 HALF_A_MINUTE = timedelta(seconds=30)
@@ -38,9 +38,9 @@ def stored(of: AlertFact, **fields: object) -> Alert:
     return replace(alert, **fields)  # type: ignore[arg-type]
 
 
-def sighting(at: timedelta, *facts: AlertFact, alerts: Sequence[Alert] = ()) -> Sighting:
+def observation(at: timedelta, *facts: AlertFact, alerts: Sequence[Alert] = ()) -> Observation:
     evaluation = AlertEvaluation(NOON + at, facts)
-    return Sighting(evaluation=evaluation, alerts={one.fact.key: one for one in alerts}, routes=(), channels={})
+    return Observation(evaluation=evaluation, alerts={one.fact.key: one for one in alerts}, routes=(), channels={})
 
 
 def events(transitions: Sequence[AlertTransition]) -> list[tuple[str, str]]:
@@ -51,7 +51,7 @@ def test_a_fact_opens_once_it_has_lasted_and_once_only_and_is_told_to_be_over() 
     alerts = WatchedAlerts("a")
 
     told = [
-        events(alerts.see(sighting(second * A_SECOND, *facts)))
+        events(alerts.see(observation(second * A_SECOND, *facts)))
         for second, facts in ((0, [SCHEDULERS]), (29, [SCHEDULERS]), (30, [SCHEDULERS]), (60, [SCHEDULERS]), (90, []))
     ]
 
@@ -62,64 +62,64 @@ def test_a_fact_opens_once_it_has_lasted_and_once_only_and_is_told_to_be_over() 
 def test_a_fact_that_passes_by_itself_is_forgotten() -> None:
     alerts = WatchedAlerts("a")
 
-    assert not alerts.see(sighting(0 * A_SECOND, SCHEDULERS))
+    assert not alerts.see(observation(0 * A_SECOND, SCHEDULERS))
     assert [alert.fact.kind for alert in alerts.pending] == ["schedulers"]
-    assert not alerts.see(sighting(29 * A_SECOND))
+    assert not alerts.see(observation(29 * A_SECOND))
     assert not alerts.pending
-    assert not alerts.see(sighting(31 * A_SECOND, SCHEDULERS))
+    assert not alerts.see(observation(31 * A_SECOND, SCHEDULERS))
 
 
 def test_what_the_installation_tells_the_watcher_does_not_tell() -> None:
     alerts = WatchedAlerts("a")
 
     for second in (0, 300):
-        assert not alerts.see(sighting(second * A_SECOND, OVERDUE, alerts=[stored(OVERDUE)]))
+        assert not alerts.see(observation(second * A_SECOND, OVERDUE, alerts=[stored(OVERDUE)]))
 
     assert not alerts.open
     # It has found it, and not told it yet.
     pending = stored(OVERDUE, opened_at=None)
-    assert events(alerts.see(sighting(600 * A_SECOND, OVERDUE, alerts=[pending]))) == [("opened", "overdue")]
+    assert events(alerts.see(observation(600 * A_SECOND, OVERDUE, alerts=[pending]))) == [("opened", "overdue")]
 
 
 def test_what_a_mute_installation_has_opened_is_told_with_its_id() -> None:
     alerts = WatchedAlerts("a")
     known = stored(OVERDUE)
 
-    (opened,) = alerts.see(sighting(300 * A_SECOND, OVERDUE, fact("alerts"), alerts=[known]))
+    (opened,) = alerts.see(observation(300 * A_SECOND, OVERDUE, fact("alerts"), alerts=[known]))
 
     assert (opened.event.value, opened.alert.id, opened.alert.fact.kind) == ("opened", known.id, "overdue")
 
 
 def test_what_was_told_is_not_told_to_be_over_because_the_installation_tells_it_now() -> None:
     alerts = WatchedAlerts("a")
-    alerts.see(sighting(0 * A_SECOND, OVERDUE))
-    alerts.see(sighting(30 * A_SECOND, OVERDUE))
+    alerts.see(observation(0 * A_SECOND, OVERDUE))
+    alerts.see(observation(30 * A_SECOND, OVERDUE))
 
-    assert not alerts.see(sighting(60 * A_SECOND, OVERDUE, alerts=[stored(OVERDUE)]))
-    assert events(alerts.see(sighting(90 * A_SECOND))) == [("resolved", "overdue")]
+    assert not alerts.see(observation(60 * A_SECOND, OVERDUE, alerts=[stored(OVERDUE)]))
+    assert events(alerts.see(observation(90 * A_SECOND))) == [("resolved", "overdue")]
 
 
 def test_while_the_database_cannot_be_read_nothing_is_gone_and_nothing_else_opens() -> None:
     alerts = WatchedAlerts("a")
-    alerts.see(sighting(0 * A_SECOND, SCHEDULERS))
-    alerts.see(sighting(30 * A_SECOND, SCHEDULERS, OVERDUE))
+    alerts.see(observation(0 * A_SECOND, SCHEDULERS))
+    alerts.see(observation(30 * A_SECOND, SCHEDULERS, OVERDUE))
 
     assert not alerts.see_nothing(UNREACHABLE, NOON + 60 * A_SECOND)
     assert events(alerts.see_nothing(UNREACHABLE, NOON + 90 * A_SECOND)) == [("opened", "unreachable")]
     assert {alert.fact.kind for alert in alerts.open} == {"schedulers", "unreachable"}
     assert not alerts.pending
 
-    back = alerts.see(sighting(120 * A_SECOND, SCHEDULERS))
+    back = alerts.see(observation(120 * A_SECOND, SCHEDULERS))
     assert events(back) == [("resolved", "unreachable")]
 
 
 def test_an_acknowledgement_in_the_installation_counts() -> None:
     alerts = WatchedAlerts("a")
-    alerts.see(sighting(0 * A_SECOND, SCHEDULERS))
-    alerts.see(sighting(30 * A_SECOND, SCHEDULERS))
+    alerts.see(observation(0 * A_SECOND, SCHEDULERS))
+    alerts.see(observation(30 * A_SECOND, SCHEDULERS))
     known = stored(SCHEDULERS, acknowledgement=Acknowledgement(at=NOON, by="bo"))
 
-    alerts.see(sighting(60 * A_SECOND, SCHEDULERS, alerts=[known]))
+    alerts.see(observation(60 * A_SECOND, SCHEDULERS, alerts=[known]))
 
     assert [alert.state for alert in alerts.open] == [AlertState.ACKNOWLEDGED]
 
@@ -128,8 +128,8 @@ def test_a_fact_has_the_same_id_after_a_restart_and_another_one_in_another_insta
     ids = []
     for installation in ("a", "a", "b"):
         alerts = WatchedAlerts(installation)
-        alerts.see(sighting(0 * A_SECOND, SCHEDULERS))
-        (opened,) = alerts.see(sighting(30 * A_SECOND, SCHEDULERS))
+        alerts.see(observation(0 * A_SECOND, SCHEDULERS))
+        (opened,) = alerts.see(observation(30 * A_SECOND, SCHEDULERS))
         ids.append(opened.alert.id)
 
     assert ids[0] == ids[1] != ids[2]

@@ -23,7 +23,7 @@ from timeball.application.commands.requests import Actor
 from timeball.config.life_signs import is_alive
 from timeball.config.settings import Settings
 from timeball.domain.alerts import AlertEvaluation, AlertFact, Severity
-from timeball.domain.watch import Sighting
+from timeball.domain.watch import Observation
 from timeball.engine.watcher import Watcher, WatchReport, failure_address
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
@@ -60,8 +60,8 @@ class World:
         return [request for request in self.server.requests if request.line.split()[1] == path]
 
     def blind(self, look: Callable[[], Any]) -> None:
-        """Let the eyes of the watcher see by this function."""
-        self.watcher._eyes.look = look  # type: ignore[method-assign]
+        """Let the watcher read by this function."""
+        self.watcher._observer.look = look  # type: ignore[method-assign]
 
 
 Open = Callable[..., Any]
@@ -194,15 +194,15 @@ async def test_a_database_out_of_reach_is_told_to_the_channels_that_were_read_be
         await start_scheduler(store)
         await start_worker(store)
         await world.look()
-        eyes = world.watcher._eyes.look
+        observer = world.watcher._observer.look
 
-        async def refused() -> Sighting:
+        async def refused() -> Observation:
             raise StoreUnavailable("PostgreSQL cannot be reached: db:5432: Connection refused postgresql://u:pw1234@db")
 
         world.blind(refused)
         await world.look(3)
         told, failed = world.told(), [request.body for request in world.at("/ping/fail")]
-        world.blind(eyes)
+        world.blind(observer)
         await commands.alerts.reconcile(AlertEvaluation(world.clock.now(), []))
         await world.look(2)
 
@@ -353,7 +353,7 @@ async def test_a_watcher_shows_that_it_lives_and_stops_in_the_middle_of_a_look(o
     async with open_world(env=Env()) as world:
         looking = asyncio.Event()
 
-        async def hang() -> Sighting:
+        async def hang() -> Observation:
             looking.set()
             await asyncio.Event().wait()
             raise AssertionError

@@ -24,7 +24,7 @@ _IDS: Final = UUID("6f1d3b52-64c0-4f0f-9d0e-3f5d1a7b8c21")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
+class Observation:
     """What a look has shown: the vital facts, and what the installation has of alerts (by key), routes and channels (by name)."""
 
     evaluation: AlertEvaluation
@@ -61,11 +61,11 @@ class WatchedAlerts:
         alerts = [alert for alert in self._alerts.values() if alert.opened_at is not None]
         return sorted(alerts, key=lambda alert: alert.fact.severity.rank)
 
-    def see(self, sighting: Sighting) -> Sequence[AlertTransition]:
+    def see(self, observation: Observation) -> Sequence[AlertTransition]:
         """What has happened, given what a look has shown."""
         told = {alert.fact.key for alert in self.open}
-        facts = [fact for fact in sighting.evaluation.facts if fact.key in told or not sighting.tells(fact)]
-        return self._reconcile(AlertEvaluation(sighting.evaluation.at, facts), sighting.alerts)
+        facts = [fact for fact in observation.evaluation.facts if fact.key in told or not observation.tells(fact)]
+        return self._reconcile(AlertEvaluation(observation.evaluation.at, facts), observation.alerts)
 
     def see_nothing(self, fact: AlertFact, now: datetime) -> Sequence[AlertTransition]:
         """What has happened, if the database cannot be read, which is *fact*: what was open is neither gone nor new."""

@@ -44,7 +44,7 @@ from timeball.domain.execution import ClaimedExecution
 from timeball.domain.explain.diagnosis import alert_facts, unreachable
 from timeball.domain.values.redaction import redact
 from timeball.domain.values.text import clean_text, shorten_text
-from timeball.domain.watch import Sighting, WatchedAlerts, narrowed_routes
+from timeball.domain.watch import Observation, WatchedAlerts, narrowed_routes
 from timeball.engine.node import LONGEST_REST, Service, SharedTimer
 from timeball.env import Env
 from timeball.errors import TimeballError
@@ -78,10 +78,10 @@ class WatchReport:
     alerts: Sequence[Alert]
 
 
-class Eyes(Protocol):
+class Observer(Protocol):
     """Reads what a watcher looks at."""
 
-    async def look(self) -> Sighting:
+    async def look(self) -> Observation:
         """What is so now; TimeballError if it cannot be read."""
 
     async def close(self) -> None:
@@ -152,10 +152,10 @@ class Outbox:
         self._alerts: dict[AlertId, Alert] = {}
         self._messages: list[_Message] = []
 
-    def read(self, sighting: Sighting) -> None:
+    def read(self, observation: Observation) -> None:
         """Remember the channels and routes of the installation."""
-        self._channels = {**sighting.channels, **self._own}
-        self._routes = narrowed_routes(sighting.routes, sighting.channels, self._named, list(self._own))
+        self._channels = {**observation.channels, **self._own}
+        self._routes = narrowed_routes(observation.routes, observation.channels, self._named, list(self._own))
 
     def note(self, transitions: Sequence[AlertTransition], alerts: Sequence[Alert], now: datetime) -> None:
         """Plan the messages of what has happened; *alerts* are all that are open."""
@@ -265,7 +265,7 @@ class Watcher(Service):
         self,
         env: Env,
         emit: Emit,
-        eyes: Eyes,
+        observer: Observer,
         alerts: WatchedAlerts,
         outbox: Outbox,
         send: Sender,
@@ -276,7 +276,7 @@ class Watcher(Service):
         on_look: Callable[[WatchReport], None],
     ) -> None:
         super().__init__(env, emit)
-        self._eyes = eyes
+        self._observer = observer
         self._alerts = alerts
         self._outbox = outbox
         self._send = send
@@ -333,16 +333,16 @@ class Watcher(Service):
         """Look, and let the alerts be those of what is seen."""
         try:
             async with asyncio.timeout(self._answer_within.total_seconds()):
-                sighting = await self._eyes.look()
+                observation = await self._observer.look()
         except (TimeballError, OSError, TimeoutError) as error:
             now = self.env.clock.now()
             facts = alert_facts([unreachable(self._reason(error))])
             transitions = self._alerts.see_nothing(facts[0], now)
-            await self._close_eyes()
+            await self._close_observer()
         else:
-            now, facts = sighting.evaluation.at, list(sighting.evaluation.facts)
-            self._outbox.read(sighting)
-            transitions = self._alerts.see(sighting)
+            now, facts = observation.evaluation.at, list(observation.evaluation.facts)
+            self._outbox.read(observation)
+            transitions = self._alerts.see(observation)
         self._outbox.note(transitions, self._alerts.open, self.env.clock.now())
         return WatchReport(now, facts, self._alerts.open), transitions
 
@@ -350,10 +350,10 @@ class Watcher(Service):
         words = str(error) or f"no answer within {self._answer_within.total_seconds():g} s"
         return shorten_text(str(redact(clean_text(" ".join(words.split())))), _LONGEST_REASON)
 
-    async def _close_eyes(self) -> None:
+    async def _close_observer(self) -> None:
         with suppress(TimeballError, OSError, TimeoutError):
             async with asyncio.timeout(self._answer_within.total_seconds()):
-                await self._eyes.close()
+                await self._observer.close()
 
     def _log(self, facts: Sequence[AlertFact], known: set[str], transitions: Sequence[AlertTransition]) -> None:
         for fact in facts:

@@ -42,7 +42,7 @@ from timeball.domain.scheduling.civil_time import tzdata_version
 from timeball.domain.scheduling.verdicts import describe_skips
 from timeball.domain.values.ids import ExecutionId, format_execution_id, format_job_id
 from timeball.domain.values.wording import duration_in_words, instant_in_words
-from timeball.domain.watch import Sighting
+from timeball.domain.watch import Observation
 from timeball.env import SystemClock
 from timeball.errors import NotFound
 from timeball.store.db.migrate import newest_known
@@ -127,12 +127,12 @@ class AlertQueries:
         installation = await self._installation()
         return AlertEvaluation(installation.now, await self._facts(installation, diagnose(installation)))
 
-    async def look(self) -> Sighting:
+    async def look(self) -> Observation:
         """What a watcher sees, by a few statements: those facts of now that the installation may be unable to tell by itself, and what
         it needs to tell them."""
         installation = await self._installation()
         channels = await self._store.channels.page(_MAX_CHANNELS, None)
-        return Sighting(
+        return Observation(
             evaluation=AlertEvaluation(installation.now, vital_facts(diagnose(installation))),
             alerts={alert.fact.key: alert for alert in await self._store.alerts.unresolved()},
             routes=await self._store.channels.routes(),
