@@ -420,8 +420,8 @@ MUTANTS = (
     _one(
         "an edited one-off that forgets what it was",
         "store/jobs.py",
-        "if job.is_enqueued and job.version != snapshot.job.version:",
-        "if False:",
+        'await run("keep_versions", job_ids=outdated)',
+        "pass",
         "tests/store/test_job_version.py::test_a_ready_one_off_keeps_its_version",
     ),
     _one(
@@ -827,8 +827,9 @@ MUTANTS = (
     _one(
         "an edit that gives a waiting one the key of another",
         f"{_SQL}/jobs.sql",
-        "        AND NOT EXISTS (SELECT 1 FROM timeball.live_key WHERE key = :unique_key AND execution_id = :id));\n",
-        "        AND false);\n",
+        "       AND NOT EXISTS (SELECT 1 FROM timeball.live_key "
+        "WHERE live_key.key = given.unique_key AND live_key.execution_id = given.id OFFSET 0)\n",
+        "       AND false\n",
         f"{_KEYS}::test_an_edit_of_the_one_that_waits_for_a_key_lets_it_wait",
     ),
     # expected errors
@@ -872,8 +873,8 @@ MUTANTS = (
     _one(
         "a deleted job that is told for ever",
         "store/jobs.py",
-        '            await run("forget_summary", connection, job_id=job.id)\n',
-        "            pass\n",
+        '        await run("forget_summaries", job_ids=[job.id for _, job in deleted])\n',
+        "",
         f"{_SUMMARIES}::test_a_summary_outlives_the_history_and_ends_with_its_job",
     ),
     _one(
@@ -2078,7 +2079,7 @@ MUTANTS = (
     _one(
         "a watcher that tells what the installation tells",
         "domain/watch.py",
-        "if fact.key in told or not sighting.tells(fact)",
+        "if fact.key in told or not observation.tells(fact)",
         "if fact.key",
         f"{_WATCHED}::test_what_the_installation_tells_the_watcher_does_not_tell",
     ),
