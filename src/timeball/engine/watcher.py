@@ -136,6 +136,30 @@ class _Message:
     is_over: bool = False
     is_sending: bool = False
 
+    def begin(self) -> bool:
+        """Note that it is being told; returns whether it may have arrived before."""
+        may_have_arrived, self.is_heard, self.has_begun = self.is_heard, True, True
+        return may_have_arrived
+
+    def note_sent(self) -> None:
+        """Its channel has taken it."""
+        self.is_sent = self.is_heard = True
+
+    def note_unheard(self) -> None:
+        """The attempt that has begun did not reach the channel."""
+        self.is_heard = self.is_sent
+
+    def start_attempt(self) -> None:
+        """Keep others from sending it meanwhile."""
+        self.is_sending = True
+
+    def end_attempt(self, *, next_at: datetime | None, has_failed: bool = False) -> None:
+        """What becomes of it: it is tried again, or it is over."""
+        self.is_sending = False
+        self.attempts += has_failed
+        self.is_over = next_at is None
+        self.next_at = next_at or self.next_at
+
 
 class Outbox:
     """The messages of a watcher, in their order: a log of deliveries in memory, as `AlertDeliveryStore` is one in the database.
@@ -218,7 +242,7 @@ class Outbox:
                 channel=channel.name, alert_id=alert.id, event=event, run_at=decision.repeat_at
             )
             self._add(reminder, now)
-        may_have_arrived, message.is_heard, message.has_begun = message.is_heard, True, True
+        may_have_arrived = message.begin()
         what = AlertMessage(delivery_id=message.id, event=message.event, alert=alert, channel=channel.name, at=now)
         return SendOrder(channel=channel, message=what, may_have_arrived=may_have_arrived)
 
@@ -241,12 +265,12 @@ class Outbox:
     async def note_sent(self, delivery_id: AlertDeliveryId) -> None:
         """Note that a message was taken by its channel."""
         if (message := self._find(delivery_id)) is not None:
-            message.is_sent = message.is_heard = True
+            message.note_sent()
 
     async def note_unheard(self, delivery_id: AlertDeliveryId) -> None:
         """Note that the attempt that has begun did not reach the channel, or was refused by it."""
         if (message := self._find(delivery_id)) is not None:
-            message.is_heard = message.is_sent
+            message.note_unheard()
 
     async def use_secrets(self, claimed: ClaimedExecution, names: Sequence[str], *, is_bound: bool) -> bool:
         """Whether the message may use these secrets: those that are bound to hosts always, others if an administrator wrote the channel."""
@@ -379,7 +403,7 @@ class Watcher(Service):
     # sending
 
     def _begin(self, message: _Message) -> None:
-        message.is_sending = True
+        message.start_attempt()
         task = asyncio.ensure_future(self._send_one(message))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
@@ -388,27 +412,23 @@ class Watcher(Service):
         try:
             async with asyncio.timeout(SEND_WITHIN.total_seconds()):
                 await self._send(message.id, message.channel, message.attempts + 1)
-            message.is_over = True
+            message.end_attempt(next_at=None)
             if message.is_sent:
                 told = format_alert_id(message.alert_id), message.channel, message.event.value
                 self.emit(AlertDelivered(*told))
         except Snooze as later:
-            message.next_at = self.env.clock.now() + later.delay
+            message.end_attempt(next_at=self.env.clock.now() + later.delay)
         except (Exception, Retry) as error:
             self._after_failure(message, error)
-        finally:
-            message.is_sending = False
 
     def _after_failure(self, message: _Message, error: BaseException) -> None:
-        message.attempts += 1
         pause: timedelta | None = None
         # What was refused would be refused again.
-        if not isinstance(error, HandlerRefused) and message.attempts <= MAX_RETRIES:
-            pause = min(FIRST_PAUSE * 2 ** (message.attempts - 1), LONGEST_PAUSE)
+        if not isinstance(error, HandlerRefused) and message.attempts < MAX_RETRIES:
+            pause = min(FIRST_PAUSE * 2**message.attempts, LONGEST_PAUSE)
             if isinstance(error, Retry) and error.after is not None:
                 pause = max(pause, error.after)
-            message.next_at = self.env.clock.now() + pause
-        message.is_over = pause is None
+        message.end_attempt(next_at=None if pause is None else self.env.clock.now() + pause, has_failed=True)
         words = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
         alert = format_alert_id(message.alert_id)
         self.emit(AlertNotDelivered(alert, message.channel, message.event.value, words, pause))
