@@ -786,3 +786,49 @@ async def test_ten_thousand_executions_that_die_in_a_minute_are_a_handful_of_mes
     assert len(told) <= 6, told
     sentences = {alert.fact.kind: alert.fact.sentence for alert in alerts}
     assert sentences["dead_letters"].startswith("dead letters: 9996 executions are dead")
+
+
+# the walk of docs/howto/alerts.md
+
+
+async def test_a_nightly_job_whose_queue_is_paused_is_told_to_a_webhook_and_a_mailbox_until_it_succeeds(
+    open_world: Open,
+) -> None:
+    office = PostOffice()
+    with running(office) as port:
+        async with open_world(smtp_url=f"smtp://127.0.0.1:{port}", smtp_from="timeball@example.com") as world:
+            await world.channel("webhook", {"url": world.server.on("/alerts", OK)}, queues=["batch"])
+            await world.channel("email", {"to": ["ops@example.com"]}, "mail", queues=["batch"])
+            find_facts = make_queries(world.parts.settings, world.store).alerts.evaluate
+            expect = {"succeed_every": "26h"}
+            await world.commands.jobs.create(
+                JobSpec(name="nightly", handler="test.echo", schedule="0 2 * * *", queue="batch", expect=expect)
+            )
+
+            async def evaluate() -> None:
+                await world.commands.alerts.reconcile(await find_facts())
+                await world.run()
+
+            await world.run(timedelta(hours=26))
+            await evaluate()
+            assert world.bodies() == []
+
+            await world.commands.queues.pause("batch", Actor("ana", "release"))
+            await world.run(timedelta(hours=26))
+            await evaluate()
+            (opened,) = world.bodies()
+            assert "its queue batch is paused by ana" in opened["data"]["alert"]["sentence"]
+            assert "its queue batch is paused by ana" in office.letter().get_content()
+
+            (alert,) = [one for one in await world.store.alerts.unresolved() if one.fact.kind == "no_success"]
+            until = world.env.clock.now() + timedelta(hours=2)
+            await world.commands.alerts.acknowledge(alert.id, until=until, actor=Actor("bo", "on it"))
+            await world.run()
+
+            await world.commands.queues.resume("batch", Actor("ana"))
+            await world.run()
+            await evaluate()
+            told = ["opened", "acknowledged", "resolved"]
+            assert [body["type"] for body in world.bodies()] == [f"alert.{word}" for word in told]
+            assert await world.states("mail") == [(word, "sent") for word in told]
+            assert len(office.envelopes) == len(told)
