@@ -32,8 +32,8 @@ ANALYZE;
 """
 ALL_MODES = ("force_custom_plan", "force_generic_plan")
 
-# A row costs a few pages to find by an index, and a few more to write.
-_PAGES_OF_A_ROW, _PAGES_BESIDES = 10, 200
+# A row costs a few pages to find by an index, and a few more to write; and a page for each version that a test before has taken back.
+_PAGES_OF_A_ROW, _PAGES_BESIDES = 15, 200
 
 
 @contextmanager
