@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +17,6 @@ from tests.engine.support import Heard, create, start_scheduler, start_worker
 from tests.handlers.builtin.support import Request, RudeServer, answer, rude_server
 from tests.handlers.builtin.test_alert_delivery import turn
 from tests.support.pace import patience
-from tests.support.servers import PostgresServer, Servers, ServiceMissing, give_up_on
 from timeball.application.commands import Commands
 from timeball.application.commands.requests import Actor
 from timeball.config.life_signs import is_alive
@@ -59,25 +58,12 @@ class World:
     def at(self, path: str) -> list[Request]:
         return [request for request in self.server.requests if request.line.split()[1] == path]
 
-    def blind(self, look: Callable[[], Any]) -> None:
+    def look_by(self, look: Callable[[], Any]) -> None:
         """Let the watcher read by this function."""
         self.watcher._observer.look = look  # type: ignore[method-assign]
 
 
 Open = Callable[..., Any]
-
-
-@pytest.fixture
-def fresh_database(servers: Servers, template_of: Callable[[PostgresServer], str]) -> Iterator[FreshDatabase]:
-    """One kind of server is enough here."""
-    try:
-        server = servers.postgres("pg18")
-    except ServiceMissing as error:
-        give_up_on(error)
-        raise
-    name = server.create_database(template_of(server))
-    yield FreshDatabase(server, name, server.dsn(name))
-    server.drop_database(name)
 
 
 @pytest.fixture
@@ -199,10 +185,10 @@ async def test_a_database_out_of_reach_is_told_to_the_channels_that_were_read_be
         async def refused() -> Observation:
             raise StoreUnavailable("PostgreSQL cannot be reached: db:5432: Connection refused postgresql://u:pw1234@db")
 
-        world.blind(refused)
+        world.look_by(refused)
         await world.look(3)
         told, failed = world.told(), [request.body for request in world.at("/ping/fail")]
-        world.blind(observer)
+        world.look_by(observer)
         await commands.alerts.reconcile(AlertEvaluation(world.clock.now(), []))
         await world.look(2)
 
@@ -217,7 +203,7 @@ async def test_a_database_out_of_reach_is_told_to_the_channels_that_were_read_be
 
 async def test_a_database_that_does_not_answer_is_told_as_one_that_is_gone(open_world: Open) -> None:
     async with open_world(webhook_url="/own", answer_seconds=0.01) as world:
-        world.blind(asyncio.Event().wait)
+        world.look_by(asyncio.Event().wait)
         await world.look(2)
 
         assert world.told("/own") == [("alert.opened", "unreachable")]
@@ -358,7 +344,7 @@ async def test_a_watcher_shows_that_it_lives_and_stops_in_the_middle_of_a_look(o
             await asyncio.Event().wait()
             raise AssertionError
 
-        world.blind(hang)
+        world.look_by(hang)
         running = asyncio.ensure_future(world.watcher.run())
         async with asyncio.timeout(patience(60)):
             await looking.wait()

@@ -1,11 +1,11 @@
-"""The watcher: looks at an installation from outside, and tells what it cannot tell by itself, as its nodes or its database are dead.
+"""The watcher: looks at an installation from outside, and tells what that cannot, because its nodes or its database are dead.
 
 It only reads, so a role that may not write is enough, and it keeps in memory what an installation keeps in tables: its alerts
 (`WatchedAlerts`) and their messages (`Outbox`). It remembers the channels and routes that it has read, so it can also tell that the
 database is gone. A message is sent by the handler that sends it anywhere, `alert.deliver`; this module only decides when.
 
 After each look it pings an address outside: good, or bad with the reason. While a fact is new it pings nothing, because it may pass by
-itself. Whoever expects the pings notices the death of the watcher.
+itself. The service behind that address notices when the watcher is dead: the pings stop.
 """
 
 from __future__ import annotations
