@@ -252,15 +252,19 @@ async def open_watcher(
         observer = _DatabaseObserver(settings, env)
         stack.push_async_callback(observer.close)
         uid = None if settings.database_url is None else server_uid(settings.database_url)
-        boxes = [
-            BuiltinHandlers(each, env.clock, settings.data_dir, database_uid=uid, deliveries=lambda: outbox)
-            for each in (settings, _with_own_addresses_open(settings))
-        ]
-        for box in boxes:
-            stack.push_async_callback(box.close)
+
+        def open_handlers(allowed: Settings) -> BuiltinHandlers:
+            handlers = BuiltinHandlers(
+                allowed, env.clock, settings.data_dir, database_uid=uid, deliveries=lambda: outbox
+            )
+            stack.push_async_callback(handlers.close)
+            return handlers
+
+        for_channels, for_own_addresses = open_handlers(settings), open_handlers(_with_own_addresses_open(settings))
 
         async def send(delivery_id: AlertDeliveryId, channel: str, attempt: int) -> None:
-            await boxes[channel == _OWN_WEBHOOK].deliver_alert(delivery_id, attempt, env)
+            handlers = for_own_addresses if channel == _OWN_WEBHOOK else for_channels
+            await handlers.deliver_alert(delivery_id, attempt, env)
 
         yield Watcher(
             env,
@@ -269,7 +273,7 @@ async def open_watcher(
             WatchedAlerts(_name_of_database(settings)),
             outbox,
             send,
-            Pinger(None if watch.ping_url is None else watch.ping_url.get_secret_value(), boxes[1].post),
+            Pinger(None if watch.ping_url is None else watch.ping_url.get_secret_value(), for_own_addresses.post),
             interval=timedelta(seconds=watch.every_seconds),
             answer_within=timedelta(seconds=watch.answer_seconds),
             on_look=on_look,
